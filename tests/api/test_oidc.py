@@ -152,9 +152,9 @@ async def role_of(server: Hosted, email: str) -> tuple[str | None, str | None]:
 
 async def test_groups_that_are_no_texts_give_no_role() -> None:
     rules = rules_of(default_role="Viewer")
-    assert [grant.role for grant in rules.grants_of({"groups": [{"name": "devs"}, ["devs"], 7, "devs"]})] == ["Editor"]
+    assert [grant.role for grant in rules.get_grants({"groups": [{"name": "devs"}, ["devs"], 7, "devs"]})] == ["Editor"]
     for groups in ([{"name": "devs"}], {"devs": True}, 7):
-        assert [grant.role for grant in rules.grants_of({"groups": groups})] == ["Viewer"]
+        assert [grant.role for grant in rules.get_grants({"groups": groups})] == ["Viewer"]
 
 
 async def test_a_person_becomes_a_member_with_the_roles_of_the_groups(server: Hosted, browser: Browser) -> None:

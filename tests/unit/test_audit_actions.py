@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from msgspec import UNSET, UnsetType
 
-from portside.audit.actions import NOT_RECORDED, RECORDED, action_of
+from portside.audit.actions import NOT_RECORDED, RECORDED, find_action
 from portside.audit.recording import Recorder, changed_fields
 from portside.audit.types import ActionName
 from portside.kernel.db import Queries
@@ -41,10 +41,10 @@ def test_a_route_that_nobody_named_stops_the_platform() -> None:
 
     for method in ("POST", "PUT", "PATCH", "DELETE"):
         with pytest.raises(ValueError, match=r"/v9/forgotten may change something: name its action"):
-            action_of(Route(method, "/v9/forgotten", forgotten, "tests"))
+            find_action(Route(method, "/v9/forgotten", forgotten, "tests"))
 
-    assert action_of(Route("GET", "/v9/forgotten", forgotten, "tests")) is None
-    assert action_of(Route("POST", "/v9/forgotten", forgotten, "tests", read_only=True)) is None
+    assert find_action(Route("GET", "/v9/forgotten", forgotten, "tests")) is None
+    assert find_action(Route("POST", "/v9/forgotten", forgotten, "tests", read_only=True)) is None
 
 
 def test_actions_have_names_and_their_queries_exist() -> None:

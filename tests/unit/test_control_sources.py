@@ -5,7 +5,13 @@ import pytest
 from portside.control import rules, sources
 from portside.control.content import first_content
 from portside.control.errors import BadCombination
-from portside.control.resources import check_resources, given_fields, resources_of, show_resources, with_defaults
+from portside.control.resources import (
+    check_resources,
+    complete_resources,
+    to_resource_spec,
+    to_stored_fields,
+    with_defaults,
+)
 from portside.control.types import DeploymentCreate, ResourceSpec
 from portside.kernel.errors import Invalid
 from portside.kernel.http.decode import convert
@@ -133,7 +139,7 @@ def test_the_defaults_of_a_resource_spec() -> None:
         "queue_memory_limit_mb": 4096,
     }
 
-    given = given_fields(
+    given = to_stored_fields(
         spec(
             min_scale=2,
             max_scale=5,
@@ -173,28 +179,33 @@ def test_the_defaults_of_a_resource_spec() -> None:
         "labels": {"a": "b"},
     }
 
-    own = with_defaults(given_fields(spec(cpu=1, queue_cpu=4, queue_memory_mb=10, memory_limit_mb=5000)))
+    own = with_defaults(to_stored_fields(spec(cpu=1, queue_cpu=4, queue_memory_mb=10, memory_limit_mb=5000)))
     assert (own["queue_cpu"], own["queue_cpu_limit"], own["queue_memory_limit_mb"]) == (4, 8, 20)
     assert (own["cpu_limit"], own["memory_limit_mb"]) == (2, 5000)
 
 
 def test_cpu_is_kept_to_one_decimal_and_integers_stay_integers() -> None:
-    given = given_fields(spec(cpu=2, queue_cpu=0.26, db_cpu=1.04))
+    given = to_stored_fields(spec(cpu=2, queue_cpu=0.26, db_cpu=1.04))
     assert given == {"cpu": 2, "queue_cpu": 0.3, "db_cpu": 1.0}
     assert type(given["cpu"]) is int
-    assert show_resources(given).queue_cpu_limit == 0.6
+    assert to_resource_spec(given).queue_cpu_limit == 0.6
 
 
 def test_a_deployment_that_is_built_has_the_resources_of_its_type() -> None:
-    assert [resources_of(kind, None)["max_scale"] for kind in (None, "dev", "dev_free_zero", "prod")] == [1, 1, 1, 10]
-    assert resources_of("prod", None)["cpu"] == 2
-    assert resources_of(None, {"cpu": 3})["cpu"] == 3
+    assert [complete_resources(kind, None)["max_scale"] for kind in (None, "dev", "dev_free_zero", "prod")] == [
+        1,
+        1,
+        1,
+        10,
+    ]
+    assert complete_resources("prod", None)["cpu"] == 2
+    assert complete_resources(None, {"cpu": 3})["cpu"] == 3
 
 
 def test_a_limit_alone_bounds_what_is_requested() -> None:
     limits = spec(memory_limit_mb=1024, cpu_limit=0.5, queue_memory_limit_mb=512)
     check_resources(limits)
-    shown = show_resources(given_fields(limits))
+    shown = to_resource_spec(to_stored_fields(limits))
     assert (shown.memory_mb, shown.memory_limit_mb, shown.queue_memory_mb) == (1024, 1024, 512)
     assert (shown.cpu, shown.cpu_limit, shown.queue_cpu, shown.queue_cpu_limit) == (0.5, 0.5, 0.5, 1)
 
@@ -236,7 +247,7 @@ def test_a_resource_spec_that_contradicts_itself_is_refused(fields: dict[str, ob
 
 def test_orchestrators_and_executors_are_like_the_queue_and_exist_only_if_they_are_named() -> None:
     assert not [name for name in with_defaults({}) if name.startswith(("orchestrator_", "executor_"))]
-    given = given_fields(spec(queue_cpu=2, queue_memory_mb=512, executor_memory_mb=100, executor_cpu_limit=1))
+    given = to_stored_fields(spec(queue_cpu=2, queue_memory_mb=512, executor_memory_mb=100, executor_cpu_limit=1))
     found = {name: value for name, value in with_defaults(given).items() if name.startswith(("orch", "exec"))}
 
     assert found == {
@@ -252,7 +263,7 @@ def test_orchestrators_and_executors_are_like_the_queue_and_exist_only_if_they_a
         "executor_memory_limit_mb": 200,
     }
 
-    assert with_defaults(given_fields(spec(orchestrator_min_scale=3)))["orchestrator_max_scale"] == 3
+    assert with_defaults(to_stored_fields(spec(orchestrator_min_scale=3)))["orchestrator_max_scale"] == 3
     check_resources(spec(orchestrator_max_scale=4))
 
 

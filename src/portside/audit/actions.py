@@ -1,8 +1,8 @@
 """Which routes the audit log records, and under which names.
 
 Every route that may change something is named here: in `RECORDED` with its action, or in `NOT_RECORDED` with a reason.
-`action_of` refuses any other, so the platform does not start with a route that nobody thought of. Of the reading routes
-those are named that hand out secrets or the audit log itself, or that sign somebody in.
+`find_action` refuses any other, so the platform does not start with a route that nobody thought of. Of the reading
+routes those are named that hand out secrets or the audit log itself, or that sign somebody in.
 
 An action is written `object.verb`. `made_by` is the query that creates the object: its parameter `id` is the id of the
 new object. Where the id comes from elsewhere, `ids` names the field of the body, of the query or of the path.
@@ -251,7 +251,7 @@ NOT_RECORDED: Mapping[str, str] = {
 }
 
 
-def action_of(route: Route[Any]) -> Action | None:
+def find_action(route: Route[Any]) -> Action | None:
     """Return the action that the audit log records for a route; None if it records none.
 
     Raises ValueError for a route that may change something and is not named in this module.

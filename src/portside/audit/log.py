@@ -64,7 +64,7 @@ async def find_activities(db: Session, actor: Actor, query: ActivityQuery) -> Ac
     entries = [AuditEntry(**row) for row in rows[: query.limit]]
     cursor = base64.b64encode(dump_api({"seq": entries[-1].seq})).decode() if len(rows) > query.limit else None
 
-    return ActivityPage([_activity_of(entry) for entry in entries], cursor)
+    return ActivityPage([_to_activity(entry) for entry in entries], cursor)
 
 
 def _read_cursor(cursor: str) -> int:
@@ -78,7 +78,7 @@ class _Cursor(msgspec.Struct):
     seq: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 
 
-def _activity_of(entry: AuditEntry) -> ApiActivity:
+def _to_activity(entry: AuditEntry) -> ApiActivity:
     operation = OPERATIONS.get(entry.action) or Operation.named(entry.action)
     is_done = entry.outcome == "ok"
     enrichments = {
@@ -117,12 +117,12 @@ def _activity_of(entry: AuditEntry) -> ApiActivity:
         http_response={"code": entry.status},
         actor={"user": {"uid": entry.user_id, "credential_uid": entry.key_id}},
         src_endpoint={"ip": entry.address, "port": None, "intermediate_ips": None},
-        resources=[{"uid": found} for found in map(_uuid_of, entry.object_ids) if found is not None],
+        resources=[{"uid": found} for found in map(_parse_uuid, entry.object_ids) if found is not None],
         unmapped={"original_audit_log": original},
     )
 
 
-def _uuid_of(given: str) -> UUID | None:
+def _parse_uuid(given: str) -> UUID | None:
     try:
         return UUID(given)
     except ValueError:
@@ -148,10 +148,10 @@ async def _lines(db: Session, selected: dict[str, Any], *, as_csv: bool) -> Asyn
     while rows := await db.fetch(sql.find_entries, **selected, cursor=cursor, limit=_PAGE):
         cursor = rows[-1]["seq"]
         entries = [AuditEntry(**row) for row in rows]
-        yield b"".join(_csv_of(entry) if as_csv else dump_api(entry) + b"\n" for entry in entries)
+        yield b"".join(_to_csv(entry) if as_csv else dump_api(entry) + b"\n" for entry in entries)
 
 
-def _csv_of(entry: AuditEntry) -> bytes:
+def _to_csv(entry: AuditEntry) -> bytes:
     return _csv_line([_cell(value) for value in msgspec.structs.astuple(entry)])
 
 

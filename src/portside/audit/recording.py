@@ -25,7 +25,7 @@ from cachetools import TTLCache
 from msgspec import NODEFAULT, UNSET
 from starlette.responses import Response
 
-from portside.audit.actions import SHOW_SECRETS, Action, action_of
+from portside.audit.actions import SHOW_SECRETS, Action, find_action
 from portside.audit.sql import sql
 from portside.identity.services import Context
 from portside.identity.signin import browser_actor
@@ -243,7 +243,7 @@ class Recorder:
         """Return the routes, with handlers that record what `actions.py` names. Raises ValueError."""
         found = []
         for route in routes:
-            action = action_of(route)
+            action = find_action(route)
             found.append(route if action is None else self._recorded(route, action))
 
         return found
@@ -312,7 +312,7 @@ class Recorder:
         }
 
         body = arguments.get("body")
-        entry = PendingEntry(action, {**values, "object_name": _name_of(body), "fields": changed_fields(body)})
+        entry = PendingEntry(action, {**values, "object_name": _find_name(body), "fields": changed_fields(body)})
         for name, value in arguments.items():
             if name not in {"body", "query"}:
                 entry.add_id(value)
@@ -498,7 +498,7 @@ def _set_fields(struct: msgspec.Struct, prefix: str) -> list[str]:
     return names
 
 
-def _name_of(body: Any) -> str | None:
+def _find_name(body: Any) -> str | None:
     given = (getattr(body, name, None) for name in _NAMES)
     return next((_shorten(text) for text in given if isinstance(text, str) and text), None)
 

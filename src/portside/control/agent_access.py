@@ -34,7 +34,7 @@ class CallRefused(Forbidden):
     error = "call_refused"
 
 
-def columns_of(access: AgentAccess | None) -> dict[str, Any]:
+def to_columns(access: AgentAccess | None) -> dict[str, Any]:
     """Return the values of the columns for a setting; None keeps what is there. Raises Invalid."""
     if access is None:
         return {"agent_access": None, "agent_roles": None}
@@ -45,7 +45,7 @@ def columns_of(access: AgentAccess | None) -> dict[str, Any]:
     return {"agent_access": access.allow, "agent_roles": sorted(roles)}
 
 
-def show_access(row: Record | Mapping[str, Any]) -> AgentAccess:
+def to_access(row: Record | Mapping[str, Any]) -> AgentAccess:
     """Return the setting in a deployment's row."""
     return AgentAccess(row["agent_access"], list(row["agent_roles"]))
 
@@ -56,7 +56,7 @@ async def identify_caller(scope: Scope, deployment_id: UUID) -> Identity:
     if row is None:
         raise DeploymentNotFound.of(deployment_id)
 
-    _check_call(scope.actor, show_access(row))
+    _check_call(scope.actor, to_access(row))
     return Identity.of(scope.actor)
 
 
@@ -95,6 +95,6 @@ async def issue_token(scope: Scope, deployment_id: UUID) -> LoggedIn:
     return LoggedIn(TokenIssuer(scope.box.keys).sign(claims), datetime.fromtimestamp(claims.exp, UTC))
 
 
-def public_keys(box: SecretBox, deployment_id: UUID) -> PublicKeys:
+def list_public_keys(box: SecretBox, deployment_id: UUID) -> PublicKeys:
     """Return the keys that verify the tokens for an agent. They are the same whether the deployment exists or not."""
     return TokenIssuer(box.keys).public_keys(str(deployment_id))

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from portside.control import sources
-from portside.control.resources import given_fields
+from portside.control.resources import to_stored_fields
 from portside.control.scope import Scope
 from portside.control.secrets import changed_secrets, check_secrets, decrypt_secrets
 from portside.control.sources import check_push
@@ -151,7 +151,7 @@ def apply_patch(content: RevisionContent, body: DeploymentPatch) -> None:
         content.secret_references = [msgspec.to_builtins(reference) for reference in body.secret_references]
 
     if config.resource_spec is not None:
-        content.resource_spec = given_fields(config.resource_spec)
+        content.resource_spec = to_stored_fields(config.resource_spec)
 
 
 def has_code(content: RevisionContent) -> bool:

@@ -20,7 +20,7 @@ import msgspec
 
 from portside.control import listeners, revisions, rules
 from portside.control.addresses import public_url
-from portside.control.agent_access import columns_of
+from portside.control.agent_access import to_columns
 from portside.control.archives import claim_archive
 from portside.control.content import RevisionContent, apply_patch, check_content, first_content, has_code, next_content
 from portside.control.errors import (
@@ -32,10 +32,10 @@ from portside.control.errors import (
     NotBeingDeleted,
     RevisionNotFound,
 )
-from portside.control.integrations import check_integration, credential_of
+from portside.control.integrations import check_integration, find_credential
 from portside.control.listeners import Placement
-from portside.control.operations import show_scale
-from portside.control.resources import resources_of
+from portside.control.operations import to_scale
+from portside.control.resources import complete_resources
 from portside.control.revisions import find_deployment, lock_deployment
 from portside.control.rules import MAX_TEXT_BYTES
 from portside.control.scope import PlatformAddress, Scope
@@ -52,7 +52,7 @@ from portside.control.types import (
     Revision,
     SourceConfig,
 )
-from portside.control.views import show_deployment
+from portside.control.views import to_deployment
 from portside.identity import keys
 from portside.identity.keys import KeyFilter, KeyNotFound, Owner, Revocation
 from portside.identity.types import KeyRequest, NewKey
@@ -170,7 +170,7 @@ async def _insert(
         service_key_sealed=encrypted,
         sleep_after_s=body.sleep_after_s,
         pin_threads=body.pin_threads,
-        **columns_of(body.agent_access),
+        **to_columns(body.agent_access),
     )
     if inserted is None:
         raise NameTaken(f"The workspace already has a deployment named {body.name}; choose another name.")
@@ -178,7 +178,7 @@ async def _insert(
 
 async def get_deployment(scope: Scope, deployment_id: UUID) -> Deployment:
     """Return one deployment. Raises DeploymentNotFound."""
-    return show_deployment(scope, await _find(scope.db, scope, deployment_id))
+    return to_deployment(scope, await _find(scope.db, scope, deployment_id))
 
 
 async def _find(db: Session, scope: Scope, deployment_id: UUID) -> Record:
@@ -202,7 +202,7 @@ async def list_deployments(scope: Scope, query: DeploymentQuery) -> DeploymentLi
             raise Invalid.field(["query", name], rules.NO_AGENTS, "not_supported")
 
     rows = await _fetch(scope.db, scope, query)
-    return DeploymentList([show_deployment(scope, row) for row in rows], query.offset + len(rows))
+    return DeploymentList([to_deployment(scope, row) for row in rows], query.offset + len(rows))
 
 
 async def _fetch(db: Session, scope: Scope, query: DeploymentQuery) -> list[Record]:
@@ -223,7 +223,7 @@ async def _fetch(db: Session, scope: Scope, query: DeploymentQuery) -> list[Reco
     )
 
 
-async def patch_deployment(scope: Scope, deployment_id: UUID, body: DeploymentPatch) -> Deployment:
+async def update_deployment(scope: Scope, deployment_id: UUID, body: DeploymentPatch) -> Deployment:
     """Change a deployment; null keeps what is there.
 
     Raises DeploymentNotFound, BeingDeleted, Immutable, and what `rules.check_patch` raises.
@@ -258,7 +258,7 @@ async def _apply(
     content = await next_content(tx, scope, row, body.revision_source)
 
     apply_patch(content, body)
-    placement = await listeners.placement_of(tx, scope, row)
+    placement = await listeners.get_placement(tx, scope, row)
     listeners.check_compute(placement, body)
     check_push(build_on_push=build_on_push, repo_ref=content.repo_ref)
 
@@ -313,7 +313,7 @@ async def _update(tx: Transaction, deployment_id: UUID, body: DeploymentPatch, r
         requested_url=requested_url,
         sleep_after_s=body.sleep_after_s,
         pin_threads=body.pin_threads,
-        **columns_of(body.agent_access),
+        **to_columns(body.agent_access),
     )
 
 
@@ -413,7 +413,7 @@ def _desired_deployment(scope: Scope, address: PlatformAddress, rows: Sequence[R
         custom_url=first["custom_url"],
         deployment_type=first["deployment_type"],
         k8s_namespace=first["k8s_namespace"],
-        scale=show_scale(first),
+        scale=to_scale(first),
         sleep_after_s=first["sleep_after_s"],
         pin_threads=first["pin_threads"],
         environment=_platform_variables(scope, address, first),
@@ -454,7 +454,7 @@ def _desired_revision(scope: Scope, row: Record) -> DesiredRevision:
         repo_url=row["repo_url"],
         repo_ref=row["repo_ref"],
         repo_commit_sha=row["repo_commit_sha"],
-        repo_credential=credential_of(scope.box, row),
+        repo_credential=find_credential(scope.box, row),
         graph_config_path=row["graph_config_path"],
         source_tarball_path=row["source_tarball_path"],
         image_uri=row["image_uri"],
@@ -466,7 +466,7 @@ def _desired_revision(scope: Scope, row: Record) -> DesiredRevision:
             if secret.name not in row["ignored_secrets"]
         ],
         secret_references=row["secret_references"] or [],
-        resource_spec=resources_of(row["deployment_type"], row["resource_spec"]),
+        resource_spec=complete_resources(row["deployment_type"], row["resource_spec"]),
         built_from=row["built_from"],
         created_at=iso(row["created_at"]),
     )

@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import FileResponse
 
 from portside.control import deployments, integrations, listeners, operations, revisions
-from portside.control.agent_access import CallRefused, identify_caller, issue_token, public_keys
+from portside.control.agent_access import CallRefused, identify_caller, issue_token, list_public_keys
 from portside.control.archives import (
     MAX_ARCHIVE_BYTES,
     ArchiveNotFound,
@@ -45,7 +45,7 @@ from portside.control.operations import remove_gauges
 from portside.control.pushes import MAX_PUSH_BYTES, PushNotSigned, receive_push
 from portside.control.revisions import add_logs, read_deployment_logs, read_revision_logs
 from portside.control.scope import ScopeFactory
-from portside.control.services import Context, Routes, scope_of
+from portside.control.services import Context, Routes, get_scope
 from portside.control.types import (
     DeletedDeployments,
     DeleteManyQuery,
@@ -107,7 +107,7 @@ _REVISION = "/v2/deployments/{deployment_id}/revisions/{revision_id}"
 @_deployments.get("/v2/deployments", permission="deployments:read")
 async def list_deployments(ctx: Context, query: DeploymentQuery) -> DeploymentList:
     """List deployments, newest first."""
-    return await deployments.list_deployments(scope_of(ctx), query)
+    return await deployments.list_deployments(get_scope(ctx), query)
 
 
 @_deployments.post(
@@ -118,19 +118,19 @@ async def list_deployments(ctx: Context, query: DeploymentQuery) -> DeploymentLi
 )
 async def create_deployment(ctx: Context, body: DeploymentCreate) -> Deployment:
     """Create a deployment and its first revision."""
-    return await deployments.create_deployment(scope_of(ctx), body)
+    return await deployments.create_deployment(get_scope(ctx), body)
 
 
 @_deployments.delete("/v2/deployments", permission="deployments:delete", raises=(DeploymentNotFound,))
 async def delete_deployments(ctx: Context, query: DeleteManyQuery) -> DeletedDeployments:
     """Delete several deployments, all of them or none."""
-    return await deployments.delete_deployments(scope_of(ctx), query.deployment_ids)
+    return await deployments.delete_deployments(get_scope(ctx), query.deployment_ids)
 
 
 @_deployments.get("/v2/deployments/{deployment_id}", permission="deployments:read", raises=(DeploymentNotFound,))
 async def get_deployment(ctx: Context, deployment_id: UUID) -> Deployment:
     """Return a deployment."""
-    return await deployments.get_deployment(scope_of(ctx), deployment_id)
+    return await deployments.get_deployment(get_scope(ctx), deployment_id)
 
 
 @_deployments.patch(
@@ -138,9 +138,9 @@ async def get_deployment(ctx: Context, deployment_id: UUID) -> Deployment:
     permission="deployments:update",
     raises=(BadCombination, SourceNotAvailable, Immutable, DeploymentNotFound, BeingDeleted),
 )
-async def patch_deployment(ctx: Context, deployment_id: UUID, body: DeploymentPatch) -> Deployment:
+async def update_deployment(ctx: Context, deployment_id: UUID, body: DeploymentPatch) -> Deployment:
     """Change a deployment; some changes create a revision."""
-    return await deployments.patch_deployment(scope_of(ctx), deployment_id, body)
+    return await deployments.update_deployment(get_scope(ctx), deployment_id, body)
 
 
 @_deployments.delete(
@@ -149,7 +149,7 @@ async def patch_deployment(ctx: Context, deployment_id: UUID, body: DeploymentPa
 async def delete_deployment(ctx: Context, deployment_id: UUID, query: DeleteQuery) -> None:
     """Delete a deployment; it can still be read until its compute is gone."""
     await deployments.delete_deployment(
-        scope_of(ctx), deployment_id, delete_tracing_project=query.delete_tracing_project
+        get_scope(ctx), deployment_id, delete_tracing_project=query.delete_tracing_project
     )
 
 
@@ -161,13 +161,13 @@ async def delete_deployment(ctx: Context, deployment_id: UUID, query: DeleteQuer
 )
 async def rotate_service_key(ctx: Context, deployment_id: UUID) -> None:
     """Give a deployment a new service key; the old one works for another hour."""
-    await deployments.rotate_key(scope_of(ctx), deployment_id)
+    await deployments.rotate_key(get_scope(ctx), deployment_id)
 
 
 @_deployments.get("/v2/deployments/{deployment_id}/auth", raises=(DeploymentNotFound, CallRefused, WorkspaceRequired))
-async def show_caller(ctx: Context, deployment_id: UUID) -> Identity:
+async def get_caller(ctx: Context, deployment_id: UUID) -> Identity:
     """Return the identity of the key or login if it may call the deployment's agent; agent servers ask this."""
-    return await identify_caller(scope_of(ctx), deployment_id)
+    return await identify_caller(get_scope(ctx), deployment_id)
 
 
 @_deployments.post(
@@ -176,13 +176,13 @@ async def show_caller(ctx: Context, deployment_id: UUID) -> Identity:
 )
 async def create_agent_token(ctx: Context, deployment_id: UUID) -> LoggedIn:
     """Return a token that lets the caller, a member, call the deployment's agent for a minute, and nothing else."""
-    return await issue_token(scope_of(ctx), deployment_id)
+    return await issue_token(get_scope(ctx), deployment_id)
 
 
 @_deployments.get("/v2/deployments/{deployment_id}/jwks.json", public=True)
-async def show_public_keys(ctx: Context, deployment_id: UUID) -> PublicKeys:
+async def get_public_keys(ctx: Context, deployment_id: UUID) -> PublicKeys:
     """Return the public keys that verify tokens for the deployment's agent."""
-    return public_keys(ctx.services.box, deployment_id)
+    return list_public_keys(ctx.services.box, deployment_id)
 
 
 @_deployments.get(
@@ -190,7 +190,7 @@ async def show_public_keys(ctx: Context, deployment_id: UUID) -> PublicKeys:
 )
 async def list_revisions(ctx: Context, deployment_id: UUID, query: RevisionQuery) -> RevisionList:
     """List a deployment's revisions, newest first."""
-    return await revisions.list_revisions(scope_of(ctx), deployment_id, query)
+    return await revisions.list_revisions(get_scope(ctx), deployment_id, query)
 
 
 @_deployments.post(
@@ -201,7 +201,7 @@ async def list_revisions(ctx: Context, deployment_id: UUID, query: RevisionQuery
 )
 async def create_revision(ctx: Context, deployment_id: UUID, body: DeploymentPatch) -> Revision:
     """Change a deployment and create a revision, even if the change alone would create none."""
-    return await deployments.add_revision(scope_of(ctx), deployment_id, body)
+    return await deployments.add_revision(get_scope(ctx), deployment_id, body)
 
 
 @_deployments.get(
@@ -211,13 +211,13 @@ async def create_revision(ctx: Context, deployment_id: UUID, body: DeploymentPat
 )
 async def get_revision(ctx: Context, deployment_id: UUID, revision_id: UUID) -> Revision:
     """Return a revision; poll its status until it is deployed or failed."""
-    return await revisions.get_revision(scope_of(ctx), deployment_id, revision_id)
+    return await revisions.get_revision(get_scope(ctx), deployment_id, revision_id)
 
 
 @_deployments.get(f"{_REVISION}/history", permission="deployments:read", raises=(DeploymentNotFound, RevisionNotFound))
 async def get_history(ctx: Context, deployment_id: UUID, revision_id: UUID) -> RevisionHistory:
     """Return the status history of a revision, with reasons and times."""
-    return await revisions.show_history(scope_of(ctx), deployment_id, revision_id)
+    return await revisions.get_history(get_scope(ctx), deployment_id, revision_id)
 
 
 @_deployments.post(
@@ -227,7 +227,7 @@ async def get_history(ctx: Context, deployment_id: UUID, revision_id: UUID) -> R
 )
 async def redeploy_revision(ctx: Context, deployment_id: UUID, revision_id: UUID) -> Deployment:
     """Deploy a revision again from its build; this creates a new revision."""
-    return await deployments.redeploy(scope_of(ctx), deployment_id, revision_id)
+    return await deployments.redeploy(get_scope(ctx), deployment_id, revision_id)
 
 
 @_deployments.post(
@@ -238,7 +238,7 @@ async def redeploy_revision(ctx: Context, deployment_id: UUID, revision_id: UUID
 )
 async def interrupt_revision(ctx: Context, deployment_id: UUID, revision_id: UUID) -> Revision:
     """Stop a revision in progress, or take it out of the queue."""
-    return await revisions.interrupt_revision(scope_of(ctx), deployment_id, revision_id)
+    return await revisions.interrupt_revision(get_scope(ctx), deployment_id, revision_id)
 
 
 @_deployments.post(
@@ -246,9 +246,9 @@ async def interrupt_revision(ctx: Context, deployment_id: UUID, revision_id: UUI
     permission="deployments:update",
     raises=(DeploymentNotFound, BadCombination, NoRegistry),
 )
-async def make_push_token(ctx: Context, deployment_id: UUID, body: PushTokenRequest = _NO_TOKEN_OPTIONS) -> None:  # noqa: ARG001
+async def create_push_token(ctx: Context, deployment_id: UUID, body: PushTokenRequest = _NO_TOKEN_OPTIONS) -> None:  # noqa: ARG001
     """Refuse a token for pushing images: this platform has no registry."""
-    await refuse_push_token(scope_of(ctx), deployment_id)
+    await refuse_push_token(get_scope(ctx), deployment_id)
 
 
 _archives = Routes("archives")
@@ -260,9 +260,11 @@ _NO_UPLOAD_OPTIONS = UploadRequest()
     permission="deployments:update",
     raises=(DeploymentNotFound, BeingDeleted),
 )
-async def make_upload_url(ctx: Context, deployment_id: UUID, body: UploadRequest = _NO_UPLOAD_OPTIONS) -> UploadAddress:
+async def create_upload_url(
+    ctx: Context, deployment_id: UUID, body: UploadRequest = _NO_UPLOAD_OPTIONS
+) -> UploadAddress:
     """Return an upload address for the archive of a deployment's next revision."""
-    return await create_upload_address(scope_of(ctx), deployment_id, base_url_of(ctx.request), body)
+    return await create_upload_address(get_scope(ctx), deployment_id, base_url_of(ctx.request), body)
 
 
 @_archives.put(
@@ -272,7 +274,7 @@ async def make_upload_url(ctx: Context, deployment_id: UUID, body: UploadRequest
     raises=(UploadNotExpected, UploadUnderWay, UploadTooSlow, NotGzip, BodyTooLarge),
     max_body_bytes=MAX_ARCHIVE_BYTES,
 )
-async def put_archive(ctx: Context, archive_id: UUID, query: UploadQuery) -> None:
+async def upload_archive(ctx: Context, archive_id: UUID, query: UploadQuery) -> None:
     """Upload an archive to an address from `upload-url`; its token replaces an API key."""
     await receive_archive(ctx.db, ctx.services.archives, archive_id, query.token, ctx.request.stream())
 
@@ -285,7 +287,7 @@ async def put_archive(ctx: Context, archive_id: UUID, query: UploadQuery) -> Non
 )
 async def get_archive(ctx: Context, deployment_id: UUID, revision_id: UUID) -> FileResponse:
     """Return the archive of a revision."""
-    file = await find_archive(scope_of(ctx), ctx.services.archives, deployment_id, revision_id)
+    file = await find_archive(get_scope(ctx), ctx.services.archives, deployment_id, revision_id)
     return FileResponse(file, media_type="application/gzip")
 
 
@@ -300,19 +302,19 @@ _READS_REVISION_LOG: RouteOptions = {
 @_logs.get("/v2/deployments/{deployment_id}/revisions/{revision_id}/logs", **_READS_REVISION_LOG)
 async def get_revision_logs(ctx: Context, deployment_id: UUID, revision_id: UUID, query: LogQuery) -> LogPage:
     """Read a revision's build or deploy log."""
-    return await read_revision_logs(scope_of(ctx), deployment_id, revision_id, query.type, query)
+    return await read_revision_logs(get_scope(ctx), deployment_id, revision_id, query.type, query)
 
 
 @_logs.post("/v1/projects/{project_id}/revisions/{revision_id}/build_logs", **_READS_REVISION_LOG)
 async def read_build_logs(ctx: Context, project_id: UUID, revision_id: UUID, body: LogFilter) -> LogPage:
     """Read a revision's build log."""
-    return await read_revision_logs(scope_of(ctx), project_id, revision_id, "build", body)
+    return await read_revision_logs(get_scope(ctx), project_id, revision_id, "build", body)
 
 
 @_logs.post("/v1/projects/{project_id}/revisions/{revision_id}/deploy_logs", **_READS_REVISION_LOG)
 async def read_deploy_logs(ctx: Context, project_id: UUID, revision_id: UUID, body: LogFilter) -> LogPage:
     """Read a revision's deploy log."""
-    return await read_revision_logs(scope_of(ctx), project_id, revision_id, "deploy", body)
+    return await read_revision_logs(get_scope(ctx), project_id, revision_id, "deploy", body)
 
 
 @_logs.post(
@@ -320,7 +322,7 @@ async def read_deploy_logs(ctx: Context, project_id: UUID, revision_id: UUID, bo
 )
 async def read_all_deploy_logs(ctx: Context, project_id: UUID, body: LogFilter) -> LogPage:
     """Read the deploy logs of all revisions of a deployment."""
-    return await read_deployment_logs(scope_of(ctx), project_id, "deploy", body)
+    return await read_deployment_logs(get_scope(ctx), project_id, "deploy", body)
 
 
 _operations = Routes("operations")
@@ -329,7 +331,7 @@ _operations = Routes("operations")
 @_operations.get("/v2/deployments/{deployment_id}/scale", permission="deployments:read", raises=(DeploymentNotFound,))
 async def get_scale(ctx: Context, deployment_id: UUID) -> Scale:
     """Return a deployment's limits on replicas, as far as they were set."""
-    return await operations.get_scale(scope_of(ctx), deployment_id)
+    return await operations.get_scale(get_scope(ctx), deployment_id)
 
 
 @_operations.put(
@@ -338,15 +340,15 @@ async def get_scale(ctx: Context, deployment_id: UUID) -> Scale:
     works_on_full_disk=True,
     raises=(DeploymentNotFound, BeingDeleted, BadCombination),
 )
-async def set_scale(ctx: Context, deployment_id: UUID, body: Scale) -> Scale:
+async def update_scale(ctx: Context, deployment_id: UUID, body: Scale) -> Scale:
     """Set a deployment's limits on replicas, at once and without a new revision."""
-    return await operations.set_scale(scope_of(ctx), deployment_id, body)
+    return await operations.update_scale(get_scope(ctx), deployment_id, body)
 
 
 @_operations.get("/v2/deployments/{deployment_id}/metrics", permission="deployments:read", raises=(DeploymentNotFound,))
 async def get_deployment_metrics(ctx: Context, deployment_id: UUID) -> DeploymentMetrics:
     """Return the metrics that the listener reported last."""
-    return await operations.get_metrics(scope_of(ctx), deployment_id)
+    return await operations.get_metrics(get_scope(ctx), deployment_id)
 
 
 @_operations.put(
@@ -358,7 +360,7 @@ async def get_deployment_metrics(ctx: Context, deployment_id: UUID) -> Deploymen
 )
 async def put_deployment_metrics(ctx: Context, deployment_id: UUID, body: MetricsReport) -> None:
     """Report the metrics of a deployment."""
-    await operations.put_metrics(scope_of(ctx), deployment_id, body)
+    await operations.store_metrics(get_scope(ctx), deployment_id, body)
 
 
 _placement = Routes("placement")
@@ -372,27 +374,27 @@ class PageQuery(msgspec.Struct):
 
 
 @_placement.get("/v2/listeners", permission="deployments:read")
-async def show_listeners(ctx: Context, query: PageQuery) -> ListenerList:
+async def list_listeners(ctx: Context, query: PageQuery) -> ListenerList:
     """List the workspace's listeners."""
-    return await listeners.list_listeners(scope_of(ctx), query.limit, query.offset)
+    return await listeners.list_listeners(get_scope(ctx), query.limit, query.offset)
 
 
 @_placement.post("/v2/listeners", permission="deployments:create", status=201, raises=(ListenerExists,))
 async def create_listener(ctx: Context, body: ListenerCreate) -> Listener:
     """Create a listener for a cluster; it connects later under its compute id."""
-    return await listeners.create_listener(scope_of(ctx), body)
+    return await listeners.create_listener(get_scope(ctx), body)
 
 
 @_placement.get("/v2/listeners/{listener_id}", permission="deployments:read", raises=(ListenerNotFound,))
 async def get_listener(ctx: Context, listener_id: UUID) -> Listener:
     """Return a listener."""
-    return await listeners.get_listener(scope_of(ctx), listener_id)
+    return await listeners.get_listener(get_scope(ctx), listener_id)
 
 
 @_placement.patch("/v2/listeners/{listener_id}", permission="deployments:update", raises=(ListenerNotFound,))
-async def patch_listener(ctx: Context, listener_id: UUID, body: ListenerPatch) -> Listener:
+async def update_listener(ctx: Context, listener_id: UUID, body: ListenerPatch) -> Listener:
     """Change a listener's version or namespaces."""
-    return await listeners.patch_listener(scope_of(ctx), listener_id, body)
+    return await listeners.update_listener(get_scope(ctx), listener_id, body)
 
 
 @_placement.delete(
@@ -403,7 +405,7 @@ async def patch_listener(ctx: Context, listener_id: UUID, body: ListenerPatch) -
 )
 async def delete_listener(ctx: Context, listener_id: UUID) -> None:
     """Delete a listener that has no deployments."""
-    await listeners.delete_listener(scope_of(ctx), listener_id)
+    await listeners.delete_listener(get_scope(ctx), listener_id)
 
 
 _integrations = Routes("integrations")
@@ -416,69 +418,69 @@ _INTEGRATION = "/v1/integrations/git_hosting/{integration_id}"
 
 
 @_integrations.get("/v1/integrations/git_hosting/install", **_LISTS_INTEGRATIONS)
-async def show_integrations(ctx: Context) -> list[Integration]:
+async def list_integrations(ctx: Context) -> list[Integration]:
     """List the git integrations that a deployment may name."""
-    return await integrations.list_integrations(scope_of(ctx))
+    return await integrations.list_integrations(get_scope(ctx))
 
 
 @_integrations.get("/v1/integrations/github/install", **_LISTS_INTEGRATIONS)
-async def show_integrations_as_github(ctx: Context) -> list[Integration]:
+async def list_integrations_as_github(ctx: Context) -> list[Integration]:
     """List the git integrations (an alias that clients use)."""
-    return await integrations.list_integrations(scope_of(ctx))
+    return await integrations.list_integrations(get_scope(ctx))
 
 
 @_integrations.get("/v1/integrations/forge/github/install", **_LISTS_INTEGRATIONS)
-async def show_integrations_as_forge(ctx: Context) -> list[Integration]:
+async def list_integrations_as_forge(ctx: Context) -> list[Integration]:
     """List the git integrations (an alias that clients use)."""
-    return await integrations.list_integrations(scope_of(ctx))
+    return await integrations.list_integrations(get_scope(ctx))
 
 
 @_integrations.get(f"{_INTEGRATION}/repos", **_LISTS_REPOSITORIES)
-async def show_repositories(ctx: Context, integration_id: UUID) -> list[GitRepository]:
+async def list_repositories(ctx: Context, integration_id: UUID) -> list[GitRepository]:
     """List the repositories that an integration's token can read."""
-    return await integrations.list_repositories(scope_of(ctx), integration_id, ctx.services.outbound_rules)
+    return await integrations.list_repositories(get_scope(ctx), integration_id, ctx.services.outbound_rules)
 
 
 @_integrations.get("/v1/integrations/github/{integration_id}/repos", **_LISTS_REPOSITORIES)
-async def show_repositories_as_github(ctx: Context, integration_id: UUID) -> list[GitRepository]:
+async def list_repositories_as_github(ctx: Context, integration_id: UUID) -> list[GitRepository]:
     """List the repositories that an integration's token can read (an alias that clients use)."""
-    return await integrations.list_repositories(scope_of(ctx), integration_id, ctx.services.outbound_rules)
+    return await integrations.list_repositories(get_scope(ctx), integration_id, ctx.services.outbound_rules)
 
 
 @_integrations.get("/v1/integrations/forge/github/{integration_id}/repos", **_LISTS_REPOSITORIES)
-async def show_repositories_as_forge(ctx: Context, integration_id: UUID) -> list[GitRepository]:
+async def list_repositories_as_forge(ctx: Context, integration_id: UUID) -> list[GitRepository]:
     """List the repositories that an integration's token can read (an alias that clients use)."""
-    return await integrations.list_repositories(scope_of(ctx), integration_id, ctx.services.outbound_rules)
+    return await integrations.list_repositories(get_scope(ctx), integration_id, ctx.services.outbound_rules)
 
 
 @_integrations.post(
     "/v1/integrations/git_hosting", permission="deployments:update", status=201, raises=(IntegrationNameTaken,)
 )
-async def add_integration(ctx: Context, body: IntegrationCreate) -> Integration:
+async def create_integration(ctx: Context, body: IntegrationCreate) -> Integration:
     """Add an account at a git host; its token is not shown again."""
-    return await integrations.add_integration(scope_of(ctx), body)
+    return await integrations.create_integration(get_scope(ctx), body)
 
 
 @_integrations.patch(_INTEGRATION, permission="deployments:update", raises=(IntegrationNotFound,))
-async def change_integration(ctx: Context, integration_id: UUID, body: IntegrationPatch) -> Integration:
+async def update_integration(ctx: Context, integration_id: UUID, body: IntegrationPatch) -> Integration:
     """Give an integration a new token."""
-    return await integrations.change_integration(scope_of(ctx), integration_id, body)
+    return await integrations.update_integration(get_scope(ctx), integration_id, body)
 
 
 @_integrations.delete(
     _INTEGRATION, permission="deployments:update", status=204, raises=(IntegrationNotFound, IntegrationUsed)
 )
-async def remove_integration(ctx: Context, integration_id: UUID) -> None:
+async def delete_integration(ctx: Context, integration_id: UUID) -> None:
     """Delete an integration that no deployment uses."""
-    await integrations.remove_integration(scope_of(ctx), integration_id)
+    await integrations.delete_integration(get_scope(ctx), integration_id)
 
 
 @_integrations.post(
     f"{_INTEGRATION}/webhook", permission="deployments:update", status=201, raises=(IntegrationNotFound,)
 )
-async def make_webhook(ctx: Context, integration_id: UUID) -> PushWebhook:
+async def create_webhook(ctx: Context, integration_id: UUID) -> PushWebhook:
     """Create an integration's webhook or replace its secret; the secret is shown once."""
-    return await integrations.create_webhook(scope_of(ctx), integration_id, base_url_of(ctx.request))
+    return await integrations.create_webhook(get_scope(ctx), integration_id, base_url_of(ctx.request))
 
 
 @_integrations.post(
@@ -505,7 +507,7 @@ _INTERNAL_REVISION = "/internal/deployments/{deployment_id}/revisions/{revision_
 )
 async def connect_listener(ctx: Context, body: Connect) -> Connected:
     """Register a listener, or find it again by its compute id."""
-    return await listeners.connect(scope_of(ctx), body)
+    return await listeners.connect(get_scope(ctx), body)
 
 
 @_dataplane.get(
@@ -513,13 +515,13 @@ async def connect_listener(ctx: Context, body: Connect) -> Connected:
 )
 async def get_desired(ctx: Context, listener_id: UUID, query: DesiredQuery) -> Desired:
     """Return the desired state as soon as it differs from the listener's."""
-    return await deployments.wait_for_desired(scope_of(ctx), ctx.services.address, listener_id, query)
+    return await deployments.wait_for_desired(get_scope(ctx), ctx.services.address, listener_id, query)
 
 
 @_dataplane.get(_INTERNAL_REVISION, permission=_LISTENER_PERMISSION, raises=(RevisionNotFound,))
 async def get_desired_revision(ctx: Context, deployment_id: UUID, revision_id: UUID) -> DesiredRevision:
     """Return a revision as a listener builds it, also one that was replaced."""
-    return await deployments.find_desired_revision(scope_of(ctx), deployment_id, revision_id)
+    return await deployments.find_desired_revision(get_scope(ctx), deployment_id, revision_id)
 
 
 @_dataplane.put(
@@ -531,7 +533,7 @@ async def get_desired_revision(ctx: Context, deployment_id: UUID, revision_id: U
 )
 async def report_deployment(ctx: Context, deployment_id: UUID, body: DeploymentReport) -> None:
     """Report the status of a deployment."""
-    await deployments.report_deployment(scope_of(ctx), deployment_id, body)
+    await deployments.report_deployment(get_scope(ctx), deployment_id, body)
 
 
 @_dataplane.put(
@@ -543,13 +545,13 @@ async def report_deployment(ctx: Context, deployment_id: UUID, body: DeploymentR
 )
 async def report_revision(ctx: Context, deployment_id: UUID, revision_id: UUID, body: RevisionReport) -> None:
     """Report the status of a revision."""
-    await revisions.report_revision(scope_of(ctx), deployment_id, revision_id, body)
+    await revisions.report_revision(get_scope(ctx), deployment_id, revision_id, body)
 
 
 @_dataplane.post(f"{_INTERNAL_REVISION}/logs", permission=_LISTENER_PERMISSION, status=204, raises=(RevisionNotFound,))
 async def add_revision_logs(ctx: Context, deployment_id: UUID, revision_id: UUID, body: LogBatch) -> None:
     """Add entries to a revision's log."""
-    await add_logs(scope_of(ctx), deployment_id, revision_id, body)
+    await add_logs(get_scope(ctx), deployment_id, revision_id, body)
 
 
 @_dataplane.delete(
@@ -560,7 +562,7 @@ async def add_revision_logs(ctx: Context, deployment_id: UUID, revision_id: UUID
 )
 async def drop_deployment(ctx: Context, deployment_id: UUID) -> None:
     """Report that a deployment's compute is gone; this deletes its rows."""
-    await deployments.drop_deployment(scope_of(ctx), deployment_id)
+    await deployments.drop_deployment(get_scope(ctx), deployment_id)
     remove_gauges(deployment_id)
 
 

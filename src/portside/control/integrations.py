@@ -72,7 +72,7 @@ class _GitLabProject(msgspec.Struct):
     default_branch: str | None = None
 
 
-def base_url_of(kind: GitHostKind, given: str | None) -> str:
+def parse_base_url(kind: GitHostKind, given: str | None) -> str:
     """Return a host's base URL without a trailing slash. Raises Invalid."""
     url = given or PUBLIC_HOSTS.get(kind, "")
     field = ["body", "base_url"]
@@ -219,7 +219,7 @@ async def list_integrations(scope: Scope) -> list[Integration]:
     return [PLAIN_GIT, *(Integration(**dict(row)) for row in rows)]
 
 
-async def add_integration(scope: Scope, body: IntegrationCreate) -> Integration:
+async def create_integration(scope: Scope, body: IntegrationCreate) -> Integration:
     """Add an account at a git host. Raises Invalid for its address, and IntegrationNameTaken."""
     if body.name == PLAIN_GIT.name:
         raise IntegrationNameTaken
@@ -231,7 +231,7 @@ async def add_integration(scope: Scope, body: IntegrationCreate) -> Integration:
         workspace_id=scope.workspace_id,
         kind=body.kind,
         name=body.name,
-        base_url=base_url_of(body.kind, body.base_url),
+        base_url=parse_base_url(body.kind, body.base_url),
         token_sealed=_encrypt(scope.box, integration_id, body.token) if body.token else None,
     )
     if row is None:
@@ -240,7 +240,7 @@ async def add_integration(scope: Scope, body: IntegrationCreate) -> Integration:
     return Integration(**dict(row))
 
 
-async def change_integration(scope: Scope, integration_id: UUID, body: IntegrationPatch) -> Integration:
+async def update_integration(scope: Scope, integration_id: UUID, body: IntegrationPatch) -> Integration:
     """Give an integration a new token, which later builds use. Raises IntegrationNotFound."""
     async with scope.change() as tx:
         return Integration(**await _update(tx, scope, integration_id, token=body.token))
@@ -270,7 +270,7 @@ async def _update(tx: Transaction, scope: Scope, integration_id: UUID, **given: 
     return row
 
 
-async def remove_integration(scope: Scope, integration_id: UUID) -> None:
+async def delete_integration(scope: Scope, integration_id: UUID) -> None:
     """Delete an integration that no deployment uses. Raises IntegrationNotFound and IntegrationUsed."""
     async with scope.db.transaction() as tx:
         found = await tx.fetchval(sql.lock_integration, id=integration_id, workspace_id=scope.workspace_id)
@@ -319,7 +319,7 @@ async def check_integration(tx: Transaction, scope: Scope, integration_id: UUID 
         )
 
 
-def credential_of(box: SecretBox, row: Record) -> Secret | None:
+def find_credential(box: SecretBox, row: Record) -> Secret | None:
     """Return the user name and token for a deployment's repository, or None without a token for its host.
 
     The row holds `repo_url` of the deployment, and `integration_id`, `kind`, `base_url` and `token_sealed` of its

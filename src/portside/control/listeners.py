@@ -72,16 +72,16 @@ async def get_listener(scope: Scope, listener_id: UUID) -> Listener:
     if not rows:
         raise ListenerNotFound.of(listener_id)
 
-    return _show(rows[0])
+    return _to_listener(rows[0])
 
 
 async def list_listeners(scope: Scope, limit: int, offset: int) -> ListenerList:
     """List the workspace's listeners, newest first."""
     rows = await _find(scope, limit=limit, offset=offset)
-    return ListenerList([_show(row) for row in rows], offset + len(rows))
+    return ListenerList([_to_listener(row) for row in rows], offset + len(rows))
 
 
-async def patch_listener(scope: Scope, listener_id: UUID, body: ListenerPatch) -> Listener:
+async def update_listener(scope: Scope, listener_id: UUID, body: ListenerPatch) -> Listener:
     """Change a listener; existing deployments keep their namespaces. Raises ListenerNotFound."""
     changed = await scope.db.fetchval(
         sql.update_listener,
@@ -118,7 +118,7 @@ async def _find(scope: Scope, *, listener_id: UUID | None = None, limit: int = 1
     )
 
 
-def _show(row: Record) -> Listener:
+def _to_listener(row: Record) -> Listener:
     return Listener(
         id=row["id"],
         compute_type=row["compute_type"],
@@ -161,7 +161,7 @@ async def choose_placement(tx: Transaction, scope: Scope, source: str, config: S
     return Placement(listener["id"], listener["compute_type"], _choose_namespace(listener, _namespace(config)))
 
 
-async def placement_of(tx: Transaction, scope: Scope, deployment: Record) -> Placement:
+async def get_placement(tx: Transaction, scope: Scope, deployment: Record) -> Placement:
     """Return a deployment's placement."""
     listener_id = deployment["listener_id"]
     listener = None if listener_id is None else await find_listener(tx, scope, listener_id)

@@ -19,7 +19,7 @@ from portside.kernel.db import Record
 from portside.listener_api import DeploymentStatus, MetricsReport, Scale
 
 
-async def set_scale(scope: Scope, deployment_id: UUID, scale: Scale) -> Scale:
+async def update_scale(scope: Scope, deployment_id: UUID, scale: Scale) -> Scale:
     """Set all four limits; null restores the revision's own limit.
 
     Raises DeploymentNotFound, BeingDeleted and BadCombination.
@@ -41,10 +41,10 @@ async def get_scale(scope: Scope, deployment_id: UUID) -> Scale:
     if row is None:
         raise DeploymentNotFound.of(deployment_id)
 
-    return show_scale(row)
+    return to_scale(row)
 
 
-def show_scale(row: Record) -> Scale:
+def to_scale(row: Record) -> Scale:
     """Return the limits in a deployment's row."""
     return Scale(
         min_scale=row["min_scale"],
@@ -81,7 +81,7 @@ _GAUGES = {
 }
 
 
-async def put_metrics(scope: Scope, deployment_id: UUID, report: MetricsReport) -> None:
+async def store_metrics(scope: Scope, deployment_id: UUID, report: MetricsReport) -> None:
     """Store a listener's metrics of a deployment. Raises DeploymentNotFound."""
     found = await scope.db.fetchval(
         sql.put_metrics,

@@ -24,7 +24,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from urllib.parse import urljoin, urlsplit
 
-from portside.control.integrations import credential_of
+from portside.control.integrations import find_credential
 from portside.control.pushes import build_commit
 from portside.control.revisions import TERMINAL
 from portside.control.scope import ScopeFactory
@@ -303,7 +303,7 @@ class PolledBranches(Task):
 
     async def _poll(self, row: Record) -> bool:
         try:
-            credential = credential_of(self._scopes.box, row)
+            credential = find_credential(self._scopes.box, row)
             commit = await newest_commit(row["repo_url"], row["repo_ref"], credential, self._rules)
         except PollFailed as exc:
             await self._record_failure(row, str(exc))

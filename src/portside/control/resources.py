@@ -49,7 +49,7 @@ def check_resources(spec: ResourceSpec) -> None:
         if getattr(spec, name) == 0:
             raise BadCombination(f"{_WHERE}.{name} must be at least 1: images are not scaled to zero.")
 
-    complete = with_defaults(given_fields(spec))
+    complete = with_defaults(to_stored_fields(spec))
     if _has_executors(complete) and not complete["queue_max_scale"]:
         raise BadCombination(
             f"{_WHERE}.queue_max_scale must be at least 1 with orchestrator_* or executor_*: it bounds the executors."
@@ -64,7 +64,7 @@ def check_resources(spec: ResourceSpec) -> None:
     _check_pod(spec)
 
 
-def given_fields(spec: ResourceSpec) -> dict[str, Any]:
+def to_stored_fields(spec: ResourceSpec) -> dict[str, Any]:
     """Return the given fields of a spec for its row: no nulls, CPU counts rounded to one decimal."""
     return {
         name: round(value, 1) if isinstance(value, float) else value
@@ -121,12 +121,12 @@ def _complete_executors(spec: dict[str, Any]) -> None:
             spec.setdefault(f"{part}{name}", min(of_queue, spec.get(_LIMITS[f"{part}{name}"], of_queue)))
 
 
-def resources_of(deployment_type: str | None, given: dict[str, Any] | None) -> dict[str, Any]:
+def complete_resources(deployment_type: str | None, given: dict[str, Any] | None) -> dict[str, Any]:
     """Return the complete spec to deploy with: an image's own, or that of a built deployment's type."""
     return with_defaults(given or _BY_TYPE.get(deployment_type or "", {}))
 
 
-def show_resources(given: dict[str, Any]) -> ResourceSpec:
+def to_resource_spec(given: dict[str, Any]) -> ResourceSpec:
     """Show a stored spec with its defaults."""
     return msgspec.convert(with_defaults(given), ResourceSpec)
 

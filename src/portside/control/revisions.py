@@ -35,7 +35,7 @@ from portside.control.types import (
     RevisionList,
     RevisionQuery,
 )
-from portside.control.views import show_revision
+from portside.control.views import to_revision
 from portside.kernel.clock import iso
 from portside.kernel.db import Database, Record, Session, Transaction
 from portside.kernel.errors import Invalid
@@ -230,7 +230,7 @@ async def find_deployment(db: Session, scope: Scope, deployment_id: UUID) -> Rec
 
 async def get_revision(scope: Scope, deployment_id: UUID, revision_id: UUID) -> Revision:
     """Return one revision. Raises DeploymentNotFound and RevisionNotFound."""
-    return show_revision(await find_revision(scope.db, scope, deployment_id, revision_id))
+    return to_revision(await find_revision(scope.db, scope, deployment_id, revision_id))
 
 
 async def list_revisions(scope: Scope, deployment_id: UUID, query: RevisionQuery) -> RevisionList:
@@ -245,10 +245,10 @@ async def list_revisions(scope: Scope, deployment_id: UUID, query: RevisionQuery
         offset=query.offset,
     )
 
-    return RevisionList([show_revision(row) for row in rows], query.offset + len(rows))
+    return RevisionList([to_revision(row) for row in rows], query.offset + len(rows))
 
 
-async def show_history(scope: Scope, deployment_id: UUID, revision_id: UUID) -> RevisionHistory:
+async def get_history(scope: Scope, deployment_id: UUID, revision_id: UUID) -> RevisionHistory:
     """Return the status history of a revision. Raises DeploymentNotFound and RevisionNotFound."""
     await find_revision(scope.db, scope, deployment_id, revision_id)
     rows = await scope.db.fetch(sql.revision_history, revision_id=revision_id)

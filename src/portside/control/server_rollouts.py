@@ -67,9 +67,9 @@ class Servers(msgspec.Struct):
 async def read_servers(db: Database, version: str) -> Servers:
     """Return the servers of all deployments. `version` is the platform's; rollouts of others are over."""
     last = await db.fetchrow(sql.last_rollout)
-    rollout = _rollout_of(last) if last is not None and last["version"] == version else None
+    rollout = _to_rollout(last) if last is not None and last["version"] == version else None
     rows = await _list_servers(db, version)
-    return Servers(rollout, [_server_of(row, rollout) for row in rows])
+    return Servers(rollout, [_to_server(row, rollout) for row in rows])
 
 
 async def resume(db: Database, version: str, skipped: Sequence[UUID]) -> None:
@@ -182,7 +182,7 @@ async def _list_servers(session: Database | Transaction, version: str) -> list[R
     return await session.fetch(sql.list_servers, version=version, is_settled=is_settled)
 
 
-def _rollout_of(row: Record) -> ServerRollout:
+def _to_rollout(row: Record) -> ServerRollout:
     return ServerRollout(
         version=row["version"],
         status=row["status"],
@@ -194,7 +194,7 @@ def _rollout_of(row: Record) -> ServerRollout:
     )
 
 
-def _server_of(row: Record, rollout: ServerRollout | None) -> DeploymentServer:
+def _to_server(row: Record, rollout: ServerRollout | None) -> DeploymentServer:
     is_current = rollout is not None and rollout.deployment_id == row["id"]
     state: ServerState = "current"
 

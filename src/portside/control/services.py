@@ -30,7 +30,7 @@ Context = routes.Context[ControlServices]
 Routes = routes.Routes[Context]
 
 
-def scope_of(ctx: Context) -> Scope:
+def get_scope(ctx: Context) -> Scope:
     """Return the scope of a request."""
     services = ctx.services
     addresses = services.addresses and services.addresses.seen_from(origin_of(ctx.request))

@@ -3,8 +3,8 @@
 import msgspec
 
 from portside.control.addresses import public_url
-from portside.control.agent_access import show_access
-from portside.control.resources import show_resources
+from portside.control.agent_access import to_access
+from portside.control.resources import to_resource_spec
 from portside.control.scope import Scope
 from portside.control.secrets import decrypt_secrets, without_values
 from portside.control.sources import GIT, hide_credentials
@@ -22,7 +22,7 @@ from portside.kernel.db import Record
 from portside.listener_api import DeploymentStatus, RevisionStatus, Secret
 
 
-def show_deployment(scope: Scope, row: Record) -> Deployment:
+def to_deployment(scope: Scope, row: Record) -> Deployment:
     """Show a row of `find_deployments`."""
     return Deployment(
         id=row["id"],
@@ -35,7 +35,7 @@ def show_deployment(scope: Scope, row: Record) -> Deployment:
         secrets=_secrets(scope, row),
         ignored_secrets=row["ignored_secrets"],
         secret_references=msgspec.convert(row["secret_references"], list[SecretReference] | None),
-        agent_access=show_access(row),
+        agent_access=to_access(row),
         sleep_after_s=row["sleep_after_s"],
         is_asleep=row["is_asleep"],
         pin_threads=row["pin_threads"],
@@ -51,7 +51,7 @@ def show_deployment(scope: Scope, row: Record) -> Deployment:
     )
 
 
-def show_revision(row: Record) -> Revision:
+def to_revision(row: Record) -> Revision:
     """Show a row of `get_revision` or `list_revisions`."""
     return Revision(
         id=row["id"],
@@ -102,7 +102,7 @@ def _source_config(scope: Scope, row: Record) -> SourceConfig:
         deployment_type=row["deployment_type"],
         build_on_push=row["build_on_push"] if is_git else None,
         custom_url=public_url(row, scope.addresses),
-        resource_spec=None if row["resource_spec"] is None else show_resources(row["resource_spec"]),
+        resource_spec=None if row["resource_spec"] is None else to_resource_spec(row["resource_spec"]),
         listener_id=row["listener_id"],
         listener_config=ListenerConfig(row["k8s_namespace"]) if row["k8s_namespace"] else None,
         install_command=row["install_command"],

@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 from starlette.requests import HTTPConnection
 
-from portside.identity.roles import ORGANIZATION_ADMIN, permissions_of
+from portside.identity.roles import ORGANIZATION_ADMIN, get_permissions
 from portside.identity.sql import sql
 from portside.identity.types import EVERYTHING, Actor
 from portside.kernel.clock import now
@@ -72,7 +72,7 @@ def is_key(token: str) -> bool:
     return token.startswith((PERSONAL_PREFIX, SERVICE_PREFIX))
 
 
-def credential_of(request: HTTPConnection) -> PresentedCredential:
+def read_credential(request: HTTPConnection) -> PresentedCredential:
     """Return the credential that counts: an API key before a bearer token, and both before a session's cookie.
 
     Two session cookies count as none: without TLS a page of a subdomain may have set the second one.
@@ -235,7 +235,7 @@ def _actor(
         user_email=row["email"],
         permissions=frozenset(held),
         expires_at=row["expires_at"],
-        role_permissions=permissions_of(row["organization_role"], row["workspace_role"]) if is_user else None,
+        role_permissions=get_permissions(row["organization_role"], row["workspace_role"]) if is_user else None,
         roles=frozenset(filter(None, (row["organization_role"], row["workspace_role"]))) if is_user else frozenset(),
         workspaces=frozenset(workspaces) if workspaces is not None else None,
         is_of_organization=not is_user and row.get("own_workspace_id") is None,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from portside.identity.authentication import credential_of
+from portside.identity.authentication import read_credential
 from portside.identity.services import Context
 from portside.identity.types import Actor, WorkspaceRequired
 from portside.kernel.errors import Forbidden
@@ -33,7 +33,7 @@ async def guard(ctx: Context, route: Route[Any]) -> Actor:
     permission, or may not use the workspace of X-Tenant-Id or the organization of X-Organization-Id.
     """
     headers = ctx.request.headers
-    presented = credential_of(ctx.request)
+    presented = read_credential(ctx.request)
     if presented.kind == "cookie" and ctx.request.method not in SAFE:
         check_same_origin(headers)
 

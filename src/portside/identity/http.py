@@ -10,7 +10,7 @@ from portside.identity.authentication import SessionEnded
 from portside.identity.keys import KeyFilter, KeyInUse, KeyNotFound, Owner, Revocation
 from portside.identity.logins import LoginRefused, TooManyLogins
 from portside.identity.roles import ORGANIZATION_ROLES, WORKSPACE_ROLES, Role
-from portside.identity.services import Context, Routes, origin_of
+from portside.identity.services import Context, Routes, read_origin
 from portside.identity.sessions import LimitedKey, NotAUser, SessionNotFound
 from portside.identity.sign_in_links import SignInLink
 from portside.identity.types import (
@@ -52,13 +52,13 @@ _IN_WORKSPACE = (WorkspaceRequired,)
 
 
 @routes.get("/auth")
-async def show_identity(ctx: Context) -> Identity:
+async def get_identity(ctx: Context) -> Identity:
     """Return the identity of the key or session."""
     return Identity.of(ctx.actor)
 
 
 @routes.get("/auth/public")
-async def show_public_identity(ctx: Context) -> PublicIdentity:
+async def get_public_identity(ctx: Context) -> PublicIdentity:
     """Return the identity of the key or session in a short form."""
     actor: Actor = ctx.actor
     user_id = actor.user_id
@@ -72,7 +72,7 @@ async def show_public_identity(ctx: Context) -> PublicIdentity:
 @routes.post("/login", public=True, raises=(LoginRefused, TooManyLogins, SessionEnded))
 async def log_in(ctx: Context, body: Credentials) -> LoggedIn:
     """Return a bearer token for a user; it lasts twelve hours."""
-    return await logins.log_in(ctx.db, ctx.services.authenticator, body, origin_of(ctx))
+    return await logins.log_in(ctx.db, ctx.services.authenticator, body, read_origin(ctx))
 
 
 @routes.post("/logout", status=204)
@@ -128,13 +128,13 @@ async def set_password(ctx: Context, body: NewPassword) -> None:
 
 
 @routes.get("/orgs/current", permission="organization:read")
-async def show_organization(ctx: Context) -> Organization:
+async def get_organization(ctx: Context) -> Organization:
     """Return the organization."""
-    return await workspaces.show_organization(ctx.db, ctx.actor)
+    return await workspaces.get_organization(ctx.db, ctx.actor)
 
 
 @routes.patch("/orgs/current", permission="organization:manage")
-async def rename_organization(ctx: Context, body: WorkspacePatch) -> Organization:
+async def update_organization(ctx: Context, body: WorkspacePatch) -> Organization:
     """Rename the organization."""
     return await workspaces.rename_organization(ctx.db, ctx.actor, body.display_name)
 
@@ -158,7 +158,7 @@ async def create_workspace(ctx: Context, body: WorkspaceRequest) -> Workspace:
 
 
 @routes.patch("/workspaces/{workspace_id}", permission="organization:manage", raises=(WorkspaceNotFound,))
-async def rename_workspace(ctx: Context, workspace_id: UUID, body: WorkspacePatch) -> Workspace:
+async def update_workspace(ctx: Context, workspace_id: UUID, body: WorkspacePatch) -> Workspace:
     """Rename a workspace; its handle stays."""
     return await workspaces.rename_workspace(ctx.db, ctx.actor, workspace_id, body.display_name)
 

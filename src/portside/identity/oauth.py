@@ -27,7 +27,7 @@ from starlette.responses import Response
 from portside.identity import pages, sessions
 from portside.identity.authentication import Authenticator, hash_token
 from portside.identity.pages import Approval
-from portside.identity.services import Context, Routes, origin_of
+from portside.identity.services import Context, Routes, read_origin
 from portside.identity.sessions import LimitedKey, NewSession, Origin, SignIn
 from portside.identity.signin import (
     ANY_FIELDS,
@@ -234,7 +234,7 @@ async def decide_authorization(ctx: Context) -> Response:
     form = await read_form(ctx, AuthorizationForm)
     actor = await browser_actor(ctx)
     if actor is None:
-        return _sign_in_first(f"{AUTHORIZE}?{urlencode(_request_of(form))}")
+        return _sign_in_first(f"{AUTHORIZE}?{urlencode(_to_request_fields(form))}")
     if form.decision == "deny":
         return redirect(f"{form.redirect_uri}?{urlencode({'error': AccessDenied.code, 'state': form.state})}")
 
@@ -327,7 +327,7 @@ async def exchange_code(ctx: Context) -> LoggedIn:
     ctx.headers.update(_NO_STORE)
 
     authenticator = ctx.services.authenticator
-    origin = origin_of(ctx)
+    origin = read_origin(ctx)
     if form.grant_type == DEVICE_GRANT:
         made = await _poll_device(ctx.db, authenticator, form.device_code, origin)
     else:
@@ -347,7 +347,7 @@ def _refused(user_code: str, refused: LimitedKey | TooManyCodes | UserCodeUnknow
     return response
 
 
-def _request_of(form: AuthorizationForm) -> dict[str, Any]:
+def _to_request_fields(form: AuthorizationForm) -> dict[str, Any]:
     return {name: getattr(form, name) for name in AuthorizationRequest.__struct_fields__}
 
 

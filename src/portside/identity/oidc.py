@@ -173,7 +173,7 @@ class OidcProvider:
             "scope": _SCOPE,
             "state": flow.state,
             "nonce": flow.nonce,
-            "code_challenge": challenge_of(flow.verifier),
+            "code_challenge": to_challenge(flow.verifier),
             "code_challenge_method": "S256",
         }
 
@@ -351,7 +351,7 @@ def check_url(url: str, where: str) -> None:
         raise UserMistake(f"{where}: {shown} must be an https address without user, password and fragment")
 
 
-def challenge_of(verifier: str) -> str:
+def to_challenge(verifier: str) -> str:
     """Return the PKCE challenge (S256) of a verifier."""
     return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
 

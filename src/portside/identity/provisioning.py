@@ -68,7 +68,7 @@ class AdmissionRules(msgspec.Struct, frozen=True):
         grants = {group: _read_grant(text, "OIDC_ROLE_MAP") for group, text in given.items()}
         return cls(allowed, groups_claim, grants, default)
 
-    def grants_of(self, claims: Mapping[str, Any]) -> list[RoleGrant]:
+    def get_grants(self, claims: Mapping[str, Any]) -> list[RoleGrant]:
         """Return the roles that a person's groups give, or the default one. Raises OidcNotAllowed without any."""
         found = claims.get(self.groups_claim) or []
         groups: Sequence[Any] = [found] if isinstance(found, str) else found if isinstance(found, list) else []
@@ -83,7 +83,7 @@ class AdmissionRules(msgspec.Struct, frozen=True):
 
         return [self.default]
 
-    def email_of(self, claims: Mapping[str, Any]) -> str:
+    def get_email(self, claims: Mapping[str, Any]) -> str:
         """Return the verified e-mail of a person. Raises OidcNotAllowed."""
         try:
             email = msgspec.convert(claims.get("email"), Email)
@@ -127,7 +127,7 @@ async def admit(db: Database, authenticator: Authenticator, rules: AdmissionRule
 
     A person who has lost all groups loses the roles that the groups gave, and is refused.
     """
-    email = rules.email_of(claims)
+    email = rules.get_email(claims)
     name = claims.get("name")
     async with db.transaction() as tx:
         first = await tx.fetchrow(sql.first_workspace)
@@ -139,7 +139,7 @@ async def admit(db: Database, authenticator: Authenticator, rules: AdmissionRule
         await tx.fetchval(sql.lock_organization, id=person.organization_id)
         user_id = await _find_user(tx, person)
         try:
-            grants = rules.grants_of(claims)
+            grants = rules.get_grants(claims)
             refusal = None
         except OidcNotAllowed as exc:
             grants = []
@@ -216,7 +216,7 @@ async def _apply(
     Roles in workspaces of the map that no group gives any more are taken away.
     """
     mapped = [*rules.role_map.values(), *([rules.default] if rules.default else [])]
-    workspaces = await _workspaces_of(tx, person, {grant.handle for grant in (*mapped, *grants)})
+    workspaces = await _find_workspaces(tx, person, {grant.handle for grant in (*mapped, *grants)})
     roles: dict[UUID, str] = {}
 
     # From the lowest role to the highest, which replaces the others.
@@ -234,7 +234,7 @@ async def _apply(
         await _set_organization_role(tx, person, user_id, held[0] if held else NEW_MEMBER)
 
 
-async def _workspaces_of(tx: Transaction, person: _Person, handles: Iterable[str | None]) -> dict[str | None, UUID]:
+async def _find_workspaces(tx: Transaction, person: _Person, handles: Iterable[str | None]) -> dict[str | None, UUID]:
     named = sorted(handle for handle in handles if handle is not None)
     rows = await tx.fetch(sql.workspaces_of_handles, organization_id=person.organization_id, handles=named)
 

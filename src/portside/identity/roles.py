@@ -109,7 +109,7 @@ def check_permissions(permissions: Collection[str]) -> None:
         raise Invalid.field(["body", "permissions", number], f"{permission} is not a permission{hint}")
 
 
-def permissions_of(organization_role: str | None, workspace_role: str | None) -> frozenset[str]:
+def get_permissions(organization_role: str | None, workspace_role: str | None) -> frozenset[str]:
     """Return the permissions of a user with these roles."""
     held: set[str] = set()
     if organization_role in ORGANIZATION_ROLES:

@@ -36,7 +36,7 @@ Context = routes.Context[IdentityServices]
 Routes = routes.Routes[Context]
 
 
-def origin_of(ctx: Context) -> Origin:
+def read_origin(ctx: Context) -> Origin:
     """Return where a sign-in comes from: the address, and the name that the client gives itself."""
     client = ctx.request.headers.get("user-agent", "")[:_MAX_CLIENT]
     return Origin(client_address(ctx.scope, ctx.services.trusted_proxies), client or None)

@@ -12,13 +12,13 @@ import msgspec
 from starlette.responses import Response
 
 from portside.identity import pages, sessions, sign_in_links
-from portside.identity.authentication import COOKIE_PREFIX, SESSION_COOKIE, cookie_name, credential_of
+from portside.identity.authentication import COOKIE_PREFIX, SESSION_COOKIE, cookie_name, read_credential
 from portside.identity.guard import NotSameOrigin, check_same_origin
 from portside.identity.logins import TooManyLogins, check_credentials
 from portside.identity.oidc import FLOW_S, OidcNotAllowed, ProviderReturn
 from portside.identity.pages import SignInPage
 from portside.identity.provisioning import admit
-from portside.identity.services import Context, OidcSignIn, Routes, origin_of
+from portside.identity.services import Context, OidcSignIn, Routes, read_origin
 from portside.identity.sessions import SignIn, cookie_header
 from portside.identity.types import Actor, Credentials
 from portside.kernel.errors import Forbidden, Unauthorized, Unavailable
@@ -110,7 +110,7 @@ async def sign_in_with_password(ctx: Context) -> Response:
     form = await read_form(ctx, PasswordForm)
 
     async def prove() -> Response:
-        user = await check_credentials(ctx.db, form, origin_of(ctx))
+        user = await check_credentials(ctx.db, form, read_origin(ctx))
         session = _browser_session(ctx, "password", user_id=user.id, password=user.password)
         return await _enter(ctx, session, local_path(form.next))
 
@@ -126,7 +126,7 @@ async def sign_in_with_key(ctx: Context) -> Response:
         try:
             actor = await ctx.services.authenticator.authenticate(form.key.strip())
         except Unauthorized as exc:
-            log.warning("sign-in refused", method="key", address=origin_of(ctx).address)
+            log.warning("sign-in refused", method="key", address=read_origin(ctx).address)
             raise KeyRefused from exc
 
         session = _browser_session(ctx, "key", user_id=actor.user_id, key_id=actor.key_id)
@@ -141,7 +141,7 @@ async def sign_in_with_link(ctx: Context, query: LinkQuery) -> Response:
     _check_opened_by_hand(ctx)
 
     async def prove() -> Response:
-        sign_in = await sign_in_links.redeem(ctx.db, ctx.services.authenticator, query.token, origin_of(ctx))
+        sign_in = await sign_in_links.redeem(ctx.db, ctx.services.authenticator, query.token, read_origin(ctx))
         return await _enter(ctx, sign_in, CONSOLE)
 
     return await _attempt(prove, _page(ctx, CONSOLE))
@@ -190,7 +190,7 @@ async def finish_oidc(ctx: Context, query: ProviderReturn) -> Response:
 
     response = await _attempt(finish, _page(ctx, HOME))
     if response.status_code >= 400:
-        log.warning("sign-in refused", method="oidc", status=response.status_code, address=origin_of(ctx).address)
+        log.warning("sign-in refused", method="oidc", status=response.status_code, address=read_origin(ctx).address)
 
     return _with_cookie(ctx, response, OIDC_COOKIE, "", 0)
 
@@ -208,7 +208,7 @@ def _page(ctx: Context, target: str, email: str = "") -> SignInPage:
 
 async def browser_actor(ctx: Context) -> Actor | None:
     """Return who is signed in with this browser, if anybody."""
-    presented = credential_of(ctx.request)
+    presented = read_credential(ctx.request)
     if presented.kind != "cookie":
         return None
 
@@ -220,7 +220,7 @@ async def browser_actor(ctx: Context) -> Actor | None:
 
 def _browser_session(ctx: Context, method: sessions.Method, **owner: Any) -> SignIn:
     lifetime = ctx.services.authenticator.session_rules.lifetime
-    return SignIn(kind="cookie", method=method, lifetime=lifetime, origin=origin_of(ctx), **owner)
+    return SignIn(kind="cookie", method=method, lifetime=lifetime, origin=read_origin(ctx), **owner)
 
 
 async def _attempt(step: Callable[[], Awaitable[Response]], shown: SignInPage) -> Response:

@@ -20,7 +20,7 @@ from portside.identity.roles import (
     Role,
     check_outranks,
     find_role,
-    permissions_of,
+    get_permissions,
 )
 from portside.identity.sql import sql
 from portside.identity.types import (
@@ -81,7 +81,7 @@ async def list_workspaces(db: Session, actor: Actor) -> list[Workspace]:
         only=sorted(actor.workspaces or ({actor.workspace} if actor.workspace else ())),
     )
 
-    return [_show(row, actor) for row in rows]
+    return [_to_workspace(row, actor) for row in rows]
 
 
 def _may_use_all(actor: Actor) -> bool:
@@ -90,7 +90,7 @@ def _may_use_all(actor: Actor) -> bool:
     return actor.is_of_organization and actor.workspaces is None
 
 
-def _show(row: Record, actor: Actor) -> Workspace:
+def _to_workspace(row: Record, actor: Actor) -> Workspace:
     name = row["role"] or (WORKSPACE_ADMIN if actor.user_id and _may_use_all(actor) else None)
     role = WORKSPACE_ROLES.get(name) if name else None
     return Workspace(
@@ -146,7 +146,7 @@ async def rename_workspace(db: Session, actor: Actor, workspace_id: UUID, name: 
     if row is None:
         raise WorkspaceNotFound
 
-    return _show(row, actor)
+    return _to_workspace(row, actor)
 
 
 async def delete_workspace(
@@ -216,7 +216,7 @@ def check_grant_in_workspaces(actor: Actor, permissions: Collection[str], ids: C
         )
 
 
-async def show_organization(db: Session, actor: Actor) -> Organization:
+async def get_organization(db: Session, actor: Actor) -> Organization:
     """Return the actor's organization."""
     row = await db.fetchrow(sql.get_organization, id=actor.organization_id)
     assert row is not None  # noqa: S101 - an actor has an organization
@@ -251,13 +251,13 @@ class LastAdmin(Conflict):
 async def list_members(db: Session, actor: Actor) -> list[Member]:
     """List the members of the organization, oldest first."""
     rows = await db.fetch(sql.list_organization_members, organization_id=actor.organization_id, user_id=None)
-    return _show_members(rows, ORGANIZATION_ROLES)
+    return _to_members(rows, ORGANIZATION_ROLES)
 
 
 async def list_workspace_members(db: Session, actor: Actor) -> list[Member]:
     """List the members of the workspace, oldest first. Organization admins have access without being members."""
     rows = await db.fetch(sql.list_workspace_members, workspace_id=actor.workspace_id, user_id=None)
-    return _show_members(rows, WORKSPACE_ROLES)
+    return _to_members(rows, WORKSPACE_ROLES)
 
 
 async def add_member(db: Database, actor: Actor, body: MemberRequest) -> Member:
@@ -411,7 +411,7 @@ def _may_in_workspace(actor: Actor, row: Record, permission: str) -> bool:
     if actor.role_permissions is None or EVERYTHING in actor.role_permissions:
         return actor.may(permission)
 
-    return actor.key_has(permission) and includes(permissions_of(None, row["actor_role"]), permission)
+    return actor.key_has(permission) and includes(get_permissions(None, row["actor_role"]), permission)
 
 
 async def add_workspace_member(
@@ -475,12 +475,12 @@ async def _lock_workspace_member(tx: Transaction, actor: Actor, user_id: UUID) -
 
 async def _member(db: Session, actor: Actor, user_id: UUID) -> Member:
     rows = await db.fetch(sql.list_organization_members, organization_id=actor.organization_id, user_id=user_id)
-    return _only(_show_members(rows, ORGANIZATION_ROLES))
+    return _only(_to_members(rows, ORGANIZATION_ROLES))
 
 
 async def _workspace_member(db: Session, actor: Actor, user_id: UUID) -> Member:
     rows = await db.fetch(sql.list_workspace_members, workspace_id=actor.workspace_id, user_id=user_id)
-    return _only(_show_members(rows, WORKSPACE_ROLES))
+    return _only(_to_members(rows, WORKSPACE_ROLES))
 
 
 def _only(found: list[Member]) -> Member:
@@ -489,7 +489,7 @@ def _only(found: list[Member]) -> Member:
     return found[0]
 
 
-def _show_members(rows: Sequence[Record], roles: dict[str, Role]) -> list[Member]:
+def _to_members(rows: Sequence[Record], roles: dict[str, Role]) -> list[Member]:
     return [
         Member(
             id=row["id"],

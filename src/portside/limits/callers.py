@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.requests import HTTPConnection
 
-from portside.identity.authentication import Authenticator, PresentedCredential, credential_of, is_key
+from portside.identity.authentication import Authenticator, PresentedCredential, is_key, read_credential
 from portside.kernel.errors import Unauthorized
 from portside.kernel.http.headers import bearer_of
 from portside.kernel.http.proxies import Network, client_address
@@ -67,7 +67,7 @@ class Callers:
     async def has_key(self, scope: Any) -> bool:
         """Whether a request has a valid key or session."""
         try:
-            await self._authenticator.authenticate_request(credential_of(HTTPConnection(scope)))
+            await self._authenticator.authenticate_request(read_credential(HTTPConnection(scope)))
         except Unauthorized:
             return False
 
@@ -87,7 +87,7 @@ class Callers:
         token = bearer_of(request.headers.get("authorization"))
         has_session = token is not None and not is_key(token)
 
-        presented = PresentedCredential("bearer", token) if has_session else credential_of(request)
+        presented = PresentedCredential("bearer", token) if has_session else read_credential(request)
         if presented.kind == "key":
             return None
 
