@@ -5,7 +5,7 @@ from uuid import uuid4
 import pytest
 
 from portside.agent.a2a.rpc import AgentMessage, SendParams, UnsupportedOperation
-from portside.agent.a2a.service import resume
+from portside.agent.a2a.service import _answer_interrupts
 from portside.agent.threads import records
 from portside.agent.types.runs import RunCreate
 from portside.agent.types.threads import ThreadCreate
@@ -18,6 +18,6 @@ async def test_answer_to_a_thread_without_open_interrupt_is_refused(db: Database
     send = SendParams(message=AgentMessage(message_id="m", role="user", parts=[]))
     for thread_id in (idle, uuid4()):
         with pytest.raises(UnsupportedOperation, match="answered by another message"):
-            await resume(db, body, send, [{"kind": "text", "text": "yes"}], thread_id)
+            await _answer_interrupts(db, body, send, [{"kind": "text", "text": "yes"}], thread_id)
 
     assert body.command is None

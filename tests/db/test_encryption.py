@@ -13,7 +13,7 @@ from langgraph.checkpoint.conformance.test_utils import generate_checkpoint, gen
 from portside.agent.encryption.ciphers import AesKeys
 from portside.agent.encryption.codec import EncryptionCodec, prepare_codec, raise_if_undecryptable
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
-from portside.agent.encryption.locations import EVENTS, events_binding, row_of
+from portside.agent.encryption.locations import EVENTS, events_binding, identify_row
 from portside.agent.local_graphs import PostgresSaver
 from portside.agent.queue import statements
 from portside.agent.queue.statements import Admission, ClaimedRun, RunResult
@@ -86,7 +86,7 @@ async def test_envelopes_stored_before_encryption_stay_data(fresh_database):
     url = await fresh_database()
     thread_id = uuid7()
     stolen = await encryptor(OLD).encrypt_document(
-        {"title": "swordfish"}, ModelField("thread", "metadata"), row_of({"thread_id": uuid7()})
+        {"title": "swordfish"}, ModelField("thread", "metadata"), identify_row({"thread_id": uuid7()})
     )
 
     forged: list[Any] = [

@@ -72,4 +72,4 @@ def test_queries_that_return_documents_return_the_ids_of_their_row(prepared):
         and not (columns | (parameters.keys() & {"thread_id"})) & ID_COLUMNS
     ]
 
-    assert without_ids == [], "select the ids that `row_of` needs, or what is encrypted cannot be decrypted"
+    assert without_ids == [], "select the ids that `identify_row` needs, or what is encrypted cannot be decrypted"

@@ -11,19 +11,19 @@ from portside.agent.a2a.messages import (
     TASK_START,
     InputFields,
     ToolResults,
-    history_of,
-    input_of,
+    build_history,
+    build_input,
+    find_reply,
+    format_task_id,
     mark_task,
-    parts_of,
     read_parts,
-    reply_of,
     resume_command,
-    task_id_of,
+    to_parts,
 )
 from portside.agent.a2a.rpc import AgentMessage, FileContent, InvalidParams, MessagePart, SendParams, TaskNotFound
 from portside.agent.a2a.service import read_task_id
-from portside.agent.a2a.tasks import _read_page_token, _timestamp, page_token
-from portside.agent.a2a.versions import MODERN, OLD, modern_state, old_state
+from portside.agent.a2a.tasks import _parse_page_token, _parse_time, format_page_token
+from portside.agent.a2a.versions import MODERN, OLD, to_modern_state, to_old_state
 from portside.kernel.clock import now
 
 THREAD = UUID(int=1)
@@ -46,7 +46,7 @@ def test_history_assigns_messages_to_the_task_that_started_them() -> None:
         {"type": "ai", "content": "", "id": "c"},
     ]
 
-    history = history_of({"messages": messages}, THREAD, ToolResults("all"))
+    history = build_history({"messages": messages}, THREAD, ToolResults("all"))
     assert [(each.message["messageId"], each.start) for each in history] == [
         ("one", str(FIRST)),
         ("a", str(FIRST)),
@@ -55,29 +55,29 @@ def test_history_assigns_messages_to_the_task_that_started_them() -> None:
         ("two", str(SECOND)),
     ]
 
-    assert history[0].message["taskId"] == task_id_of(THREAD, FIRST)
+    assert history[0].message["taskId"] == format_task_id(THREAD, FIRST)
     assert "taskId" not in history[2].message
-    assert (reply_of(history, str(FIRST)) or {})["parts"] == [{"kind": "text", "text": "1"}]
-    assert reply_of(history, str(SECOND)) is None
+    assert (find_reply(history, str(FIRST)) or {})["parts"] == [{"kind": "text", "text": "1"}]
+    assert find_reply(history, str(SECOND)) is None
 
 
 @pytest.mark.parametrize("values", [None, [], {}, {"messages": None}, {"messages": "hi"}, {"messages": [1, None, "x"]}])
 def test_values_without_messages_have_no_history(values: Any) -> None:
-    assert history_of(values, THREAD, ToolResults("all")) == []
+    assert build_history(values, THREAD, ToolResults("all")) == []
 
 
 def test_history_tolerates_malformed_messages() -> None:
     odd = {"type": "human", "content": ["a", {"type": "text"}, 7], "additional_kwargs": [1]}
     nameless = {"type": "tool", "name": ["x"], "content": "found"}
-    assert history_of({"messages": [nameless]}, THREAD, ToolResults("x")) == []
+    assert build_history({"messages": [nameless]}, THREAD, ToolResults("x")) == []
     sent = human("hi", FIRST, **{AS_SENT: "x"})
-    history = history_of({"messages": [odd, sent, {"type": "system", "content": "s"}]}, THREAD, ToolResults("all"))
+    history = build_history({"messages": [odd, sent, {"type": "system", "content": "s"}]}, THREAD, ToolResults("all"))
     assert [each.message["parts"][0]["text"] for each in history] == ["a", "hi"]
-    assert parts_of([{"type": "image", "url": 7, "extras": 7}, {"type": "file", "base64": "aGk=", "extras": []}]) == [
+    assert to_parts([{"type": "image", "url": 7, "extras": 7}, {"type": "file", "base64": "aGk=", "extras": []}]) == [
         {"kind": "file", "file": {"bytes": "aGk="}}
     ]
 
-    assert parts_of([{"type": "image", "url": "http://["}]) == [{"kind": "file", "file": {"uri": "http://["}}]
+    assert to_parts([{"type": "image", "url": "http://["}]) == [{"kind": "file", "file": {"uri": "http://["}}]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_history_tolerates_malformed_messages() -> None:
 )
 def test_history_includes_results_of_the_named_tools(named: str, expected: list[str]) -> None:
     results = [{"type": "tool", "name": name, "content": "x", "tool_call_id": name, "id": name} for name in ("a", "b")]
-    history = history_of({"messages": results}, THREAD, ToolResults(named))
+    history = build_history({"messages": results}, THREAD, ToolResults(named))
     found = [result["name"] for each in history for result in each.message["parts"][0]["data"]["tool_results"]]
     assert found == expected
     assert len(history) == bool(expected)
@@ -94,7 +94,7 @@ def test_history_includes_results_of_the_named_tools(named: str, expected: list[
 @pytest.mark.parametrize(("url", "media_type"), [("https://x.example/a.png", "image/png"), ("http://[", None)])
 def test_history_has_files_with_malformed_urls(url: str, media_type: str | None) -> None:
     message = {"type": "ai", "id": "a", "content": [{"type": "image_url", "image_url": {"url": url}}]}
-    [item] = history_of({"messages": [message]}, THREAD, ToolResults("all"))
+    [item] = build_history({"messages": [message]}, THREAD, ToolResults("all"))
     [part] = item.message["parts"]
     assert part["file"]["uri"] == url
     assert part["file"].get("mimeType") == media_type
@@ -120,7 +120,7 @@ def test_both_versions_write_the_same_task() -> None:
     assert MODERN.sent(task) == {"task": {"id": "t", "contextId": "c", "status": status, "history": [shown]}}
     assert OLD.sent(task) is task
     states = ("submitted", "working", "input-required", "completed", "failed", "canceled")
-    assert [old_state(modern_state(state)) for state in states] == list(states)
+    assert [to_old_state(to_modern_state(state)) for state in states] == list(states)
 
 
 def test_resume_command_names_the_interrupt() -> None:
@@ -145,18 +145,18 @@ def test_malformed_task_id_is_not_found(named: str) -> None:
 
 def test_page_token_round_trip() -> None:
     moment = now()
-    assert _read_page_token(page_token(moment, FIRST)) == (moment, FIRST)
+    assert _parse_page_token(format_page_token(moment, FIRST)) == (moment, FIRST)
 
     out_of_range = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
-    for token in ("", "é", "AAAA", page_token(moment, FIRST)[4:], page_token(out_of_range, FIRST)):
+    for token in ("", "é", "AAAA", format_page_token(moment, FIRST)[4:], format_page_token(out_of_range, FIRST)):
         with pytest.raises(InvalidParams):
-            _read_page_token(token)
+            _parse_page_token(token)
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+01:00"])
 def test_malformed_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidParams, match="statusTimestampAfter"):
-        _timestamp(text)
+        _parse_time(text)
 
 
 @pytest.mark.parametrize("uri", ["http://[", "https://[x]/a.pdf", "//example.com/a.pdf", "ftp://example.com/a.pdf"])
@@ -176,7 +176,7 @@ def test_file_with_a_malformed_name_has_no_known_media_type() -> None:
 def test_input_of_data_may_have_any_messages(given: Any) -> None:
     message = AgentMessage(message_id="m", role="user", parts=[])
     data = [{"kind": "data", "data": {"messages": given}}]
-    graph_input = input_of(message, data, InputFields(has_messages=False, others=frozenset()))
+    graph_input = build_input(message, data, InputFields(has_messages=False, others=frozenset()))
     mark_task(graph_input, message, "start")
 
     marked = [{"id": "m", "additional_kwargs": {TASK_START: "start"}}]

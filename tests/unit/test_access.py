@@ -21,7 +21,7 @@ from portside.agent.access.authentication import (
     PlatformAuthentication,
     PlatformSilent,
     caller_from,
-    digest_of,
+    digest_credentials,
     load_access_policy,
     refuse_open_address,
 )
@@ -257,7 +257,7 @@ async def test_cached_caller_is_authenticated_once() -> None:
     await remembering(request())
     await remembering(request())
     assert asked[3:] == ["None", "None"]
-    assert digest_of(["a", None]) != digest_of([None, "a"]) != digest_of(["a", ""])
+    assert digest_credentials(["a", None]) != digest_credentials([None, "a"]) != digest_credentials(["a", ""])
 
 
 async def test_cached_caller_expires() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from portside.agent import log_reports
-from portside.agent.log_reports import LogReports, forwarded_logs, secrets_of
+from portside.agent.log_reports import LogReports, forwarded_logs, list_secrets
 from portside.agent.settings import AgentSettings
 from portside.kernel.errors import UserMistake
 from portside.kernel.logs import listen_to_logs
@@ -85,7 +85,7 @@ def test_report_contains_no_secrets(collector: Collector) -> None:
         "GRAPH_AES_KEY": "first-of-them,second-one",
     }
 
-    reports = LogReports(collector.url, {"kind": "agent_server"}, secrets_of(environ))
+    reports = LogReports(collector.url, {"kind": "agent_server"}, list_secrets(environ))
     reports.start()
     try:
         int("sk-very-secret")

@@ -26,7 +26,7 @@ from portside.agent.crons.crons import Crons, DueCrons
 from portside.agent.custom.application import ProjectRoutes, WebApp, described_with, join_custom, running
 from portside.agent.custom.cache import OldCacheEntries
 from portside.agent.encryption.ciphers import EncryptionCalls
-from portside.agent.encryption.codec import EncryptionCodec, encryptor_of, prepare_codec, with_encryption_context
+from portside.agent.encryption.codec import EncryptionCodec, find_encryptor, prepare_codec, with_encryption_context
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
 from portside.agent.encryption.reencryption import RenewedKeys
 from portside.agent.executors.application import RemoteApp, RemoteHandlers
@@ -458,7 +458,7 @@ async def _compose(
     if isinstance(graphs, PinnedGraphs):
         chores.append(FinishedPins(db, graphs))
 
-    if (encryptor := encryptor_of(db)) is not None and encryptor.keys is not None:
+    if (encryptor := find_encryptor(db)) is not None and encryptor.keys is not None:
         chores.append(RenewedKeys(db.pool, encryptor, encryptor.keys))
 
     guard = StreamLimit(settings.max_streams_per_caller).guarded(with_encryption_context(access.guard, encryptor))

@@ -148,7 +148,7 @@ class RunExecutor:
             if self._db.codec is not None:
                 raise_if_undecryptable(run.kwargs)
 
-            request = execution_request(run, resume=resume)
+            request = to_run_request(run, resume=resume)
             request.max_event_bytes = self._max_event_bytes
             configurable = request.config["configurable"]
             attempt = RunAttempt(
@@ -164,11 +164,11 @@ class RunExecutor:
                 # does not end the run, so it must not become an event.
                 sink.publish([("error", dump_user(outcome.error))])
 
-            return result_of(self._for_row(run, outcome))
+            return to_run_result(self._for_row(run, outcome))
         except RunTimeout:
             message = f"the run took longer than BG_JOB_TIMEOUT_SECS allows ({self._timeout_s:g} s)"
             error = {"error": "TimeoutError", "message": message}
-            after = await self._thread_after(run, execution_request(run, resume=False)) | {"thread_status": "error"}
+            after = await self._thread_after(run, to_run_request(run, resume=False)) | {"thread_status": "error"}
             return RunResult(status="timeout", error=error, **after)
         except Unavailable as exc:
             waited_s = await self._db.fetchval(sql.seconds_since_start, run_id=run.run_id) or 0.0
@@ -196,13 +196,13 @@ class RunExecutor:
             return await self._roll_back(run)
 
         error = {"error": "UserInterrupt", "message": cancellation.reason}
-        after = await self._thread_after(run, execution_request(run, resume=False))
+        after = await self._thread_after(run, to_run_request(run, resume=False))
         return RunResult(status="interrupted", error=error, **after)
 
     async def _roll_back(self, run: ClaimedRun) -> RunResult:
         await self._db.execute(sql.delete_checkpoints_of_runs, run_ids=[str(run.run_id)], thread_id=str(run.thread_id))
         graph_before = await self._db.fetchval(sql.graph_before, thread_id=run.thread_id, run_id=run.run_id)
-        request = execution_request(run, resume=False)
+        request = to_run_request(run, resume=False)
         if graph_before in self._graphs.facts:
             request.graph_id = graph_before
 
@@ -234,12 +234,12 @@ class RunExecutor:
 
     def on_end(self, run: ClaimedRun, result: RunResult | None) -> None:
         """End the streams of a run. Without a result it continues in another process."""
-        self._hub.finish(run.run_id, None if result is None else _end_of(run, result), result)
+        self._hub.finish(run.run_id, None if result is None else _to_run_end(run, result), result)
         if result is not None and run.kwargs.get("webhook"):
             self._webhook_due.set()
 
 
-def _end_of(run: ClaimedRun, result: RunResult) -> RunEnd:
+def _to_run_end(run: ClaimedRun, result: RunResult) -> RunEnd:
     """Return a run's end for the followers of its thread.
 
     They see a cancelled run as failed: `interrupted` means that the graph waits for an answer.
@@ -258,7 +258,7 @@ def _end_of(run: ClaimedRun, result: RunResult) -> RunEnd:
     return RunEnd("interrupted", graph_id, interrupts=waiting)
 
 
-def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
+def to_run_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
     """Return the request with which the graph is executed."""
     kwargs = run.kwargs
     config = dict(run.kwargs["config"])
@@ -286,7 +286,7 @@ def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
     )
 
 
-def result_of(outcome: Outcome) -> RunResult:
+def to_run_result(outcome: Outcome) -> RunResult:
     """Return the result of a run that was executed to its outcome."""
     if outcome.is_refused:
         return RunResult(status="error", thread_status=None, error=outcome.error)

@@ -124,10 +124,10 @@ class PostgresStore(BaseStore):
 
     # langgraph's operations have the same fields as those of `store.operations`, so they are passed on unchanged.
     async def _get(self, ops: Any) -> list[Any]:
-        return [item_of(row) if row else None for row in await self._items.get(ops)]
+        return [to_item(row) if row else None for row in await self._items.get(ops)]
 
     async def _search(self, ops: Any) -> list[Any]:
-        return [[search_item_of(row) for row in rows] for rows in await self._items.search(ops)]
+        return [[to_search_item(row) for row in rows] for rows in await self._items.search(ops)]
 
     async def _put(self, ops: Any) -> list[Any]:
         await self._items.write(ops)
@@ -153,7 +153,7 @@ class PostgresStore(BaseStore):
             )
 
 
-def make_store(setup: StoreSetup) -> Callable[[Database], Coroutine[Any, Any, BaseStore]]:
+def build_store_factory(setup: StoreSetup) -> Callable[[Database], Coroutine[Any, Any, BaseStore]]:
     """Return a factory for the graphs' store, to be called on the loop of the graphs."""
 
     async def make(db: Database) -> BaseStore:
@@ -164,12 +164,12 @@ def make_store(setup: StoreSetup) -> Callable[[Database], Coroutine[Any, Any, Ba
     return make
 
 
-def item_of(row: Record) -> Item:
+def to_item(row: Record) -> Item:
     """Return langgraph's item of a row."""
     return Item(**_item_fields(row))
 
 
-def search_item_of(row: Record) -> SearchItem:
+def to_search_item(row: Record) -> SearchItem:
     """Return langgraph's search result of a row."""
     return SearchItem(**_item_fields(row), score=row["score"])
 
@@ -202,7 +202,7 @@ async def start_local(
         connect,
         loops=settings.slots if settings.bg_job_isolated_loops and settings.slots else 1,
         make_saver=partial(PostgresSaver, serde=serde, encryptor=backend.encryptor, writer=backend.writer),
-        make_store=make_store(setup),
+        make_store=build_store_factory(setup),
     )
 
 

@@ -89,16 +89,16 @@ class LogReports:
             return
 
         with contextlib.suppress(Exception):
-            self._lines.append(self._line_of(event))
+            self._lines.append(self._to_line(event))
 
-    def _line_of(self, event: Mapping[str, Any]) -> dict[str, Any]:
+    def _to_line(self, event: Mapping[str, Any]) -> dict[str, Any]:
         fields = [(name, value) for name, value in event.items() if name not in _NOT_FIELDS and name[:1] != "_"]
         return {
             "timestamp": str(event.get("timestamp", "")),
             "level": str(event.get("level", "info")),
             "message": self._redacted(event.get("event"), MAX_MESSAGE),
             "fields": {str(name)[:100]: self._redacted(value, MAX_FIELD) for name, value in fields[:MAX_FIELDS]},
-            **({"exception": _raised(event["exc_info"])} if event.get("exc_info") else {}),
+            **({"exception": _describe_exception(event["exc_info"])} if event.get("exc_info") else {}),
         }
 
     def _redacted(self, value: Any, length: int) -> str:
@@ -123,7 +123,7 @@ class LogReports:
             dropped = self._dropped
             body = msgspec.json.encode({"source": self._source, "dropped": dropped, "logs": lines})
 
-            reason = _refusal(client, self._url, body)
+            reason = _send_report(client, self._url, body)
             if reason is not None:
                 self._drop(len(lines))
 
@@ -159,7 +159,7 @@ class LogReports:
             self._dropped += lines
 
 
-def _refusal(client: "httpx.Client", url: str, body: bytes) -> str | None:
+def _send_report(client: "httpx.Client", url: str, body: bytes) -> str | None:
     try:
         response = client.post(url, content=body, headers={"Content-Type": "application/json"})
     except httpx.HTTPError as exc:
@@ -168,7 +168,7 @@ def _refusal(client: "httpx.Client", url: str, body: bytes) -> str | None:
     return None if response.is_success else f"answered {response.status_code}"
 
 
-def _raised(exc_info: Any) -> dict[str, Any]:
+def _describe_exception(exc_info: Any) -> dict[str, Any]:
     exc = exc_info[1] if isinstance(exc_info, tuple) else exc_info
     if not isinstance(exc, BaseException):
         exc = sys.exc_info()[1]
@@ -187,7 +187,9 @@ def forwarded_logs(settings: AgentSettings, environ: Mapping[str, str] = os.envi
         yield
         return
 
-    reports = LogReports(_address(settings.self_hosted_logs_endpoint), _source(settings), secrets_of(environ))
+    reports = LogReports(
+        _parse_address(settings.self_hosted_logs_endpoint), _describe_source(settings), list_secrets(environ)
+    )
     reports.start()
     try:
         with listen_to_logs(reports.collect):
@@ -196,7 +198,7 @@ def forwarded_logs(settings: AgentSettings, environ: Mapping[str, str] = os.envi
         reports.close()
 
 
-def _address(given: str | None) -> str:
+def _parse_address(given: str | None) -> str:
     parts = None
     with contextlib.suppress(ValueError):
         parts = urlsplit(given or "")
@@ -207,7 +209,7 @@ def _address(given: str | None) -> str:
     return parts._replace(path=DEFAULT_REPORT_PATH if parts.path in {"", "/"} else parts.path).geturl()
 
 
-def _source(settings: AgentSettings) -> dict[str, Any]:
+def _describe_source(settings: AgentSettings) -> dict[str, Any]:
     return {
         "kind": "agent_server",
         "version": __version__,
@@ -219,7 +221,7 @@ def _source(settings: AgentSettings) -> dict[str, Any]:
     }
 
 
-def secrets_of(environ: Mapping[str, str]) -> list[str]:
+def list_secrets(environ: Mapping[str, str]) -> list[str]:
     """Return the values that no report may contain: those of secret-like variables, list items, and URL passwords."""
     found: list[str] = []
 

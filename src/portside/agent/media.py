@@ -18,20 +18,20 @@ class Media(NamedTuple):
     name: str | None = None
 
 
-def media_of(block: Any) -> Media | None:
+def find_media(block: Any) -> Media | None:
     """Return the file in a content block; None if it has none, or only a provider's id of one."""
     kind = block.get("type") if isinstance(block, dict) else None
     family = _BLOCKS.get(kind, kind) if isinstance(kind, str) else None
     if family not in FAMILIES:
         return None
 
-    held = _container(block, str(kind))
-    url = _text(held, "url")
-    data = _text(held, "base64", "data", "file_data")
-    mime_type = _text(held, "mime_type", "mimeType", "media_type")
-    name = _text(block, "filename") or _text(held, "filename") or _text(block.get("extras"), "filename")
+    held = _get_container(block, str(kind))
+    url = _find_text(held, "url")
+    data = _find_text(held, "base64", "data", "file_data")
+    mime_type = _find_text(held, "mime_type", "mimeType", "media_type")
+    name = _find_text(block, "filename") or _find_text(held, "filename") or _find_text(block.get("extras"), "filename")
 
-    audio_format = _text(held, "format")
+    audio_format = _find_text(held, "format")
     if mime_type is None and audio_format is not None:
         mime_type = f"audio/{audio_format}"
 
@@ -60,7 +60,7 @@ def guess_type(name: str | None, url: str | None) -> str | None:
         return None
 
 
-def scheme_of(url: str) -> str:
+def parse_scheme(url: str) -> str:
     """Return the scheme of a URL; the empty string for one without a scheme, or one that cannot be parsed."""
     try:
         return urlsplit(url).scheme
@@ -68,7 +68,7 @@ def scheme_of(url: str) -> str:
         return ""
 
 
-def _container(block: dict[str, Any], kind: str) -> Any:
+def _get_container(block: dict[str, Any], kind: str) -> Any:
     """Return the part of a block with the file: providers put it below `source` or the name of its type."""
     for key in ("source", kind):
         inner = block.get(key)
@@ -80,7 +80,7 @@ def _container(block: dict[str, Any], kind: str) -> Any:
     return block
 
 
-def _text(held: Any, *names: str) -> str | None:
+def _find_text(held: Any, *names: str) -> str | None:
     """Return the first of these members that is a non-empty string."""
     found = (held.get(name) for name in names) if isinstance(held, dict) else ()
     return next((value for value in found if isinstance(value, str) and value), None)

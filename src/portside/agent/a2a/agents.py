@@ -123,9 +123,9 @@ def _skill(agent: Assistant, description: str, skill: Skill) -> Plain:
     }
 
 
-def card_of_both(card: Plain) -> Plain:
+def to_combined_card(card: Plain) -> Plain:
     """Return a card that clients of both versions read: that of version 1.0, with the members of 0.3 that it lacks."""
-    return _with_missing(modern_card(card), card) | {"skills": card["skills"]}
+    return _with_missing(to_modern_card(card), card) | {"skills": card["skills"]}
 
 
 def _with_missing(value: Plain, other: Plain) -> Plain:
@@ -139,7 +139,7 @@ def _with_missing(value: Plain, other: Plain) -> Plain:
     return added
 
 
-def modern_card(card: Plain) -> Plain:
+def to_modern_card(card: Plain) -> Plain:
     """Return a card in the form of version 1.0."""
     written = {key: value for key, value in card.items() if key not in _ONLY_IN_OLD_CARDS}
     # Version 1.0 has no metadata of a skill, and its clients may refuse what it does not have.

@@ -24,7 +24,7 @@ from portside.agent.a2a.rpc import (
     MessagePart,
     SendParams,
 )
-from portside.agent.media import guess_type, media_of, scheme_of
+from portside.agent.media import find_media, guess_type, parse_scheme
 from portside.agent.types.runs import Command
 from portside.kernel.errors import Invalid
 from portside.kernel.http.decode import convert
@@ -59,29 +59,29 @@ def read_parts(parts: list[MessagePart]) -> list[Plain]:
     return [_read_part(part, f"params.message.parts.{index}") for index, part in enumerate(parts)]
 
 
-def text_of(parts: list[Plain]) -> str | None:
+def join_text(parts: list[Plain]) -> str | None:
     """Return the text of parts, one line for each; None where no part is text."""
     texts = [part["text"] for part in parts if part["kind"] == "text"]
     return "\n".join(texts) if texts else None
 
 
-def data_of(parts: list[Plain]) -> list[Any]:
+def list_data(parts: list[Plain]) -> list[Any]:
     """Return the data of the data parts."""
     return [part["data"] for part in parts if part["kind"] == "data"]
 
 
-def content_of(parts: list[Plain]) -> str | list[Plain]:
+def to_content(parts: list[Plain]) -> str | list[Plain]:
     """Return parts as the content of a graph's message: text, or content blocks where one of them is a file."""
     if all(part["kind"] != "file" for part in parts):
-        return "\n".join(_part_as_text(part) for part in parts)
+        return "\n".join(_to_text(part) for part in parts)
     return [_content_block(part) for part in parts]
 
 
-def parts_of(content: Any) -> list[Plain]:
+def to_parts(content: Any) -> list[Plain]:
     """Return the content of a graph's message as parts, without reasoning and tool calls."""
     if isinstance(content, str):
         return [text_part(content)] if content else []
-    return [part for block in content or () for part in _parts_of_block(block)] if isinstance(content, list) else []
+    return [part for block in content or () for part in _read_block(block)] if isinstance(content, list) else []
 
 
 def text_part(text: str) -> Plain:
@@ -94,7 +94,7 @@ def data_part(data: Any) -> Plain:
     return {"kind": "data", "data": data}
 
 
-def dict_of(value: Any) -> Plain:
+def as_dict(value: Any) -> Plain:
     """Return `value` if it is an object, else an empty one: graphs may store values of any type there."""
     return value if isinstance(value, dict) else {}
 
@@ -121,7 +121,7 @@ def _read_file(part: MessagePart, where: str) -> Plain:
     file = part.file or FileContent(uri=part.url, bytes=part.raw, mime_type=part.media_type, name=part.filename)
     if (file.uri is None) == (file.bytes is None):
         raise InvalidParams(f"Invalid params: {where}: a file has either a URI or bytes")
-    if file.uri is not None and scheme_of(file.uri) not in _SCHEMES:
+    if file.uri is not None and parse_scheme(file.uri) not in _SCHEMES:
         raise InvalidParams(f"Invalid params: {where}: the URI of a file must be a valid https:// or http:// URL")
 
     if file.bytes is not None:
@@ -143,13 +143,13 @@ def _read_file(part: MessagePart, where: str) -> Plain:
     return {key: value for key, value in read.items() if value is not None}
 
 
-def _part_as_text(part: Plain) -> str:
+def _to_text(part: Plain) -> str:
     return part["text"] if part["kind"] == "text" else dump_user(part["data"]).decode()
 
 
 def _content_block(part: Plain) -> Plain:
     if part["kind"] != "file":
-        return {"type": "text", "text": _part_as_text(part)}
+        return {"type": "text", "text": _to_text(part)}
 
     file = part["file"]
     family = file["mimeType"].split("/")[0]
@@ -159,13 +159,13 @@ def _content_block(part: Plain) -> Plain:
     return block | {"extras": {"filename": file["name"]}} if "name" in file else block
 
 
-def _parts_of_block(block: Any) -> Iterator[Plain]:
+def _read_block(block: Any) -> Iterator[Plain]:
     if isinstance(block, str):
         yield text_part(block)
     elif isinstance(block, dict) and block.get("type") in ("text", "text-plain"):
         if isinstance(block.get("text"), str) and block["text"]:
             yield text_part(block["text"])
-    elif (media := media_of(block)) is not None:
+    elif (media := find_media(block)) is not None:
         file = {"uri": media.url} if media.url is not None else {"bytes": media.data}
         optional = {key: value for key, value in (("mimeType", media.mime_type), ("name", media.name)) if value}
         yield {"kind": "file", "file": file | optional}
@@ -190,7 +190,7 @@ class InputFields(msgspec.Struct, frozen=True):
         return cls("messages" in names, names - {"messages"})
 
 
-def input_of(message: AgentMessage, parts: list[Plain], fields: InputFields) -> Plain:
+def build_input(message: AgentMessage, parts: list[Plain], fields: InputFields) -> Plain:
     """Return the graph's input for a message. Raises InvalidParams that names the part the graph cannot read.
 
     A graph with messages gets one, under the client's own id. Data whose keys are all fields of the graph's input is
@@ -207,15 +207,15 @@ def mark_task(graph_input: Any, message: AgentMessage, start: str) -> None:
     messages = graph_input.get("messages") if isinstance(graph_input, dict) else None
     for one in messages if isinstance(messages, list) else ():
         if isinstance(one, dict) and one.get("id") == message.message_id:
-            one["additional_kwargs"] = {**dict_of(one.get("additional_kwargs")), TASK_START: start}
+            one["additional_kwargs"] = {**as_dict(one.get("additional_kwargs")), TASK_START: start}
 
 
-def command_of(send: SendParams, parts: list[Plain]) -> Command | None:
+def find_command(send: SendParams, parts: list[Plain]) -> Command | None:
     """Return the command for the graph, sent beside the message or as its only data part. Raises InvalidParams."""
     if send.command is not None:
         return send.command
 
-    data = data_of(parts)
+    data = list_data(parts)
     if len(data) != 1 or not isinstance(data[0], dict) or data[0].keys() != {COMMAND}:
         return None
 
@@ -233,12 +233,12 @@ def resume_command(send: SendParams, parts: list[Plain], interrupt_ids: list[str
     Raises InvalidParams unless it is clear which interrupt the message answers. If a message has text and a command,
     the text is the answer, as on other servers of this protocol.
     """
-    command = command_of(send, parts)
-    text = text_of(parts)
-    data = data_of(parts)
+    command = find_command(send, parts)
+    text = join_text(parts)
+    data = list_data(parts)
 
     if any(part["kind"] == "file" for part in parts):
-        return Command(resume=_by_interrupt(content_of(parts), interrupt_ids))
+        return Command(resume=_by_interrupt(to_content(parts), interrupt_ids))
     if text is not None:
         return Command(resume=_by_interrupt(text, interrupt_ids))
 
@@ -278,7 +278,7 @@ def _conversation_input(message: AgentMessage, parts: list[Plain], fields: Input
 
     graph_message = {
         "type": _GRAPH_TYPES[message.role],
-        "content": content_of(rest or parts),
+        "content": to_content(rest or parts),
         "id": message.message_id,
         "additional_kwargs": {AS_SENT: sent} if sent else {},
     }
@@ -327,12 +327,12 @@ class ToolResults:
         return self._names is None or (isinstance(name, str) and name in self._names)
 
 
-def task_id_of(thread_id: UUID, start: str | UUID) -> str:
+def format_task_id(thread_id: UUID, start: str | UUID) -> str:
     """Return the id of a task: its context and its first run."""
     return f"{thread_id}:{start}"
 
 
-def history_of(
+def build_history(
     values: Any, thread_id: UUID, tool_results: ToolResults, context_id: str | None = None
 ) -> list[HistoryMessage]:
     """Return the messages among the values of a thread, oldest first; none where its graph has no messages."""
@@ -343,7 +343,7 @@ def history_of(
         if not isinstance(message, dict):
             continue
 
-        kwargs = dict_of(message.get("additional_kwargs"))
+        kwargs = as_dict(message.get("additional_kwargs"))
         if message.get("type") == "human" or TASK_START in kwargs:
             start = kwargs.get(TASK_START)
 
@@ -360,13 +360,13 @@ def history_of(
             "contextId": context_id or str(thread_id),
         }
 
-        task = {"taskId": task_id_of(thread_id, start)} if start else {}
+        task = {"taskId": format_task_id(thread_id, start)} if start else {}
         history.append(HistoryMessage(written | ids | task, start))
 
     return history
 
 
-def reply_of(history: Iterable[HistoryMessage], start: str) -> Plain | None:
+def find_reply(history: Iterable[HistoryMessage], start: str) -> Plain | None:
     """Return the agent's last message in a task; results of tools do not count."""
     own = [each.message for each in history if each.start == start and not is_tool_results(each.message)]
     return own[-1] if own and own[-1]["role"] == "agent" else None
@@ -380,11 +380,11 @@ def is_tool_results(message: Plain) -> bool:
 
 def _message(message: Plain, kwargs: Plain) -> Plain | None:
     role = _ROLES.get(str(message.get("type")))
-    parts = parts_of(message.get("content"))
+    parts = to_parts(message.get("content"))
     if role is None or not parts:
         return None
 
-    return {**dict_of(kwargs.get(AS_SENT)), "kind": "message", "role": role, "parts": parts}
+    return {**as_dict(kwargs.get(AS_SENT)), "kind": "message", "role": role, "parts": parts}
 
 
 def _tool_result(message: Plain, tool_results: ToolResults) -> Plain | None:

@@ -117,7 +117,7 @@ class VersionNotSupported(RpcError):
     reason = "VERSION_NOT_SUPPORTED"
 
 
-def rpc_error(exc: PortsideError) -> RpcError:
+def to_rpc_error(exc: PortsideError) -> RpcError:
     """Translate an error into one of the protocol; 401, 403 and 5xx are raised, as an HTTP status says them better."""
     if isinstance(exc, Invalid):
         return InvalidParams(describe_problems(exc.problems))
@@ -151,7 +151,7 @@ class MalformedRequest(Exception):
         self.error = error
 
 
-def check_content_type_of_call(content_type: str) -> None:
+def refuse_content_type(content_type: str) -> None:
     """Refuse a body that says it is no JSON. curl calls every body a form unless it is told otherwise.
 
     Raises MalformedRequest.
@@ -310,7 +310,7 @@ def read_params(params: Plain, kind: type[P]) -> P:
     Raises InvalidParams that names the field.
     """
     try:
-        read: P = convert(_in_camel_case(params, _type_info(kind)), kind, "params")
+        read: P = convert(_to_camel_case(params, _type_info(kind)), kind, "params")
     except Invalid as exc:
         raise InvalidParams(f"Invalid params: {describe_problems(exc.problems)}") from exc
 
@@ -323,13 +323,13 @@ def read_params(params: Plain, kind: type[P]) -> P:
 _type_info = cache(msgspec.inspect.type_info)
 
 
-def _in_camel_case(value: Any, shape: msgspec.inspect.Type) -> Any:
+def _to_camel_case(value: Any, shape: msgspec.inspect.Type) -> Any:
     """Rename snake_case members to camelCase. Where a client sends both, camelCase wins."""
     if isinstance(shape, msgspec.inspect.UnionType):
         for part in shape.types:
-            value = _in_camel_case(value, part)
+            value = _to_camel_case(value, part)
     elif isinstance(shape, msgspec.inspect.ListType) and isinstance(value, list):
-        return [_in_camel_case(item, shape.item_type) for item in value]
+        return [_to_camel_case(item, shape.item_type) for item in value]
     elif isinstance(shape, msgspec.inspect.StructType) and isinstance(value, dict):
         named = dict(value)
         for field in shape.fields:
@@ -338,7 +338,7 @@ def _in_camel_case(value: Any, shape: msgspec.inspect.Type) -> Any:
                 named.setdefault(field.encode_name, given)
 
             if field.encode_name in named:
-                named[field.encode_name] = _in_camel_case(named[field.encode_name], field.type)
+                named[field.encode_name] = _to_camel_case(named[field.encode_name], field.type)
 
         return named
 

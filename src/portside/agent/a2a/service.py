@@ -13,18 +13,18 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from portside.agent.a2a.agents import Agents, card_of_both
+from portside.agent.a2a.agents import Agents, to_combined_card
 from portside.agent.a2a.messages import (
     CONTEXT_ID,
     MESSAGE_ID,
     TASK_START,
     ToolResults,
-    command_of,
-    input_of,
+    build_input,
+    find_command,
+    format_task_id,
     mark_task,
     read_parts,
     resume_command,
-    task_id_of,
 )
 from portside.agent.a2a.rpc import (
     BAD_ID,
@@ -51,7 +51,7 @@ from portside.agent.a2a.rpc import (
     encode_event,
     encode_result,
     read_params,
-    rpc_error,
+    to_rpc_error,
 )
 from portside.agent.a2a.tasks import (
     ACTIVE,
@@ -60,9 +60,9 @@ from portside.agent.a2a.tasks import (
     HistoryOptions,
     Tasks,
     TaskState,
-    final_updates,
-    message_updates,
-    with_completion,
+    add_completion,
+    iterate_final_updates,
+    iterate_message_updates,
 )
 from portside.agent.a2a.versions import MODERN, OLD, ProtocolVersion
 from portside.agent.access.service import Access
@@ -214,13 +214,13 @@ class A2A:
         card = await self._agents.card(agent, base_url)
 
         # A client that names no version may be of either.
-        card = _version_of_header(version).card(card) if version else card_of_both(card)
+        card = _parse_version(version).card(card) if version else to_combined_card(card)
         # A restart can change the graph, the routes and the authentication that a card describes.
         return AgentCard(card, max(datetime.fromisoformat(agent.updated_at), self._started_at))
 
     async def call(self, caller: Caller, http: HttpCall, request: RpcRequest) -> AnyReply:
         """Answer a call. Raises the errors that clients expect as an HTTP status: 401, 403 and 5xx."""
-        header_version = _version_of_header(http.version)
+        header_version = _parse_version(http.version)
         version, params_type, method = self._methods.get(request.method, (header_version, NoParams, None))
         try:
             if ".".join(http.version.split(".")[:2]) not in VERSIONS:
@@ -241,9 +241,9 @@ class A2A:
 
             return await method(AgentCall(caller, agent, http, version, request, params))
         except PortsideError as exc:
-            return _failed(request, version, rpc_error(exc))
+            return _reply_error(request, version, to_rpc_error(exc))
         except RpcError as exc:
-            return _failed(request, version, exc)
+            return _reply_error(request, version, exc)
 
     async def _send(self, call: AgentCall) -> AnyReply:
         params: SendParams = call.params
@@ -254,14 +254,14 @@ class A2A:
         async def respond() -> bytes:
             ids = (started.thread_id, started.made.run.run_id, started.start)
             state = await self._tasks.after(call.agent.assistant_id, *ids)
-            task = await self._task(call, state, _history_of_send(call))
+            task = await self._task(call, state, _read_send_options(call))
             return encode_result(call.request.id, call.version.sent(task))
 
         async def respond_after_run() -> bytes:
             await self._runs.result(started.thread_id, started.made.run.run_id)
             return await respond()
 
-        return DelayedReply(_with_errors(call, respond_after_run())) if blocks else Reply(await respond())
+        return DelayedReply(_report_errors(call, respond_after_run())) if blocks else Reply(await respond())
 
     async def _stream(self, call: AgentCall) -> AnyReply:
         started = await self._start(call, call.params, is_resumable=True)
@@ -276,13 +276,13 @@ class A2A:
             is_last=False,
         )
 
-        return StreamReply(self._follow(call, state, self._runs.events(started.made), _history_of_send(call)))
+        return StreamReply(self._follow(call, state, self._runs.events(started.made), _read_send_options(call)))
 
     async def _get(self, call: AgentCall) -> AnyReply:
         params: TaskParams = call.params
         state = await self._find(call, "read")
-        task = await self._task(call, state, _history_options(call, params.history_length, params.history_scope))
-        return Reply(encode_result(call.request.id, call.version.task(with_completion(state, task))))
+        task = await self._task(call, state, _build_options(call, params.history_length, params.history_scope))
+        return Reply(encode_result(call.request.id, call.version.task(add_completion(state, task))))
 
     async def _cancel(self, call: AgentCall) -> AnyReply:
         state = await self._find(call, "update")
@@ -303,10 +303,10 @@ class A2A:
             if found.state != "canceled":
                 raise TaskNotCancelable
 
-            task = await self._task(call, found, _history_options(call))
+            task = await self._task(call, found, _build_options(call))
             return encode_result(call.request.id, call.version.task(task))
 
-        return DelayedReply(_with_errors(call, respond_when_canceled()))
+        return DelayedReply(_report_errors(call, respond_when_canceled()))
 
     async def _resubscribe(self, call: AgentCall) -> AnyReply:
         state = await self._find(call, "read")
@@ -318,16 +318,16 @@ class A2A:
             # Version 0.3 ends the stream of a task that asks; in 1.0 only the end of the task ends it.
             answers = await self._runs.hub.follow_thread(state.thread_id, frozenset({"lifecycle"}), None)
 
-        source = await self._events_of(state)
-        return StreamReply(self._follow(call, state, source, _history_options(call), answers))
+        source = await self._open_events(state)
+        return StreamReply(self._follow(call, state, source, _build_options(call), answers))
 
     async def _list(self, call: AgentCall) -> AnyReply:
         params: ListTasksParams = call.params
         search: Plain = {"metadata": {}, "limit": params.page_size, "offset": 0}
         allowed = await self._access.authorize(call.caller, "threads", "search", search)
-        thread_id = thread_of_context(params.context_id, call.caller) if params.context_id else None
+        thread_id = to_thread_id(params.context_id, call.caller) if params.context_id else None
         page = await self._tasks.page(call.agent.assistant_id, params, thread_id, allowed)
-        options = _history_options(call, params.history_length or 0, params.history_scope)
+        options = _build_options(call, params.history_length or 0, params.history_scope)
         with_artifacts = bool(params.include_artifacts)
 
         tasks = [
@@ -381,23 +381,23 @@ class A2A:
 
             while True:
                 if state.state in ACTIVE:
-                    async for update in message_updates(source, state):
+                    async for update in iterate_message_updates(source, state):
                         yield encoded(update)
                     await self._runs.result(state.thread_id, state.run_id)
 
                 stopped = await self._tasks.after(call.agent.assistant_id, state.thread_id, state.run_id, state.start)
-                for update in final_updates(stopped, await self._task(call, stopped, HistoryOptions(length=0))):
+                for update in iterate_final_updates(stopped, await self._task(call, stopped, HistoryOptions(length=0))):
                     yield encoded(update)
 
                 if answers is None or stopped.state in TERMINAL:
                     return
 
                 state = await self._after_question(call, stopped, answers)
-                source = await self._events_of(state)
+                source = await self._open_events(state)
         except StreamCut:
             raise
         except Exception as exc:  # noqa: BLE001 - the response has begun: only its last event can report the failure
-            error = encode_error(call.request.id, _error_of_any(exc), with_details=call.version.is_modern)
+            error = encode_error(call.request.id, _to_rpc_error(exc), with_details=call.version.is_modern)
             yield encode_event(error)
 
     async def _after_question(self, call: AgentCall, asking: TaskState, answers: LogSubscription) -> TaskState:
@@ -413,7 +413,7 @@ class A2A:
                     if not await answers.take():
                         await asyncio.sleep(QUESTION_POLL_S)
 
-    async def _events_of(self, state: TaskState) -> AsyncIterator[bytes]:
+    async def _open_events(self, state: TaskState) -> AsyncIterator[bytes]:
         ids = (state.thread_id, state.run_id)
         return await self._runs.follow(*ids, after=FROM_THE_START, modes=frozenset({"messages"}))
 
@@ -439,13 +439,13 @@ class A2A:
         target = await self._target(call, send, parts)
         earlier = target.earlier
         if earlier is not None and earlier.state == "input-required":
-            await resume(self._db, body, send, parts, earlier.thread_id)
+            await _answer_interrupts(self._db, body, send, parts, earlier.thread_id)
             return await self._run(call, send, body, Target(earlier.context_id, earlier.thread_id, earlier))
 
         body.on_not_exist = "create"
-        body.command = command_of(send, parts)
+        body.command = find_command(send, parts)
         if body.command is None:
-            body.input = input_of(send.message, parts, (await self._agents.skill(call.agent)).fields)
+            body.input = build_input(send.message, parts, (await self._agents.skill(call.agent)).fields)
 
         started = await self._run(call, send, body, target._replace(earlier=None))
         if earlier is not None:
@@ -459,7 +459,7 @@ class A2A:
         assistant_id = call.agent.assistant_id
         if message.task_id:
             thread_id, start = read_task_id(message.task_id)
-            if message.context_id and thread_of_context(message.context_id, call.caller) != thread_id:
+            if message.context_id and to_thread_id(message.context_id, call.caller) != thread_id:
                 raise InvalidParams(
                     "Invalid params: params.message.contextId: the task belongs to another context; leave it out"
                 )
@@ -477,7 +477,7 @@ class A2A:
             thread_id = uuid7()
             return Target(str(thread_id), thread_id)
 
-        thread_id = thread_of_context(message.context_id, call.caller)
+        thread_id = to_thread_id(message.context_id, call.caller)
         target = Target(message.context_id, thread_id)
         row = await self._db.fetchrow(sql.a2a_waiting, thread_id=thread_id, assistant_id=assistant_id)
         if row is None:
@@ -492,7 +492,7 @@ class A2A:
         state = await self._tasks.find(assistant_id, thread_id, row["start"])
         # The message names no task. A command resumes the one that waits; any other message begins a new task, and the
         # one that waits is canceled once the run of the new task was created.
-        is_command = send.command is not None or command_of(send, parts) is not None
+        is_command = send.command is not None or find_command(send, parts) is not None
         return target._replace(earlier=state if is_command else state._replace(state="canceled"))
 
     async def _run(self, call: AgentCall, send: SendParams, body: RunCreate, target: "Target") -> StartedTask:
@@ -530,7 +530,7 @@ class Target(NamedTuple):
     earlier: TaskState | None = None
 
 
-def thread_of_context(context_id: str, caller: Caller) -> UUID:
+def to_thread_id(context_id: str, caller: Caller) -> UUID:
     """Return the thread of a context: the context's id, or one that is made from another text.
 
     A client may name its contexts as it likes, so two users may choose the same name: each has a thread of their own.
@@ -541,7 +541,9 @@ def thread_of_context(context_id: str, caller: Caller) -> UUID:
         return uuid5(_CONTEXTS, f"{caller.identity}\0{context_id}")
 
 
-async def resume(db: Database, body: RunCreate, send: SendParams, parts: list[Plain], thread_id: UUID) -> None:
+async def _answer_interrupts(
+    db: Database, body: RunCreate, send: SendParams, parts: list[Plain], thread_id: UUID
+) -> None:
     """Make a run answer the interrupts of its thread.
 
     Raises InvalidParams unless it is clear which interrupt the message answers, and UnsupportedOperation if none is
@@ -566,15 +568,15 @@ def read_task_id(task_id: str) -> tuple[UUID, str]:
     except ValueError:
         raise TaskNotFound from None
 
-    if task_id != task_id_of(thread_id, run_id):
+    if task_id != format_task_id(thread_id, run_id):
         raise TaskNotFound
 
     return thread_id, start
 
 
-def malformed(http: HttpCall, bad: MalformedRequest) -> bytes:
+def encode_malformed(http: HttpCall, bad: MalformedRequest) -> bytes:
     """Encode the response to a body that is not a request."""
-    return encode_error(bad.id, bad.error, with_details=_version_of_header(http.version).is_modern)
+    return encode_error(bad.id, bad.error, with_details=_parse_version(http.version).is_modern)
 
 
 def _check_configuration(configuration: SendConfiguration | None) -> None:
@@ -604,23 +606,23 @@ def _default_agent(assistants: Assistants, settings: AgentSettings) -> str | Non
     return named or (str(own[0]) if len(own) == 1 else None)
 
 
-async def _with_errors(call: AgentCall, work: Awaitable[bytes]) -> bytes:
+async def _report_errors(call: AgentCall, work: Awaitable[bytes]) -> bytes:
     """Return the result of work, or its failure as a JSON-RPC error: the response has begun with status 200."""
     try:
         return await work
     except StreamCut:
         raise
     except Exception as exc:  # noqa: BLE001 - the response has begun: its body reports the failure
-        return encode_error(call.request.id, _error_of_any(exc), with_details=call.version.is_modern)
+        return encode_error(call.request.id, _to_rpc_error(exc), with_details=call.version.is_modern)
 
 
-def _error_of_any(exc: Exception) -> RpcError:
+def _to_rpc_error(exc: Exception) -> RpcError:
     if isinstance(exc, RpcError):
         return exc
 
     if isinstance(exc, PortsideError) and exc.status < 500:
         try:
-            return rpc_error(exc)
+            return to_rpc_error(exc)
         except PortsideError:
             return RpcError(exc.message)
 
@@ -628,7 +630,7 @@ def _error_of_any(exc: Exception) -> RpcError:
     return RpcError("Internal error")
 
 
-def _failed(request: RpcRequest, version: ProtocolVersion, error: RpcError) -> AnyReply:
+def _reply_error(request: RpcRequest, version: ProtocolVersion, error: RpcError) -> AnyReply:
     body = encode_error(request.id, error, with_details=version.is_modern)
     # Clients of version 0.3 expect a stream where they asked for one.
     is_event = request.method in STREAMING and not version.is_modern
@@ -639,16 +641,16 @@ async def _single_event(body: bytes) -> AsyncIterator[bytes]:
     yield encode_event(body)
 
 
-def _version_of_header(header: str) -> ProtocolVersion:
+def _parse_version(header: str) -> ProtocolVersion:
     """Return the version of the protocol for responses where no method's name tells it."""
     return MODERN if header.startswith("1.") else OLD
 
 
-def _history_options(call: AgentCall, length: int | None = None, scope: Scope | None = None) -> HistoryOptions:
+def _build_options(call: AgentCall, length: int | None = None, scope: Scope | None = None) -> HistoryOptions:
     return HistoryOptions(length, (scope or call.http.scope) == "task")
 
 
-def _history_of_send(call: AgentCall) -> HistoryOptions:
+def _read_send_options(call: AgentCall) -> HistoryOptions:
     params: SendParams = call.params
     configuration = params.configuration or SendConfiguration()
-    return _history_options(call, configuration.history_length, configuration.history_scope or params.history_scope)
+    return _build_options(call, configuration.history_length, configuration.history_scope or params.history_scope)

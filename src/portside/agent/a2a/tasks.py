@@ -17,15 +17,15 @@ from portside.agent.a2a.messages import (
     MESSAGE_ID,
     HistoryMessage,
     ToolResults,
+    as_dict,
+    build_history,
     data_part,
-    dict_of,
-    history_of,
-    reply_of,
-    task_id_of,
+    find_reply,
+    format_task_id,
     text_part,
 )
 from portside.agent.a2a.rpc import InvalidParams, ListTasksParams, TaskNotFound, UnsupportedOperation
-from portside.agent.a2a.versions import old_state
+from portside.agent.a2a.versions import to_old_state
 from portside.agent.runs.service import Runs
 from portside.agent.sql import sql
 from portside.agent.threads import records
@@ -64,7 +64,7 @@ class TaskState(NamedTuple):
     @property
     def task_id(self) -> str:
         """The id of the task."""
-        return task_id_of(self.thread_id, self.start)
+        return format_task_id(self.thread_id, self.start)
 
     @property
     def ids(self) -> Plain:
@@ -140,13 +140,13 @@ class Tasks:
         Raises InvalidParams.
         """
         size = params.page_size or DEFAULT_PAGE_SIZE
-        before_at, before_id = _read_page_token(params.page_token) if params.page_token else (None, None)
+        before_at, before_id = _parse_page_token(params.page_token) if params.page_token else (None, None)
         rows = await self._db.fetch(
             sql.a2a_tasks,
             assistant_id=assistant_id,
             thread_id=thread_id,
-            state=_state(params.status),
-            after=_timestamp(params.status_timestamp_after) if params.status_timestamp_after else None,
+            state=_parse_state(params.status),
+            after=_parse_time(params.status_timestamp_after) if params.status_timestamp_after else None,
             access=access,
             late_error=UNKNOWN_INTERRUPT,
             before_at=before_at,
@@ -155,7 +155,7 @@ class Tasks:
         )
 
         shown = rows[:size]
-        token = page_token(shown[-1]["updated_at"], shown[-1]["run_id"]) if len(rows) > size else ""
+        token = format_page_token(shown[-1]["updated_at"], shown[-1]["run_id"]) if len(rows) > size else ""
         return TaskPage([TaskState.of(row) for row in shown], rows[0]["total"] if rows else 0, size, token)
 
     async def show(
@@ -168,17 +168,17 @@ class Tasks:
 
         thread = await records.get_thread(self._db, state.thread_id)
         run = await self._runs.get(state.thread_id, state.run_id)
-        values = _loaded(thread.values) or {}
-        values_with_input = _with_input(values, run, state)
+        values = _load_raw(thread.values) or {}
+        values_with_input = _add_input(values, run, state)
 
-        history = history_of(values_with_input, state.thread_id, self._tool_results, state.context_id)
+        history = build_history(values_with_input, state.thread_id, self._tool_results, state.context_id)
         if options.length != 0:
             messages = [each.message for each in history if not options.of_task or each.start == state.start]
             messages = messages or await self._inputs(assistant_id, state)
             task["history"] = messages[-options.length :] if options.length else messages
 
-        interrupts = [one for some in (_loaded(thread.interrupts) or {}).values() for one in some]
-        task["status"] = _status(state, run, interrupts)
+        interrupts = [one for some in (_load_raw(thread.interrupts) or {}).values() for one in some]
+        task["status"] = _build_status(state, run, interrupts)
 
         if with_artifacts and (artifact := await self._artifact(state, history, values, interrupts)):
             task["artifacts"] = [artifact]
@@ -192,19 +192,19 @@ class Tasks:
             questions = [
                 data_part({key: value for key, value in one.items() if key in _INTERRUPT_FIELDS}) for one in interrupts
             ]
-            return _artifact_of(state, "Interrupt", "Agent requires input to continue", questions)
+            return _build_artifact(state, "Interrupt", "Agent requires input to continue", questions)
 
         if state.state != "completed":
             return None
 
-        reply = reply_of(history, state.start)
+        reply = find_reply(history, state.start)
         if reply is None:
             values = values if state.is_last else await self._values_of_run(state)
-            earlier = history_of(values, state.thread_id, self._tool_results, state.context_id)
-            reply = reply_of(earlier, state.start)
+            earlier = build_history(values, state.thread_id, self._tool_results, state.context_id)
+            reply = find_reply(earlier, state.start)
 
-        parts = _output(values) if reply is None else reply["parts"]
-        return _artifact_of(state, "Assistant Response", "What the agent answered", parts)
+        parts = _read_output(values) if reply is None else reply["parts"]
+        return _build_artifact(state, "Assistant Response", "What the agent answered", parts)
 
     async def _values_of_run(self, state: TaskState) -> Any:
         """Return the values at the end of a run; none if its checkpoints were pruned."""
@@ -218,27 +218,27 @@ class Tasks:
             sql.a2a_runs_of_task, assistant_id=assistant_id, thread_id=state.thread_id, start=state.start
         )
         runs = [await self._runs.get(state.thread_id, row["run_id"]) for row in rows]
-        return [_input_message(run, state) for run in runs]
+        return [_build_input_message(run, state) for run in runs]
 
 
 _INTERRUPT_FIELDS = frozenset({"id", "value", "response_schema"})
 
 
-def agent_message(state: TaskState, message_id: str, parts: list[Plain]) -> Plain:
+def build_agent_message(state: TaskState, message_id: str, parts: list[Plain]) -> Plain:
     """Make a message of the agent in a task."""
     return {"kind": "message", "role": "agent", "parts": parts, "messageId": message_id, **state.ids}
 
 
-def with_completion(state: TaskState, task: Plain) -> Plain:
+def add_completion(state: TaskState, task: Plain) -> Plain:
     """Add the message of a completed task, which `tasks/get` alone returns."""
     if state.state == "completed":
-        message = agent_message(state, f"{state.run_id}-status", [text_part(COMPLETED)])
+        message = build_agent_message(state, f"{state.run_id}-status", [text_part(COMPLETED)])
         task["status"] = {**task["status"], "message": message}
 
     return task
 
 
-def _with_input(values: Any, run: Run, state: TaskState) -> Any:
+def _add_input(values: Any, run: Run, state: TaskState) -> Any:
     """Add the input of an active run to the thread's values, which do not hold it before the run's first step."""
     run_input = run.kwargs["input"]
     new = run_input.get("messages") if state.state in ACTIVE and isinstance(run_input, dict) else None
@@ -247,12 +247,12 @@ def _with_input(values: Any, run: Run, state: TaskState) -> Any:
 
     stored = values.get("messages")
     stored = stored if isinstance(stored, list) else []
-    known = {dict_of(message).get("id") for message in stored}
+    known = {as_dict(message).get("id") for message in stored}
 
-    return {**values, "messages": [*stored, *(message for message in new if dict_of(message).get("id") not in known)]}
+    return {**values, "messages": [*stored, *(message for message in new if as_dict(message).get("id") not in known)]}
 
 
-def _status(state: TaskState, run: Run, interrupts: list[Plain]) -> Plain:
+def _build_status(state: TaskState, run: Run, interrupts: list[Plain]) -> Plain:
     status: Plain = {"state": state.state, "timestamp": state.updated_at}
     parts: list[Plain] = []
 
@@ -264,25 +264,25 @@ def _status(state: TaskState, run: Run, interrupts: list[Plain]) -> Plain:
         parts = [text_part(value) if isinstance(value, str) else data_part(value) for value in values]
 
     if parts:
-        status["message"] = agent_message(state, str(uuid5(state.run_id, state.state)), parts)
+        status["message"] = build_agent_message(state, str(uuid5(state.run_id, state.state)), parts)
 
     return status
 
 
-def _artifact_of(state: TaskState, name: str, description: str, parts: list[Plain]) -> Plain | None:
+def _build_artifact(state: TaskState, name: str, description: str, parts: list[Plain]) -> Plain | None:
     artifact_id = str(uuid5(state.run_id, name))
     artifact = {"artifactId": artifact_id, "name": name, "description": description, "parts": parts}
     return artifact if parts else None
 
 
-def _output(values: Any) -> list[Plain]:
+def _read_output(values: Any) -> list[Plain]:
     """Return the output of a graph that replied with no message."""
     if isinstance(values, dict):
         values = {key: value for key, value in values.items() if key != "messages"}
     return [data_part(values)] if values not in (None, {}) else []
 
 
-def _input_message(run: Run, state: TaskState) -> Plain:
+def _build_input_message(run: Run, state: TaskState) -> Plain:
     command = run.kwargs["command"]
     run_input = run.kwargs["input"]
     if command is not None:
@@ -293,18 +293,18 @@ def _input_message(run: Run, state: TaskState) -> Plain:
 
     parts = [text_part(each) if isinstance(each, str) else data_part(each) for each in contents]
     message_id = run.metadata.get(MESSAGE_ID) or str(uuid5(run.run_id, "message"))
-    return agent_message(state, message_id, parts) | {"role": "user"}
+    return build_agent_message(state, message_id, parts) | {"role": "user"}
 
 
-def _loaded(raw: Any) -> Any:
+def _load_raw(raw: Any) -> Any:
     return load(raw) if isinstance(raw, msgspec.Raw) else None
 
 
 # Pages of tasks.
 
 
-def _state(status: str | None) -> str | None:
-    state = old_state(status or "")
+def _parse_state(status: str | None) -> str | None:
+    state = to_old_state(status or "")
     if state in ANY_STATE:
         return None
     if state not in STATES:
@@ -313,19 +313,19 @@ def _state(status: str | None) -> str | None:
     return state
 
 
-def _timestamp(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     try:
         return in_utc(datetime.fromisoformat(text))
     except (ValueError, OverflowError):
         raise InvalidParams("Invalid params: params.statusTimestampAfter: expected a time in ISO 8601") from None
 
 
-def page_token(updated_at: datetime, run_id: UUID) -> str:
+def format_page_token(updated_at: datetime, run_id: UUID) -> str:
     """Make the token of the page that begins after a task."""
     return base64.urlsafe_b64encode(f"{updated_at.isoformat()} {run_id}".encode()).decode()
 
 
-def _read_page_token(token: str) -> tuple[datetime, UUID]:
+def _parse_page_token(token: str) -> tuple[datetime, UUID]:
     try:
         updated_at, _, run_id = base64.urlsafe_b64decode(token).decode().partition(" ")
         return in_utc(datetime.fromisoformat(updated_at)), UUID(run_id)
@@ -337,7 +337,7 @@ def _read_page_token(token: str) -> tuple[datetime, UUID]:
 _AGENT_TYPES = frozenset({"ai", "AIMessageChunk"})
 
 
-async def message_updates(source: AsyncIterator[bytes], state: TaskState) -> AsyncIterator[Plain]:
+async def iterate_message_updates(source: AsyncIterator[bytes], state: TaskState) -> AsyncIterator[Plain]:
     """Yield a status update for each message that grew, out of the events of a run.
 
     Each update has the whole message so far, so a client that joins late misses nothing, and a slow client gets fewer
@@ -346,33 +346,33 @@ async def message_updates(source: AsyncIterator[bytes], state: TaskState) -> Asy
     texts: dict[str, str] = {}
     async for chunk in source:
         grown: dict[str, None] = {}
-        for name, data in _events(chunk):
-            if name == MESSAGES and (message_id := _append(texts, load(data)[0])):
+        for name, data in _split_events(chunk):
+            if name == MESSAGES and (message_id := _append_piece(texts, load(data)[0])):
                 grown[message_id] = None
 
         for message_id in grown:
-            message = agent_message(state, message_id, [text_part(texts[message_id])])
+            message = build_agent_message(state, message_id, [text_part(texts[message_id])])
             status = {"state": "working", "timestamp": iso(now()), "message": message}
-            yield _status_update(state, status, is_final=False)
+            yield _build_status_update(state, status, is_final=False)
 
 
-def final_updates(state: TaskState, task: Plain) -> Iterator[Plain]:
+def iterate_final_updates(state: TaskState, task: Plain) -> Iterator[Plain]:
     """Yield the artifacts of a task and its last state."""
     for artifact in task.get("artifacts", ()):
         yield {"kind": "artifact-update", **state.ids, "artifact": artifact, "append": False, "lastChunk": True}
-    yield _status_update(state, task["status"], is_final=True)
+    yield _build_status_update(state, task["status"], is_final=True)
 
 
-def _status_update(state: TaskState, status: Plain, *, is_final: bool) -> Plain:
+def _build_status_update(state: TaskState, status: Plain, *, is_final: bool) -> Plain:
     return {"kind": "status-update", **state.ids, "status": status, "final": is_final}
 
 
-def _append(texts: dict[str, str], piece: Any) -> str | None:
+def _append_piece(texts: dict[str, str], piece: Any) -> str | None:
     """Append a piece to its message; return the id of the message if it grew."""
     if not isinstance(piece, dict) or piece.get("type") not in _AGENT_TYPES:
         return None
 
-    text = _text(piece.get("content"))
+    text = _join_text(piece.get("content"))
     message_id = str(piece.get("id"))
 
     if not text:
@@ -382,7 +382,7 @@ def _append(texts: dict[str, str], piece: Any) -> str | None:
     return message_id
 
 
-def _text(content: Any) -> str:
+def _join_text(content: Any) -> str:
     if isinstance(content, str):
         return content
 
@@ -391,7 +391,7 @@ def _text(content: Any) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _events(chunk: bytes) -> Iterator[tuple[str, bytes]]:
+def _split_events(chunk: bytes) -> Iterator[tuple[str, bytes]]:
     """Split server-sent events into name and data."""
     for frame in chunk.split(b"\r\n\r\n"):
         name, separator, rest = frame.removeprefix(b"event: ").partition(b"\r\ndata: ")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from portside.agent.a2a.agents import modern_card
+from portside.agent.a2a.agents import to_modern_card
 
 Plain = dict[str, Any]
 
@@ -28,55 +28,60 @@ def _unchanged(value: Plain) -> Plain:
     return value
 
 
-def _modern_task(task: Plain) -> Plain:
-    written = {key: task[key] for key in ("id", "contextId") if key in task} | {"status": _status(task["status"])}
+def _to_modern_task(task: Plain) -> Plain:
+    written = {key: task[key] for key in ("id", "contextId") if key in task} | {
+        "status": _to_modern_status(task["status"])
+    }
     if "artifacts" in task:
-        written["artifacts"] = [_artifact(artifact) for artifact in task["artifacts"]]
+        written["artifacts"] = [_to_modern_artifact(artifact) for artifact in task["artifacts"]]
 
     if "history" in task:
-        written["history"] = [_message(message) for message in task["history"]]
+        written["history"] = [_to_modern_message(message) for message in task["history"]]
 
     return written
 
 
-def _modern_event(event: Plain) -> Plain:
+def _to_modern_event(event: Plain) -> Plain:
     if event["kind"] == "task":
-        return {"task": _modern_task(event)}
+        return {"task": _to_modern_task(event)}
 
     ids = {key: event[key] for key in ("taskId", "contextId")}
     if event["kind"] == "status-update":
-        return {"statusUpdate": ids | {"status": _status(event["status"])}}
+        return {"statusUpdate": ids | {"status": _to_modern_status(event["status"])}}
 
     chunking = {key: event[key] for key in ("append", "lastChunk")}
-    return {"artifactUpdate": ids | {"artifact": _artifact(event["artifact"])} | chunking}
+    return {"artifactUpdate": ids | {"artifact": _to_modern_artifact(event["artifact"])} | chunking}
 
 
-def modern_state(state: str) -> str:
+def to_modern_state(state: str) -> str:
     """Return a state as version 1.0 spells it."""
     return f"TASK_STATE_{state.upper().replace('-', '_')}"
 
 
-def old_state(state: str) -> str:
+def to_old_state(state: str) -> str:
     """Return a state as version 0.3 spells it."""
     return state.removeprefix("TASK_STATE_").lower().replace("_", "-")
 
 
-def _status(status: Plain) -> Plain:
+def _to_modern_status(status: Plain) -> Plain:
     timestamp = datetime.fromisoformat(status["timestamp"]).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    written = {"state": modern_state(status["state"]), "timestamp": timestamp}
-    return written | {"message": _message(status["message"])} if "message" in status else written
+    written = {"state": to_modern_state(status["state"]), "timestamp": timestamp}
+    return written | {"message": _to_modern_message(status["message"])} if "message" in status else written
 
 
-def _message(message: Plain) -> Plain:
+def _to_modern_message(message: Plain) -> Plain:
     written = {key: value for key, value in message.items() if key != "kind"}
-    return written | {"role": f"ROLE_{message['role'].upper()}", "parts": [_part(part) for part in message["parts"]]}
+    return written | {
+        "role": f"ROLE_{message['role'].upper()}",
+        "parts": [_to_modern_part(part) for part in message["parts"]],
+    }
 
 
-def _artifact(artifact: Plain) -> Plain:
-    return artifact | {"parts": [_part(part) for part in artifact["parts"]]}
+def _to_modern_artifact(artifact: Plain) -> Plain:
+    return artifact | {"parts": [_to_modern_part(part) for part in artifact["parts"]]}
 
 
-def _part(part: Plain) -> Plain:
+def _to_modern_part(part: Plain) -> Plain:
     shared = {key: part[key] for key in ("metadata",) if key in part}
     if part["kind"] == "file":
         file: Mapping[str, Any] = part["file"]
@@ -87,4 +92,6 @@ def _part(part: Plain) -> Plain:
 
 
 OLD = ProtocolVersion(False, _unchanged, _unchanged, _unchanged, _unchanged)
-MODERN = ProtocolVersion(True, modern_card, _modern_task, lambda task: {"task": _modern_task(task)}, _modern_event)
+MODERN = ProtocolVersion(
+    True, to_modern_card, _to_modern_task, lambda task: {"task": _to_modern_task(task)}, _to_modern_event
+)

@@ -121,7 +121,7 @@ class CustomAuthentication:
         if not any(given):
             return Caller(*await self._identify(connection))
 
-        key = digest_of(given)
+        key = digest_credentials(given)
         caller = self._cached.get(key)
         if caller is None:
             caller = self._cached[key] = Caller(*await self._identify(connection))
@@ -186,10 +186,10 @@ class PlatformAuthentication:
         authorization = connection.headers.get("authorization")
         if not (key or authorization):
             raise Unauthorized(NO_KEY)
-        if (caller := await self._tokens.caller_of(key or bearer_of(authorization))) is not None:
+        if (caller := await self._tokens.find_caller(key or bearer_of(authorization))) is not None:
             return caller
 
-        name = digest_of([key, authorization])
+        name = digest_credentials([key, authorization])
         if (caller := self._accepted.get(name)) is not None:
             return caller
 
@@ -254,7 +254,7 @@ class PlatformAuthentication:
             self._reject(name, "")
 
         if response.status_code in {401, 403}:
-            self._reject(name, _refusal_of(response))
+            self._reject(name, _read_refusal(response))
 
         identity = _read_response(response, PlatformIdentity)
         if self._tenant_id is not None and identity.tenant_id != self._tenant_id:
@@ -279,7 +279,7 @@ def _refuse(reason: str) -> NoReturn:
     raise Unauthorized(NO_KEY)
 
 
-def _refusal_of(response: "httpx.Response") -> str:
+def _read_refusal(response: "httpx.Response") -> str:
     try:
         refusal = msgspec.json.decode(response.content, type=_Refusal)
     except msgspec.DecodeError:
@@ -321,7 +321,7 @@ class _TokenVerifier:
         self._keys_until = self._ask_after = 0.0
         self._asking = asyncio.Lock()
 
-    async def caller_of(self, credential: str | None) -> Caller | None:
+    async def find_caller(self, credential: str | None) -> Caller | None:
         """Return the caller of a token; None for a credential that is not a token for agents.
 
         Raises Unauthorized for an invalid token, and PlatformSilent if there are no keys to verify it with.
@@ -371,7 +371,7 @@ class _TokenVerifier:
         self._keys_until = time.monotonic() + TOKEN_KEYS_TTL_S
 
 
-def digest_of(parts: Iterable[str | None]) -> bytes:
+def digest_credentials(parts: Iterable[str | None]) -> bytes:
     """Return a digest of credentials, as a cache key that does not keep them; the position of each counts."""
     digest = hashlib.sha256()
     for part in parts:

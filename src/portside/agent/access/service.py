@@ -41,7 +41,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 CALLER = "caller"
 
 
-def caller_of(ctx: Context[Any]) -> Caller:
+def get_caller(ctx: Context[Any]) -> Caller:
     """Return the caller that the guard found."""
     caller: Caller = ctx.actor or ANYONE
     return caller

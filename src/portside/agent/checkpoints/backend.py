@@ -32,8 +32,8 @@ from portside.agent.encryption.locations import (
     CHECKPOINT_VALUE,
     CHECKPOINT_WRITE,
     body_binding,
+    identify_row,
     piece_binding,
-    row_of,
     value_binding,
     write_binding,
 )
@@ -483,7 +483,7 @@ async def encrypt_rows(encryptor: Encryptor, rows: Rows) -> Rows:
 
     column, field = _METADATA
     for key, row in encrypted.checkpoints.items():
-        binding = row_of({"thread_id": row[0], "checkpoint_ns": row[1]})
+        binding = identify_row({"thread_id": row[0], "checkpoint_ns": row[1]})
         document = await encryptor.encrypt_document(load(row[column]), field, binding)
         encrypted.checkpoints[key] = _with(row, column, dump_api(document).decode())
 

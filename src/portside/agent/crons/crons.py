@@ -188,7 +188,7 @@ class DueCrons(Task):
         for kept in (cron.payload, cron.metadata, cron.owner or {}):
             raise_if_undecryptable(kept)
 
-        run = run_of(cron.payload, cron.metadata, cron.on_run_completed)
+        run = to_run_request(cron.payload, cron.metadata, cron.on_run_completed)
         assistant = await self._assistants.get(cron.assistant_id)
         owner = {"langgraph_auth_user_id": cron.user_id, **({"user_id": cron.user_id} if cron.user_id else {})}
         request = {"langgraph_auth_user": cron.owner or ANONYMOUS, "langgraph_request_id": None}
@@ -313,7 +313,7 @@ class Schedule:
             yield _first_instant(shown.replace(tzinfo=self._zone))
 
 
-def payload_of(body: CronRun, assistant_id: UUID, cron_id: UUID) -> dict[str, Any]:
+def to_payload(body: CronRun, assistant_id: UUID, cron_id: UUID) -> dict[str, Any]:
     """Return the body as the client sent it, with the assistant's id, and the cron's id in the config of each run."""
     payload: dict[str, Any] = msgspec.to_builtins(body)
     if "is_enabled" in payload:
@@ -325,7 +325,7 @@ def payload_of(body: CronRun, assistant_id: UUID, cron_id: UUID) -> dict[str, An
 
 def changed_payload(payload: dict[str, Any], patch: CronRun, assistant_id: UUID, cron_id: UUID) -> dict[str, Any]:
     """Return the payload with the fields of a patch replaced."""
-    changed = {**payload, **payload_of(patch, assistant_id, cron_id)}
+    changed = {**payload, **to_payload(patch, assistant_id, cron_id)}
     if patch.config is None:
         changed["config"] = payload["config"]
 
@@ -338,7 +338,7 @@ def _with_cron_id(payload: dict[str, Any], cron_id: UUID) -> dict[str, Any]:
     return {**payload, "config": {**config, "configurable": configurable}, **stored_context()}
 
 
-def run_of(payload: dict[str, Any], metadata: dict[str, Any], on_run_completed: str | None) -> RunCreate:
+def to_run_request(payload: dict[str, Any], metadata: dict[str, Any], on_run_completed: str | None) -> RunCreate:
     """Return the request for each run of a cron, without the cron's id, which the client did not send.
 
     Raises Invalid if another version, which supported more, stored the payload.
@@ -376,10 +376,10 @@ class Crons:
         assistant = await self._assistants.resolve(body.assistant_id)
         cron_id = grant.cron_id or uuid7()
         metadata = body.metadata or {}
-        payload = payload_of(body, assistant.assistant_id, cron_id)
+        payload = to_payload(body, assistant.assistant_id, cron_id)
         completed = (body.on_run_completed or "delete") if isinstance(body, CronCreate) else None
 
-        refuse_bad_run(assistant, run_of(payload, metadata, completed))
+        refuse_bad_run(assistant, to_run_request(payload, metadata, completed))
         if body.webhook is not None:
             await self._webhooks.policy.check(body.webhook)
 
@@ -452,7 +452,7 @@ class Crons:
         metadata = {**before["metadata"], **(patch.metadata or {})}
         completed = patch.on_run_completed or before["on_run_completed"]
 
-        refuse_bad_run(assistant, run_of(payload, metadata, completed))
+        refuse_bad_run(assistant, to_run_request(payload, metadata, completed))
         return {
             **_patched_times(before, patch),
             "assistant_id": assistant.assistant_id,

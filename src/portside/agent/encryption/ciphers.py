@@ -29,7 +29,7 @@ class AesKeys:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         self._decrypt_errors = (InvalidTag, ValueError)
-        self._ciphers = {_id_of(key): AESGCM(key) for key in keys}
+        self._ciphers = {_derive_key_id(key): AESGCM(key) for key in keys}
         self._first = next(iter(self._ciphers))
 
     @classmethod
@@ -85,7 +85,7 @@ class AesKeys:
             ) from exc
 
 
-def _id_of(key: bytes) -> bytes:
+def _derive_key_id(key: bytes) -> bytes:
     """Return the id of a key for errors and stored values; it does not reveal the key."""
     return hashlib.sha256(b"aes key id" + key).digest()[:_ID_SIZE]
 

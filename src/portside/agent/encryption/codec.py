@@ -25,8 +25,8 @@ from portside.agent.encryption.locations import (
     Row,
     body_binding,
     events_binding,
+    identify_row,
     piece_binding,
-    row_of,
     value_binding,
     write_binding,
 )
@@ -86,11 +86,11 @@ class EncryptionCodec:
                 await self._check_access(None if text is None else load(text))
 
         for parameter, target in declared.documents.items():
-            row = row_of({column: values[name] for column, name in declared.row.items()})
+            row = identify_row({column: values[name] for column, name in declared.row.items()})
             stored[parameter] = await self._encrypted(values[parameter], target, row)
 
         for parameter, target in declared.lists.items():
-            rows = _rows_of(declared, values)
+            rows = _iterate_rows(declared, values)
             pairs = zip(values[parameter], rows, strict=True)
             stored[parameter] = await self.encryptor.gather(self._encrypted(one, target, row) for one, row in pairs)
 
@@ -124,7 +124,7 @@ class EncryptionCodec:
         return await self.encryptor.encrypt_document(value, target, row)
 
     async def _record(self, record: Mapping[str, Any], fields: Mapping[str, ModelField]) -> dict[str, Any]:
-        row = row_of({"thread_id": record["thread_id"]})
+        row = identify_row({"thread_id": record["thread_id"]})
         return {
             **record,
             **{name: await self._encrypted(record[name], target, row) for name, target in fields.items()},
@@ -187,7 +187,7 @@ class _RowDecoder:
         if column == _EXTRACTED:
             return await self._extracted(document)
 
-        location = Location(row_of(self._named), column)
+        location = Location(identify_row(self._named), column)
         plain, replacements = await decrypt_document(self._encryptor, document, location)
         if replacements and self._codec.replacements is not None:
             statements = document_statements(self._declared.replaceable, self._row, column, replacements)
@@ -211,7 +211,7 @@ class _RowDecoder:
 
     async def _extracted(self, found: dict[str, Any]) -> str:
         """Decrypt what SQL found at the first step of each path, and follow the rest of the path."""
-        row = row_of(self._named)
+        row = identify_row(self._named)
         extracted = {}
         for written, stored in found.items():
             alias, root, path = json.loads(written)
@@ -278,10 +278,10 @@ class _RowDecoder:
         return CHECKPOINT_WRITE, write_binding(checkpoint, named["write_tasks"][index], named["write_channels"][index])
 
 
-def _rows_of(declared: Declarations, values: Mapping[str, Any]) -> Iterator[Row]:
+def _iterate_rows(declared: Declarations, values: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the rows that parallel lists of parameters identify."""
     for ids in zip(*(values[name] for name in declared.row.values()), strict=True):
-        yield row_of(dict(zip(declared.row, ids, strict=True)))
+        yield identify_row(dict(zip(declared.row, ids, strict=True)))
 
 
 def _compared_keys(rule: Mapping[str, Any]) -> dict[str, Any]:
@@ -326,20 +326,20 @@ def value_at(value: Any, steps: list[str]) -> Any:
     return value
 
 
-def encryptor_of(session: Session) -> Encryptor | None:
+def find_encryptor(session: Session) -> Encryptor | None:
     """Return the encryptor of a session; None where nothing is encrypted."""
     return session.codec.encryptor if isinstance(session.codec, EncryptionCodec) else None
 
 
 def has_whole_rows(session: Session) -> bool:
     """Whether rows of threads hold their long lists too: handlers may encrypt values and checkpoints differently."""
-    encryptor = encryptor_of(session)
+    encryptor = find_encryptor(session)
     return encryptor is not None and encryptor.takes_context
 
 
 async def refuse_encrypted_search(session: Session, wanted: Any) -> None:
     """Refuse a filter of store items by an encrypted value. Raises Invalid that names the key."""
-    if (encryptor := encryptor_of(session)) is not None:
+    if (encryptor := find_encryptor(session)) is not None:
         await encryptor.refuse_encrypted(wanted, ModelField("store", "value"), ["body", "filter"])
 
 

@@ -379,7 +379,7 @@ class _Decryption:
             decrypted[plain_slot] = plain
             if (new := self._encryptor.renewed_aes(encrypted[0], plain, position.location)) is not None:
                 self.replacements.append(Replacement(position.path, part, new))
-        elif (target := self._target_of(content, position)) is not None:
+        elif (target := self._find_target(content, position)) is not None:
             # Set at once, so that keys stay in their order.
             decrypted[plain_slot] = None
             envelope = _HandlerEnvelope(plain_slot, part, position.path)
@@ -432,7 +432,7 @@ class _Decryption:
 
         return encrypted, str(content["of"]).encode()
 
-    def _target_of(self, content: Json, position: _Position) -> ModelField | None:
+    def _find_target(self, content: Json, position: _Position) -> ModelField | None:
         """Return the model's field that a handler encrypted an envelope for; None if it is no such envelope.
 
         Raises CannotDecrypt for an envelope that was moved.

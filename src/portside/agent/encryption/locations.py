@@ -92,7 +92,7 @@ class Location(NamedTuple):
         return is_same and model_field.model in _MODELS[self.row[0]]
 
 
-def row_of(values: Mapping[str, Any]) -> Row:
+def identify_row(values: Mapping[str, Any]) -> Row:
     """Return the row that columns or parameters identify."""
     if "cron_id" in values:
         return ("cron", str(values["cron_id"]))

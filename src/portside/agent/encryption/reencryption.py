@@ -30,8 +30,8 @@ from portside.agent.encryption.locations import (
     Location,
     body_binding,
     events_binding,
+    identify_row,
     piece_binding,
-    row_of,
     value_binding,
     write_binding,
 )
@@ -212,8 +212,8 @@ class _CopiedCheckpoints:
 
     async def _metadata(self, stored: Any, checkpoint_ns: str) -> str:
         with suppress(CannotDecrypt):
-            old = row_of({"thread_id": self._source, "checkpoint_ns": checkpoint_ns})
-            new = row_of({"thread_id": self._target, "checkpoint_ns": checkpoint_ns})
+            old = identify_row({"thread_id": self._source, "checkpoint_ns": checkpoint_ns})
+            new = identify_row({"thread_id": self._target, "checkpoint_ns": checkpoint_ns})
             plain, _ = await decrypt_document(self._encryptor, stored, Location(old, _METADATA.field))
             stored = await self._encryptor.encrypt_document(plain, _METADATA, new)
 
@@ -446,7 +446,7 @@ class RenewedKeys(Task):
 
             try:
                 _, replacements = await decrypt_document(
-                    self._encryptor, row[field], Location(row_of(dict(row)), field)
+                    self._encryptor, row[field], Location(identify_row(dict(row)), field)
                 )
             except CannotDecrypt:
                 self._failed += 1

@@ -11,9 +11,9 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from portside.agent.a2a.rpc import MalformedRequest, Scope, check_content_type_of_call, read_request
-from portside.agent.a2a.service import STREAMING, DelayedReply, HttpCall, Reply, malformed
-from portside.agent.access.service import caller_of
+from portside.agent.a2a.rpc import MalformedRequest, Scope, read_request, refuse_content_type
+from portside.agent.a2a.service import STREAMING, DelayedReply, HttpCall, Reply, encode_malformed
+from portside.agent.access.service import get_caller
 from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.http.services import Context, Routes
 from portside.agent.http.waiting import respond_when_over
@@ -101,17 +101,17 @@ async def call_agent(ctx: Context, assistant_id: str) -> Response:
     """Answer a JSON-RPC call: a message to an agent, or a request about one of its tasks."""
     call = _http_call(ctx, assistant_id, await ctx.request.body())
     try:
-        check_content_type_of_call(ctx.request.headers.get("content-type", ""))
+        refuse_content_type(ctx.request.headers.get("content-type", ""))
         request = read_request(call.body)
     except MalformedRequest as bad:
-        return _json_bytes(malformed(call, bad))
+        return _json_bytes(encode_malformed(call, bad))
 
     media = SSE if request.method in STREAMING else JSON
     if not _accepts(ctx.request, media):
         why = f"Accept header must include {media}"
         return _json({"detail": why, "error": why}, 400)
 
-    reply = await ctx.services.a2a.call(caller_of(ctx), call, request)
+    reply = await ctx.services.a2a.call(get_caller(ctx), call, request)
     if isinstance(reply, Reply):
         return _json_bytes(reply.body)
     if isinstance(reply, DelayedReply):
@@ -122,7 +122,7 @@ async def call_agent(ctx: Context, assistant_id: str) -> Response:
 
 async def _card(ctx: Context, assistant_id: str, query: CardVersionQuery) -> Response:
     version = _version(ctx) or query.version.strip()
-    card = await ctx.services.a2a.card(caller_of(ctx), assistant_id, _base_url(ctx), version)
+    card = await ctx.services.a2a.card(get_caller(ctx), assistant_id, _base_url(ctx), version)
     body = dump_api(card.fields)
 
     headers = {
@@ -260,7 +260,7 @@ def _client(ctx: Context) -> McpClient:
 
     check_content_type(headers.get("content-type", ""))
     return McpClient(
-        caller=caller_of(ctx),
+        caller=get_caller(ctx),
         address=headers.get("x-forwarded-for") or (request.client.host if request.client else ""),
         user_agent=headers.get("user-agent", ""),
         request_id=request.state.request_id,

@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from portside.agent.access.service import caller_of
+from portside.agent.access.service import get_caller
 from portside.agent.assistants.records import AssistantExists, AssistantNotFound
 from portside.agent.crons.crons import CronIsPaused, CronNotFound, preview
 from portside.agent.http.services import PAGING, Context, Routes, show_page
@@ -67,21 +67,21 @@ PATCHED = ("graph_id", "config", "context", "metadata", "name")
 async def create_assistant(ctx: Context, body: AssistantCreate) -> Assistant:
     """Create an assistant of a graph."""
     named = body if body.assistant_id else replace(body, assistant_id=uuid4())
-    body, visible = await ctx.services.access.authorize_request(caller_of(ctx), "assistants.create", named, CREATED)
+    body, visible = await ctx.services.access.authorize_request(get_caller(ctx), "assistants.create", named, CREATED)
     return await ctx.services.assistants.create(body, visible)
 
 
 @routes.post("/assistants/search", read_only=True, raises=(NotFound,), response_headers=PAGING)
 async def search_assistants(ctx: Context, body: AssistantSearch) -> list[SelectedAssistant]:
     """List the assistants that match, newest first by default."""
-    body, visible = await ctx.services.access.authorize_request(caller_of(ctx), "assistants.search", body, SEARCHED)
+    body, visible = await ctx.services.access.authorize_request(get_caller(ctx), "assistants.search", body, SEARCHED)
     return show_page(ctx, await ctx.services.assistants.search(body, visible), body.offset or 0)
 
 
 @routes.post("/assistants/count", read_only=True, raises=(NotFound,))
 async def count_assistants(ctx: Context, body: AssistantFilter) -> int:
     """Count the assistants that match."""
-    body, visible = await ctx.services.access.authorize_request(caller_of(ctx), "assistants.search", body, COUNTED)
+    body, visible = await ctx.services.access.authorize_request(get_caller(ctx), "assistants.search", body, COUNTED)
     return await ctx.services.assistants.count(body, visible)
 
 
@@ -95,7 +95,7 @@ async def get_assistant(ctx: Context, assistant_id: UUID) -> Assistant:
 @routes.patch("/assistants/{assistant_id}", raises=(BadRequest, AssistantNotFound))
 async def patch_assistant(ctx: Context, assistant_id: UUID, body: AssistantPatch) -> Assistant:
     """Change an assistant, which creates a new version of it."""
-    body = await ctx.services.access.authorize_assistant_request(caller_of(ctx), "update", assistant_id, body, PATCHED)
+    body = await ctx.services.access.authorize_assistant_request(get_caller(ctx), "update", assistant_id, body, PATCHED)
     return await ctx.services.assistants.patch(assistant_id, body)
 
 
@@ -103,7 +103,7 @@ async def patch_assistant(ctx: Context, assistant_id: UUID, body: AssistantPatch
 async def delete_assistant(ctx: Context, assistant_id: UUID, query: AssistantDelete) -> None:
     """Delete an assistant with its versions and, on request, its threads; its runs are stopped."""
     access = ctx.services.access
-    caller = caller_of(ctx)
+    caller = get_caller(ctx)
     await access.authorize_assistant(caller, "delete", assistant_id)
     value = {"thread_id": None, "run_id": None}
     threads = await access.authorize(caller, "threads", "delete", value) if query.delete_threads else None
@@ -127,7 +127,7 @@ async def set_latest_version(
     if version is None:
         raise Invalid.field(["body", "version"], "Field required", "missing")
 
-    await ctx.services.access.authorize_assistant(caller_of(ctx), "update", assistant_id, {"version": version})
+    await ctx.services.access.authorize_assistant(get_caller(ctx), "update", assistant_id, {"version": version})
     return await ctx.services.assistants.set_latest(assistant_id, version)
 
 
@@ -136,21 +136,21 @@ async def get_assistant_graph(ctx: Context, assistant_id: str, query: DrawingQue
     """Return the nodes and edges of a graph, named by its id or an assistant's."""
     if not ctx.services.access.is_open:
         await _authorize_read(ctx, (await ctx.services.assistants.find(assistant_id)).assistant_id)
-    return await ctx.services.descriptions.draw(assistant_id, query.xray, caller_of(ctx))
+    return await ctx.services.descriptions.draw(assistant_id, query.xray, get_caller(ctx))
 
 
 @routes.get("/assistants/{assistant_id}/schemas", raises=(AssistantNotFound, GraphFailed))
 async def get_assistant_schemas(ctx: Context, assistant_id: UUID) -> GraphSchemas:
     """Return the JSON schemas of an assistant's graph."""
     await _authorize_read(ctx, assistant_id)
-    return await ctx.services.descriptions.schemas(assistant_id, caller_of(ctx))
+    return await ctx.services.descriptions.schemas(assistant_id, get_caller(ctx))
 
 
 @routes.get("/assistants/{assistant_id}/subgraphs", raises=(AssistantNotFound, GraphFailed))
 async def list_subgraphs(ctx: Context, assistant_id: UUID, query: SubgraphQuery) -> dict[str, Schemas]:
     """Return the JSON schemas of the subgraphs, by the node that contains each."""
     await _authorize_read(ctx, assistant_id)
-    return await ctx.services.descriptions.subgraphs(assistant_id, None, recurse=query.recurse, caller=caller_of(ctx))
+    return await ctx.services.descriptions.subgraphs(assistant_id, None, recurse=query.recurse, caller=get_caller(ctx))
 
 
 @routes.get("/assistants/{assistant_id}/subgraphs/{namespace}", raises=(AssistantNotFound, GraphFailed))
@@ -158,12 +158,12 @@ async def get_subgraph(ctx: Context, assistant_id: UUID, namespace: str, query: 
     """Return the JSON schemas of the subgraph at a namespace, such as `parent|child`."""
     await _authorize_read(ctx, assistant_id)
     return await ctx.services.descriptions.subgraphs(
-        assistant_id, namespace, recurse=query.recurse, caller=caller_of(ctx)
+        assistant_id, namespace, recurse=query.recurse, caller=get_caller(ctx)
     )
 
 
 async def _authorize_read(ctx: Context, assistant_id: UUID, value: dict[str, Any] | None = None) -> None:
-    await ctx.services.access.authorize_assistant(caller_of(ctx), "read", assistant_id, value or {"metadata": {}})
+    await ctx.services.access.authorize_assistant(get_caller(ctx), "read", assistant_id, value or {"metadata": {}})
 
 
 cron_routes = Routes("crons")
@@ -188,7 +188,7 @@ async def create_thread_cron(ctx: Context, thread_id: UUID, body: ThreadCronCrea
 
 async def _create(ctx: Context, thread_id: UUID | None, body: CronCreate | ThreadCronCreate) -> Cron:
     body, grant = await ctx.services.access.authorize_cron_create(
-        caller_of(ctx), thread_id, body, msgspec.to_builtins(body)
+        get_caller(ctx), thread_id, body, msgspec.to_builtins(body)
     )
     return await ctx.services.crons.create(thread_id, body, grant)
 
@@ -196,21 +196,21 @@ async def _create(ctx: Context, thread_id: UUID | None, body: CronCreate | Threa
 @cron_routes.post("/runs/crons/search", read_only=True, response_headers=PAGING)
 async def search_crons(ctx: Context, body: CronSearch) -> list[SelectedCron]:
     """List the crons that match, newest first by default."""
-    body, filters = await ctx.services.access.authorize_cron_search(caller_of(ctx), body, CRONS_SEARCHED)
+    body, filters = await ctx.services.access.authorize_cron_search(get_caller(ctx), body, CRONS_SEARCHED)
     return show_page(ctx, await ctx.services.crons.search(body, filters), body.offset or 0)
 
 
 @cron_routes.post("/runs/crons/count", read_only=True)
 async def count_crons(ctx: Context, body: CronFilter) -> int:
     """Count the crons that match."""
-    body, filters = await ctx.services.access.authorize_cron_search(caller_of(ctx), body, CRONS_COUNTED)
+    body, filters = await ctx.services.access.authorize_cron_search(get_caller(ctx), body, CRONS_COUNTED)
     return await ctx.services.crons.count(body, filters)
 
 
 @cron_routes.post("/runs/crons/preview", read_only=True)
 async def preview_cron(ctx: Context, body: CronPreview) -> CronTimes:
     """Return the next times of a schedule, which need not belong to a cron yet."""
-    await ctx.services.access.authorize(caller_of(ctx), "crons", "search", {"metadata": {}})
+    await ctx.services.access.authorize(get_caller(ctx), "crons", "search", {"metadata": {}})
     return preview(body)
 
 
@@ -225,7 +225,7 @@ async def get_cron(ctx: Context, cron_id: UUID) -> Cron:
 async def patch_cron(ctx: Context, cron_id: UUID, body: CronPatch) -> Cron:
     """Change a cron, pause it or resume it."""
     access = ctx.services.access
-    caller = caller_of(ctx)
+    caller = get_caller(ctx)
     if body.assistant_id is not None and not access.is_open:
         await access.authorize_assistant_use(caller, body.assistant_id)
 
@@ -253,7 +253,7 @@ async def delete_cron(ctx: Context, cron_id: UUID) -> None:
 async def _authorize_cron(ctx: Context, action: str, cron_id: UUID) -> None:
     access = ctx.services.access
     if not access.is_open:
-        _, filters = await access.authorize_cron(caller_of(ctx), action, cron_id, NO_FIELDS)
+        _, filters = await access.authorize_cron(get_caller(ctx), action, cron_id, NO_FIELDS)
         await ctx.services.crons.check(cron_id, filters)
 
 
@@ -305,4 +305,4 @@ async def list_namespaces(ctx: Context, body: NamespaceSearch) -> Namespaces:
 
 
 async def _authorize_store(ctx: Context, action: str, body: T, fields: dict[str, str]) -> T:
-    return await ctx.services.access.authorize_store(caller_of(ctx), action, body, fields)
+    return await ctx.services.access.authorize_store(get_caller(ctx), action, body, fields)

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from starlette.responses import Response
 
-from portside.agent.access.service import caller_of
+from portside.agent.access.service import get_caller
 from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.http.services import PAGING, Context, Routes
 from portside.agent.http.waiting import respond_when_over, with_feedback
@@ -95,7 +95,7 @@ async def stream_stateless_run(ctx: Context, body: RunCreate) -> Response:
 async def create_runs(ctx: Context, body: RunBatch) -> list[Run]:
     """Start several stateless runs in the background: all of them or none."""
     access = ctx.services.access
-    caller = caller_of(ctx)
+    caller = get_caller(ctx)
     for each in body:
         await access.authorize_run(caller, None, each)
 
@@ -108,7 +108,7 @@ async def cancel_runs(ctx: Context, query: CancelManyQuery, body: RunsToCancel) 
     """Cancel several runs: those with a status, or some of a thread."""
     selected: dict[str, Any] = {"run_ids": body.run_ids, "status": body.status}
     value = {"thread_id": body.thread_id, "action": query.action, "metadata": selected}
-    allowed = await ctx.services.access.authorize(caller_of(ctx), "threads", "update", value)
+    allowed = await ctx.services.access.authorize(get_caller(ctx), "threads", "update", value)
     await ctx.services.runs.cancel_many(body, query.action, allowed)
 
 
@@ -116,7 +116,7 @@ async def cancel_runs(ctx: Context, query: CancelManyQuery, body: RunsToCancel) 
 async def search_runs(ctx: Context, body: RunsToFind) -> list[FoundRun]:
     """List runs across threads: the queue in its order, failed runs, or those of a cron, newest first."""
     value: dict[str, Any] = {"metadata": {}, "status": body.status, "limit": body.limit, "offset": body.offset}
-    allowed = await ctx.services.access.authorize(caller_of(ctx), "threads", "search", value)
+    allowed = await ctx.services.access.authorize(get_caller(ctx), "threads", "search", value)
 
     found = await ctx.services.runs.search(body, allowed)
     if found.has_more:
@@ -129,7 +129,7 @@ async def search_runs(ctx: Context, body: RunsToFind) -> list[FoundRun]:
 async def list_runs(ctx: Context, thread_id: UUID, query: RunListQuery) -> list[ListedRun]:
     """List the runs of a thread, newest first."""
     value: dict[str, Any] = {"metadata": {}, "status": query.status, "limit": query.limit, "offset": query.offset}
-    await ctx.services.access.authorize_thread(caller_of(ctx), "search", thread_id, value)
+    await ctx.services.access.authorize_thread(get_caller(ctx), "search", thread_id, value)
     return await ctx.services.runs.list(thread_id, query)
 
 
@@ -143,7 +143,7 @@ async def get_run(ctx: Context, thread_id: UUID, run_id: UUID) -> Run:
 @routes.delete("/threads/{thread_id}/runs/{run_id}", raises=(RunNotFound, ThreadBusy), status=204)
 async def delete_run(ctx: Context, thread_id: UUID, run_id: UUID) -> None:
     """Delete a run with its checkpoints; an active run is cancelled first."""
-    await ctx.services.access.authorize_thread(caller_of(ctx), "delete", thread_id, {"run_id": run_id})
+    await ctx.services.access.authorize_thread(get_caller(ctx), "delete", thread_id, {"run_id": run_id})
     await ctx.services.runs.delete(thread_id, run_id)
 
 
@@ -201,21 +201,21 @@ async def join_stateless_stream(ctx: Context, run_id: UUID, query: StreamQuery) 
 async def _create(ctx: Context, thread_id: UUID | None, body: RunCreate, awaited: Awaited = "end") -> CreatedRun:
     services = ctx.services
     request_id = ctx.scope["state"]["request_id"]
-    grant = await services.access.authorize_run(caller_of(ctx), thread_id, body)
+    grant = await services.access.authorize_run(get_caller(ctx), thread_id, body)
     grant = grant._replace(key=header_of(ctx.scope, b"idempotency-key"))
     return await services.runs.create(thread_id, body, request_id, awaited=awaited, grant=grant)
 
 
 async def _authorize_read(ctx: Context, thread_id: UUID, run_id: UUID, *, cancels: bool = False) -> None:
     """Check that the caller may read the thread, and cancel its runs if its disconnect cancels them."""
-    await ctx.services.access.authorize_thread(caller_of(ctx), "read", thread_id, {"run_id": run_id})
+    await ctx.services.access.authorize_thread(get_caller(ctx), "read", thread_id, {"run_id": run_id})
     if cancels:
         await _authorize_cancel(ctx, thread_id, run_id, "interrupt")
 
 
 async def _authorize_cancel(ctx: Context, thread_id: UUID, run_id: UUID, action: str) -> None:
     value = {"action": action, "metadata": {"run_ids": [run_id], "status": None}}
-    await ctx.services.access.authorize_thread(caller_of(ctx), "update", thread_id, value)
+    await ctx.services.access.authorize_thread(get_caller(ctx), "update", thread_id, value)
 
 
 async def _thread_of(ctx: Context, run_id: UUID, *, cancels: bool) -> UUID:
@@ -278,5 +278,5 @@ async def _empty_after(work: Awaitable[bytes]) -> bytes:
 @routes.get("/threads/{thread_id}/runs/{run_id}/webhook", raises=(DeliveryNotFound, ThreadNotFound))
 async def get_webhook_delivery(ctx: Context, thread_id: UUID, run_id: UUID) -> WebhookDelivery:
     """Return the webhook delivery of a run that ended, with each attempt."""
-    await ctx.services.access.authorize_thread(caller_of(ctx), "read", thread_id)
+    await ctx.services.access.authorize_thread(get_caller(ctx), "read", thread_id)
     return await ctx.services.webhook_log.get(thread_id, run_id)

@@ -8,7 +8,7 @@ from uuid import UUID
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from portside.agent.access.service import caller_of
+from portside.agent.access.service import get_caller
 from portside.agent.http.services import PAGING, Context, Routes, SocketContext, SocketRoutes, show_paging
 from portside.agent.protocol.commands import ClientConnection, Commands, Subscriptions, ThreadAccess
 from portside.agent.protocol.sequence import EventSequence
@@ -76,14 +76,14 @@ PATCHED = ("metadata", "ttl")
 async def create_thread(ctx: Context, body: ThreadCreate) -> Thread:
     """Create a thread, with a state if supersteps are given."""
     named = body if body.thread_id else replace(body, thread_id=uuid7())
-    body, visible = await ctx.services.access.authorize_request(caller_of(ctx), "threads.create", named, CREATED)
+    body, visible = await ctx.services.access.authorize_request(get_caller(ctx), "threads.create", named, CREATED)
     return await ctx.services.states.create(body, visible)
 
 
 @routes.post("/threads/search", read_only=True, response_headers=PAGING, returns=list[Thread])
 async def search_threads(ctx: Context, body: ThreadSearch) -> bytes:
     """List the threads that match, last updated first."""
-    body, visible = await ctx.services.access.authorize_request(caller_of(ctx), "threads.search", body, SEARCHED)
+    body, visible = await ctx.services.access.authorize_request(get_caller(ctx), "threads.search", body, SEARCHED)
     found = await ctx.services.searches.search(body, visible)
     show_paging(ctx, body.offset or 0, found.shown, found.total)
     return found.body
@@ -92,14 +92,14 @@ async def search_threads(ctx: Context, body: ThreadSearch) -> bytes:
 @routes.post("/threads/count", read_only=True)
 async def count_threads(ctx: Context, body: ThreadCount) -> int:
     """Count the threads that match."""
-    body, visible = await ctx.services.access.authorize_request(caller_of(ctx), "threads.search", body, COUNTED)
+    body, visible = await ctx.services.access.authorize_request(get_caller(ctx), "threads.search", body, COUNTED)
     return await records.count_threads(ctx.db, body, visible)
 
 
 @routes.post("/threads/prune", works_on_full_disk=True)
 async def prune_threads(ctx: Context, body: ThreadPrune) -> Pruned:
     """Delete threads, or all but their latest checkpoints; threads with an active run are skipped."""
-    thread_ids = await ctx.services.access.authorize_threads(caller_of(ctx), "delete", body.thread_ids)
+    thread_ids = await ctx.services.access.authorize_threads(get_caller(ctx), "delete", body.thread_ids)
     pruned = await records.prune_threads(ctx.db, replace(body, thread_ids=thread_ids))
     if body.strategy != "keep_latest":
         ctx.services.hub.threads_deleted(pruned)
@@ -110,14 +110,14 @@ async def prune_threads(ctx: Context, body: ThreadPrune) -> Pruned:
 @routes.get("/threads/{thread_id}", raises=(ThreadNotFound,))
 async def get_thread(ctx: Context, thread_id: UUID, query: ThreadQuery) -> Thread:
     """Return a thread with its latest values."""
-    await ctx.services.access.authorize_thread(caller_of(ctx), "read", thread_id)
+    await ctx.services.access.authorize_thread(get_caller(ctx), "read", thread_id)
     return await records.get_thread(ctx.db, thread_id, with_ttl="ttl" in (query.include or ()))
 
 
 @routes.patch("/threads/{thread_id}", raises=(ThreadNotFound,), returns=Thread, responses={204: None})
 async def patch_thread(ctx: Context, thread_id: UUID, body: ThreadPatch) -> Response:
     """Merge metadata into a thread's, or change its lifetime; the response to `Prefer: return=minimal` is a 204."""
-    body = await ctx.services.access.authorize_thread_request(caller_of(ctx), "update", thread_id, body, PATCHED)
+    body = await ctx.services.access.authorize_thread_request(get_caller(ctx), "update", thread_id, body, PATCHED)
     is_minimal = "return=minimal" in ctx.request.headers.get("prefer", "")
     thread = await records.patch_thread(ctx.db, thread_id, body, returns_thread=not is_minimal)
 
@@ -130,7 +130,7 @@ async def patch_thread(ctx: Context, thread_id: UUID, body: ThreadPatch) -> Resp
 @routes.delete("/threads/{thread_id}", raises=(ThreadNotFound,), status=204)
 async def delete_thread(ctx: Context, thread_id: UUID) -> None:
     """Delete a thread with its runs and checkpoints."""
-    await ctx.services.access.authorize_thread(caller_of(ctx), "delete", thread_id)
+    await ctx.services.access.authorize_thread(get_caller(ctx), "delete", thread_id)
     if await records.delete_thread(ctx.db, thread_id):
         ctx.services.runs.wake_workers()
 
@@ -140,14 +140,14 @@ async def delete_thread(ctx: Context, thread_id: UUID) -> None:
 @routes.post("/threads/{thread_id}/copy", raises=(ThreadNotFound,))
 async def copy_thread(ctx: Context, thread_id: UUID) -> Thread:
     """Copy a thread with its metadata, values and whole history."""
-    copied = await ctx.services.access.authorize_thread_copy(caller_of(ctx), thread_id)
+    copied = await ctx.services.access.authorize_thread_copy(get_caller(ctx), thread_id)
     return await records.copy_thread(ctx.db, thread_id, *copied)
 
 
 @routes.get("/threads/{thread_id}/storage", raises=(ThreadNotFound,))
 async def measure_thread(ctx: Context, thread_id: UUID) -> ThreadStorage:
     """Return the storage of a thread's checkpoints in the database."""
-    await ctx.services.access.authorize_thread(caller_of(ctx), "read", thread_id)
+    await ctx.services.access.authorize_thread(get_caller(ctx), "read", thread_id)
     return await records.measure_storage(ctx.db, thread_id)
 
 
@@ -191,7 +191,7 @@ async def update_state(ctx: Context, thread_id: UUID, body: StateUpdate) -> byte
 @state_routes.patch("/threads/{thread_id}/state", raises=READ, returns=NamedCheckpoint)
 async def patch_state(ctx: Context, thread_id: UUID, body: StatePatch) -> bytes:
     """Merge metadata into that of the latest checkpoint, or of a given one."""
-    body = await ctx.services.access.authorize_thread_request(caller_of(ctx), "update", thread_id, body, ("metadata",))
+    body = await ctx.services.access.authorize_thread_request(get_caller(ctx), "update", thread_id, body, ("metadata",))
     return dump_user(await ctx.services.states.patch(thread_id, body))
 
 
@@ -212,7 +212,7 @@ async def search_history(ctx: Context, thread_id: UUID, body: HistorySearch) -> 
 
 async def _authorize(ctx: Context, thread_id: UUID, action: str = "read") -> Caller:
     """Authorize access to a thread, and return the caller."""
-    caller = caller_of(ctx)
+    caller = get_caller(ctx)
     await ctx.services.access.authorize_thread(caller, action, thread_id)
     return caller
 
@@ -256,7 +256,7 @@ async def serve_connection(ctx: SocketContext, thread_id: UUID) -> None:
 
 
 def _access(ctx: Context | SocketContext, thread_id: UUID) -> ThreadAccess:
-    return ThreadAccess(ctx.services.access, caller_of(ctx), thread_id)
+    return ThreadAccess(ctx.services.access, get_caller(ctx), thread_id)
 
 
 def _commands(ctx: Context | SocketContext, thread_id: UUID, subscriptions: Subscriptions | None) -> Commands:
@@ -274,7 +274,7 @@ async def stream_thread(ctx: Context, thread_id: UUID, query: ThreadStreamQuery)
     """Follow a thread, which need not exist yet: the events of its runs, or only their starts and ends."""
     modes = parse_thread_modes([*(query.stream_modes or ()), *(query.stream_mode or ())])
     after = resume_position(ctx.request.headers.get("last-event-id"))
-    check = await ctx.services.access.authorize_thread_follow(caller_of(ctx), thread_id)
+    check = await ctx.services.access.authorize_thread_follow(get_caller(ctx), thread_id)
     subscription = await ctx.services.hub.follow_thread(thread_id, modes, after)
 
     # The SDKs join here again if the response is cut off.

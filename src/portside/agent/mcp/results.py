@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from portside.agent.media import Media, media_of, scheme_of
+from portside.agent.media import Media, find_media, parse_scheme
 from portside.executor.requests import INTERRUPT
 from portside.kernel.codec import load
 
@@ -133,7 +133,7 @@ def _file_content(blocks: list[Any], *, knows_links: bool) -> list[Content]:
 
 def _is_file(block: Any) -> bool:
     kind = block.get("type") if isinstance(block, dict) else None
-    return kind in ("resource", "resource_link") or media_of(block) is not None
+    return kind in ("resource", "resource_link") or find_media(block) is not None
 
 
 def _content(block: Any, *, knows_links: bool) -> Iterator[Content]:
@@ -150,7 +150,7 @@ def _content(block: Any, *, knows_links: bool) -> Iterator[Content]:
         optional = {key: block[key] for key in ("mimeType", "name") if isinstance(block.get(key), str)}
         media = Media("file", url=block["uri"], mime_type=optional.get("mimeType"), name=optional.get("name"))
         yield _link(media, knows_links=knows_links)
-    elif (found := media_of(block)) is not None:
+    elif (found := find_media(block)) is not None:
         yield _link(found, knows_links=knows_links) if found.data is None else _embedded(found)
 
 
@@ -175,7 +175,7 @@ def _link(media: Media, *, knows_links: bool) -> Content:
 
 
 def _is_url(url: Any) -> bool:
-    return isinstance(url, str) and bool(scheme_of(url))
+    return isinstance(url, str) and bool(parse_scheme(url))
 
 
 def _is_resource(resource: Any) -> bool:

@@ -209,7 +209,7 @@ def read_message(given: Any) -> McpRequest | ClientResponse:
     return McpRequest(given["id"] if is_request else None, method, params or {})
 
 
-def id_of(given: Any) -> Id | None:
+def read_id(given: Any) -> Id | None:
     """Return the id of a message that may be malformed, for the error response."""
     found = given.get("id") if isinstance(given, dict) else None
     return found if _is_id(found) else None

@@ -29,7 +29,7 @@ from portside.agent.mcp.rpc import (
     encode_notification,
     encode_request,
     encode_result,
-    id_of,
+    read_id,
     read_message,
 )
 from portside.agent.mcp.tools import Tools
@@ -132,7 +132,7 @@ class Mcp:
 
             return await self._handle_negotiated(request, client)
         except McpError as failure:
-            return McpReply(statuses.get(failure.code, 200), encode_error(id_of(message), failure))
+            return McpReply(statuses.get(failure.code, 200), encode_error(read_id(message), failure))
 
     async def _handle_negotiated(self, request: McpRequest, client: McpClient) -> McpReply:
         if request.id is None:
@@ -198,7 +198,7 @@ class ToolCalls:
             raise McpError(INVALID_PARAMS, "context must be an object")
 
         tool = await self._tools.get(client.caller, name)
-        graph_input = (await self._tools.input_of(tool)).graph_input(arguments or {})
+        graph_input = (await self._tools.read_input(tool)).graph_input(arguments or {})
         body = RunCreate(
             assistant_id=str(tool.assistant_id), input=graph_input, context=context, stream_mode=STREAM_MODES
         )

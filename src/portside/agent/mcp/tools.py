@@ -150,7 +150,7 @@ class Tools:
                 "name": tool.name,
                 "title": tool.title,
                 "description": tool.description or f"Tool based on the {tool.title} assistant",
-                "inputSchema": (await self.input_of(tool)).schema,
+                "inputSchema": (await self.read_input(tool)).schema,
                 "annotations": ANNOTATIONS,
             }
             for tool in found[:PAGE_SIZE]
@@ -165,7 +165,7 @@ class Tools:
             return tool
         raise McpError(INVALID_PARAMS, f"Unknown tool: {name[:200]}")
 
-    async def input_of(self, tool: Tool) -> ToolInput:
+    async def read_input(self, tool: Tool) -> ToolInput:
         """Return the input of a tool. If its graph or its row cannot be opened, any input; the call reports why."""
         key = (tool.assistant_id, tool.updated_at)
         if (cached := self._inputs.get(key)) is not None:

@@ -19,7 +19,7 @@ import orjson
 
 from portside.agent.encryption.codec import refuse_encrypted_search
 from portside.agent.sql import sql
-from portside.agent.store.names import NamespacePattern, check_key, check_namespace, joined, pattern_of, upper_bound
+from portside.agent.store.names import NamespacePattern, build_pattern, check_key, check_namespace, joined, upper_bound
 from portside.agent.store.operations import GetOp, ListNamespacesOp, PutOp, SearchOp, read_op, run_batch
 from portside.agent.store.search_index import ReindexItems, SearchIndex, StoreSetup
 from portside.agent.types.store import MAX_TTL_MINUTES
@@ -82,7 +82,7 @@ class Items:
 
     async def list_namespaces(self, ops: Sequence[ListNamespacesOp]) -> list[list[tuple[str, ...]]]:
         """Return the namespaces that match each operation, sorted."""
-        patterns = [pattern_of(op.match_conditions) for op in ops]
+        patterns = [build_pattern(op.match_conditions) for op in ops]
         walked = [number for number, pattern in enumerate(patterns) if pattern and pattern.is_prefix]
         matched = [number for number, pattern in enumerate(patterns) if pattern and not pattern.is_prefix]
 
@@ -114,7 +114,7 @@ class Items:
             if content is not None
         ]
 
-        vectors = await index.vectors_of(given)
+        vectors = await index.embed_fields(given)
         await self.db.execute(
             sql.write_indexed_items,
             **columns,

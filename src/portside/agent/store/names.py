@@ -74,7 +74,7 @@ def upper_bound(prefix: Sequence[str]) -> str:
     return joined(prefix) + LOWEST_LABEL if prefix else HIGHEST_LABEL
 
 
-def pattern_of(conditions: Iterable[MatchCondition] | None) -> NamespacePattern | None:
+def build_pattern(conditions: Iterable[MatchCondition] | None) -> NamespacePattern | None:
     """Combine match conditions into one pattern; return None if they contradict each other.
 
     Raises InvalidNamespaceError, and ValueError for an unknown type of condition.

@@ -114,7 +114,7 @@ class SearchIndex:
         self.generation = generation
         self._fields = list(fields)
 
-    async def vectors_of(self, items: Sequence[tuple[int, Any, list[str] | None]]) -> Vectors:
+    async def embed_fields(self, items: Sequence[tuple[int, Any, list[str] | None]]) -> Vectors:
         """Embed items, each given by a number, its value and the fields to embed, None for those of the configuration.
 
         Raises EmbeddingFailed and TooManyTexts.
@@ -123,7 +123,7 @@ class SearchIndex:
         texts: list[str] = []
 
         for owner, value, fields in items:
-            own = texts_of(value, self._fields if fields is None else fields)
+            own = list_texts(value, self._fields if fields is None else fields)
             texts += own
             found.owners += [owner] * len(own)
             found.places += range(len(own))
@@ -149,7 +149,7 @@ class StoreSetup(msgspec.Struct, frozen=True):
         return self.ttl.refresh_on_read if self.ttl else True
 
 
-def texts_of(value: Any, fields: Sequence[str]) -> list[str]:
+def list_texts(value: Any, fields: Sequence[str]) -> list[str]:
     """Return the non-empty texts of a value that the fields name. Raises TooManyTexts."""
     # A server that embeds nothing has no need of langgraph.
     from langgraph.store.base import get_text_at_path
@@ -258,7 +258,7 @@ class ReindexItems(Task):
 
     async def _embedded(self, tx: Transaction, rows: list[Record]) -> dict[str, list[Any]]:
         """Embed items, however long that takes, and keep the transaction from being ended as idle meanwhile."""
-        embedding = asyncio.ensure_future(self._vectors_of(rows))
+        embedding = asyncio.ensure_future(self._embed_rows(rows))
         try:
             while not (await asyncio.wait([embedding], timeout=KEEP_ALIVE_S))[0]:
                 await tx.fetchval(sql.keep_transaction)
@@ -266,8 +266,8 @@ class ReindexItems(Task):
         finally:
             embedding.cancel()
 
-    async def _vectors_of(self, rows: list[Record]) -> dict[str, list[Any]]:
-        vectors = await self._index.vectors_of([(row["id"], load(row["value"]), row["index_fields"]) for row in rows])
+    async def _embed_rows(self, rows: list[Record]) -> dict[str, list[Any]]:
+        vectors = await self._index.embed_fields([(row["id"], load(row["value"]), row["index_fields"]) for row in rows])
         return {
             "ids": [row["id"] for row in rows],
             "revisions": [row["revision"] for row in rows],

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import ClassVar
 from uuid import UUID
 
-from portside.agent.encryption.codec import encryptor_of
+from portside.agent.encryption.codec import find_encryptor
 from portside.agent.encryption.context import context_of_run, in_context
 from portside.agent.encryption.locations import EVENTS, events_binding
 from portside.agent.sql import sql
@@ -43,7 +43,7 @@ class LogWriter:
 
     def __init__(self, db: Database, process_id: UUID, on_written: Callable[[list[Chunk]], None]) -> None:
         self._db = db
-        self._encryptor = encryptor_of(db)
+        self._encryptor = find_encryptor(db)
         self._process_id = process_id
         self._on_written = on_written
         self.on_lost: Callable[[UUID, UUID | None], None] = lambda _thread, _run: None

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from portside.agent.encryption.codec import UNDECRYPTABLE, encryptor_of, value_at
+from portside.agent.encryption.codec import UNDECRYPTABLE, find_encryptor, value_at
 from portside.agent.sql import sql
 from portside.agent.sql.declarations import ModelField
 from portside.executor.encryption import CannotDecrypt
@@ -68,7 +68,7 @@ async def with_long_values(db: Session, rows: Sequence[Row], extract: Any = None
 
 async def _completed(db: Session, row: Row, extract: Any) -> Row:
     base, lists = await _with_lists(db, row)
-    if encryptor_of(db) is not None:
+    if find_encryptor(db) is not None:
         return _joined_here(base, lists, extract)
 
     found = await _join(db, base, lists, extract=extract)
@@ -105,7 +105,7 @@ async def threads_matching(db: Session, filters: Mapping[str, Any]) -> list[UUID
     if not keys:
         return None
 
-    if (encryptor := encryptor_of(db)) is not None:
+    if (encryptor := find_encryptor(db)) is not None:
         await encryptor.refuse_encrypted(values, ModelField("thread", "values"), ["body", "values"])
 
     rows = await db.fetch(sql.find_threads_with_long_values, **filters, keys=keys, limit=MAX_SCANNED + 1)

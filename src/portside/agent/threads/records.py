@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from portside.agent.config import ThreadTtl
-from portside.agent.encryption.codec import encryptor_of
+from portside.agent.encryption.codec import find_encryptor
 from portside.agent.encryption.reencryption import rebind_checkpoints
 from portside.agent.rows import SearchPage
 from portside.agent.sql import sql
@@ -202,7 +202,7 @@ async def copy_thread(
     target = target or uuid7()
     async with db.transaction(isolation="repeatable_read") as tx:
         copied: dict[str, Any] = {"metadata": metadata, "config": None, "values": None}
-        if (encryptor := encryptor_of(tx)) is not None:
+        if (encryptor := find_encryptor(tx)) is not None:
             # Ciphertext is bound to its thread: decrypt here, and encrypt for the copy.
             original = await tx.fetchrow(sql.get_thread, thread_id=thread_id)
             if original is None:

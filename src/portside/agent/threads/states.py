@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from portside.agent.checkpoints.backend import PostgresBackend
-from portside.agent.encryption.codec import encryptor_of, has_whole_rows
+from portside.agent.encryption.codec import find_encryptor, has_whole_rows
 from portside.agent.graphs import GraphService
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
@@ -94,7 +94,7 @@ class States:
         try:
             async with self._change(thread_id, insert) as tx:
                 changed = await self._graphs.create_state(
-                    creation, PostgresBackend(tx, encryptor=encryptor_of(self._db))
+                    creation, PostgresBackend(tx, encryptor=find_encryptor(self._db))
                 )
                 await _write_to_thread(tx, thread_id, changed)
                 return await records.get_thread(tx, thread_id)
@@ -170,7 +170,7 @@ class States:
             yield tx
 
     def _scope(self, tx: Session) -> PostgresBackend:
-        return PostgresBackend(tx, encryptor=encryptor_of(self._db))
+        return PostgresBackend(tx, encryptor=find_encryptor(self._db))
 
     async def patch(self, thread_id: UUID, patch: StatePatch) -> dict[str, Any]:
         """Merge metadata into that of a checkpoint.
