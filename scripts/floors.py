@@ -15,7 +15,7 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
-from portside.dataplane.builds.wheel import pack_wheel, requirements_of
+from portside.dataplane.builds.wheel import list_requirements, pack_wheel
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".floors"
@@ -128,7 +128,7 @@ def make_environment(name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     wanted = folder / "wanted.txt"
     pins = folder / "pins.txt"
-    lines = [line for line in requirements_of(distribution("portside")) if "extra ==" not in line]
+    lines = [line for line in list_requirements(distribution("portside")) if "extra ==" not in line]
 
     wanted.write_text("".join(f"{line}\n" for line in lines))
     venv = folder / "venv"

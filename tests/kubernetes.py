@@ -13,7 +13,7 @@ from referencing import Registry, Resource
 from portside.control.resources import with_defaults
 from portside.dataplane.compute.interface import Release
 from portside.dataplane.compute.kubernetes.environment import Passwords
-from portside.dataplane.compute.kubernetes.manifests import ClusterSettings, Objects, objects_of
+from portside.dataplane.compute.kubernetes.manifests import ClusterSettings, Objects, build_objects
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.settings import ListenerSettings
 from portside.listener_api import DesiredDeployment, DesiredRevision, Secret
@@ -66,7 +66,7 @@ def deployment(*revisions: DesiredRevision, **changes: Any) -> DesiredDeployment
 def objects(of: DesiredRevision | None = None, kubernetes: KubernetesSettings | None = None, **changes: Any) -> Objects:
     one = of or revision()
     release = Release(deployment(one, **changes), one, None)
-    return objects_of(release, ClusterSettings(LISTENER, kubernetes or settings()), PASSWORDS)
+    return build_objects(release, ClusterSettings(LISTENER, kubernetes or settings()), PASSWORDS)
 
 
 def validate(manifest: dict[str, Any], version: str) -> None:

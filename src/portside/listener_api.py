@@ -152,6 +152,11 @@ class DesiredRevision(msgspec.Struct, frozen=True, kw_only=True):
     built_from: UUID | None = None
     created_at: Moment
 
+    @property
+    def secret_values(self) -> dict[str, str]:
+        """The values of the secrets by their names."""
+        return {secret.name: secret.value for secret in self.secrets}
+
 
 class DesiredDeployment(msgspec.Struct, frozen=True, kw_only=True):
     """A deployment with its active revision and every revision that has not reached a final status.

@@ -13,7 +13,7 @@ from portside.dataplane.builds.node import (
     NodeVersions,
     node_settings,
     provide_node,
-    runtime_of,
+    runtime_folder,
     update_runtime,
 )
 from portside.dataplane.failures import BuildFailed
@@ -47,7 +47,7 @@ async def test_second_build_needs_no_registry(tmp_path: Path, monkeypatch: pytes
     second, log = await prepare(tmp_path, "second")
     assert log == ""
     main = Path("main.mjs")
-    assert (runtime_of(second) / main).samefile(runtime_of(first) / main)
+    assert (runtime_folder(second) / main).samefile(runtime_folder(first) / main)
 
     settings = node_settings(second)
     command = [settings["EXECUTOR_NODE"], "--version"]
@@ -57,7 +57,7 @@ async def test_second_build_needs_no_registry(tmp_path: Path, monkeypatch: pytes
 
     # A server that is not built takes the same.
     _node, runtime = await provide_node(tmp_path, NodeVersions(), MaskedOutput(lambda _line: None))
-    assert (runtime / main).samefile(runtime_of(first) / main)
+    assert (runtime / main).samefile(runtime_folder(first) / main)
 
 
 async def test_missing_registry_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -71,7 +71,7 @@ async def test_missing_registry_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 
 async def test_build_of_earlier_version_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     first, _log = await prepare(tmp_path, "first")
-    program = runtime_of(first) / "main.mjs"
+    program = runtime_folder(first) / "main.mjs"
     program.unlink()
     program.write_text("// an earlier version")
     await update_runtime(first, tmp_path)

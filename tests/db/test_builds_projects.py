@@ -17,9 +17,9 @@ from uv import find_uv_bin
 
 from portside.dataplane.builds.build import BuildRecord, BuildRequest, Layout, build_revision, discard_unfinished
 from portside.dataplane.builds.config import read_config
-from portside.dataplane.builds.environment import Environment, python_of
+from portside.dataplane.builds.environment import Environment, python_path
 from portside.dataplane.builds.javascript import JavaScript, Scripts
-from portside.dataplane.builds.node import NodeTools, node_of
+from portside.dataplane.builds.node import NodeTools, node_path
 from portside.dataplane.builds.sources import ArchiveSource
 from portside.dataplane.builds.wheel import WheelContent, pack_wheel
 from portside.dataplane.failures import BuildFailed
@@ -75,7 +75,7 @@ class ProjectBuilds:
         assert not self.folder.exists()
 
     def python(self, code: str) -> str:
-        command = [str(python_of(self.folder)), "-P", "-c", code]
+        command = [str(python_path(self.folder)), "-P", "-c", code]
         return subprocess.check_output(command, text=True, cwd="/").strip()
 
     async def close(self) -> None:
@@ -216,7 +216,9 @@ async def install(project: Path, **config: object) -> tuple[str, str]:
     await Environment(folder, MaskedOutput(lines.append), content=empty).create(read, wheel)
 
     code = "import bot, lib; from importlib.metadata import version; print(version('sniffio'))"
-    shown = await asyncio.to_thread(subprocess.check_output, [python_of(folder), "-P", "-c", code], text=True, cwd="/")
+    shown = await asyncio.to_thread(
+        subprocess.check_output, [python_path(folder), "-P", "-c", code], text=True, cwd="/"
+    )
     return shown.strip(), "\n".join(lines)
 
 
@@ -410,7 +412,7 @@ async def test_node_comes_from_wheel_without_one_on_path(builds: ProjectBuilds, 
     assert node.startswith("v22.")
     assert npm.startswith("10.")
 
-    shown = await asyncio.to_thread(subprocess.check_output, [node_of(builds.folder), "--version"], text=True)
+    shown = await asyncio.to_thread(subprocess.check_output, [node_path(builds.folder), "--version"], text=True)
     assert shown.strip() == node
 
 
@@ -452,7 +454,7 @@ async def test_package_manager_comes_from_registry(builds: ProjectBuilds, manage
     log = await make_javascript(builds)
     assert f"@{version}" in log
     assert (builds.project / "version").read_text().strip() == version
-    command = [node_of(builds.folder), "-p", "require('local')"]
+    command = [node_path(builds.folder), "-p", "require('local')"]
     assert (await asyncio.to_thread(subprocess.check_output, command, cwd=builds.project)).strip() == b"7"
 
 

@@ -21,7 +21,7 @@ from portside.dataplane.builds.build import (
     find_build,
     update_wheel,
 )
-from portside.dataplane.builds.environment import python_of
+from portside.dataplane.builds.environment import python_path
 from portside.dataplane.builds.sources import GitSource
 from portside.dataplane.builds.wheel import EXECUTOR, installed_wheel_version, pack_wheel, wheel_version
 from portside.dataplane.failures import BuildFailed
@@ -269,7 +269,7 @@ async def test_a_build_has_what_its_layout_needs(repository: Repository, tmp_pat
         asked = order(tmp_path, repository, layout=layout)
         built = await build_revision(asked, log)
         assert built.layout == layout
-        command = [str(python_of(asked.folder)), "-P", "-c", code]
+        command = [str(python_path(asked.folder)), "-P", "-c", code]
         assert (await asyncio.to_thread(subprocess.check_output, command, text=True, cwd="/")).strip() == found
 
     await log.close()
@@ -294,7 +294,7 @@ async def test_a_split_build_gets_the_executor_of_a_newer_platform(repository: R
     await update_wheel(asked.folder, asked.wheels)
     assert installed_wheel_version(venv) == wheel_version(EXECUTOR)
     assert len(list(venv.glob("lib/*/site-packages/portside-*.dist-info"))) == 1
-    command = [str(python_of(asked.folder)), "-P", "-c", "import portside.executor.process"]
+    command = [str(python_path(asked.folder)), "-P", "-c", "import portside.executor.process"]
 
     await asyncio.to_thread(subprocess.check_call, command, cwd="/")
     before = next(venv.glob("lib/*/site-packages/portside-*.dist-info")).stat().st_mtime_ns
@@ -313,7 +313,7 @@ async def test_project_is_built_and_importable(repository: Repository, tmp_path:
     assert (built.commit, built.config) == (commit, "graph.json")
     assert find_build(asked.folder) == built
     assert not (asked.folder / "source" / ".git").exists()
-    command = [str(python_of(asked.folder)), "-P", "-c", "import tiny_agent, portside; print(portside.__file__)"]
+    command = [str(python_path(asked.folder)), "-P", "-c", "import tiny_agent, portside; print(portside.__file__)"]
     done = await asyncio.to_thread(subprocess.check_output, command, text=True, cwd="/")
     assert str(asked.folder) in done
 

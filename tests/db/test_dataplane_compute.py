@@ -611,7 +611,7 @@ async def test_metrics_report_restarts_and_their_reason(harness: Harness):
 
 
 async def test_reused_process_id_is_never_signalled(tmp_path: Path):
-    mark = ProcessIdentity.of(os.getpid())
+    mark = ProcessIdentity.find(os.getpid())
     assert mark is not None
     stranger = ProcessIdentity(mark.pid, "at another time")
     stranger.signal(signal.SIGKILL)
@@ -627,7 +627,7 @@ async def test_end_of_a_process_of_another_parent_is_noticed(how: str, monkeypat
     # The shell ends, so its child is nobody's.
     shell = await asyncio.create_subprocess_exec("sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!", stdout=PIPE)
     printed, _ = await shell.communicate()
-    process = ProcessIdentity.of(int(printed))
+    process = ProcessIdentity.find(int(printed))
     assert process is not None
     waiting = asyncio.create_task(process.wait())
 

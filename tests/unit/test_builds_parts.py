@@ -29,7 +29,7 @@ from portside.dataplane.builds.javascript import (
     package_manager,
 )
 from portside.dataplane.builds.node import NodeTools, NodeVersions, PackageManager, decisive_lines
-from portside.dataplane.builds.sources import address_of, is_local
+from portside.dataplane.builds.sources import is_local, split_credential
 from portside.dataplane.builds.wheel import is_behind
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
@@ -71,7 +71,7 @@ def test_output_stops_at_line_limit():
     ],
 )
 def test_address_of_separates_credentials(url: str, address: str, secret: tuple[str, str] | None):
-    found, given = address_of(url, Secret("own", "credential"))
+    found, given = split_credential(url, Secret("own", "credential"))
     assert found == address
     assert (None if given is None else (given.name, given.value)) == secret
 
@@ -497,7 +497,7 @@ async def test_earlier_executor_is_restored_after_an_update_that_failed_half_way
 async def test_earlier_javascript_executor_is_restored(tmp_path: Path):
     build = tmp_path / "build"
     kept = tmp_path / node.RUNTIMES
-    runtime = node.runtime_of(build)
+    runtime = node.runtime_folder(build)
     runtime.mkdir(parents=True)
     (runtime / "main.mjs").write_text("earlier")
 

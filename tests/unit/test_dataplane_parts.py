@@ -21,12 +21,12 @@ from portside.dataplane.compute.machine import (
     split_environment,
 )
 from portside.dataplane.compute.server_output import output_since, parse_line, server_failure
-from portside.dataplane.compute.sockets import PortForwards, url_of
+from portside.dataplane.compute.sockets import PortForwards, to_url
 from portside.dataplane.failures import ControlPlaneRefused, DeployFailed, without_output
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import mask_credentials, shorten_paths
 from portside.dataplane.processes import ProcessIdentity
-from portside.dataplane.rollout import reason_of
+from portside.dataplane.rollout import describe_failure
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord
 from portside.kernel.settings import describe, load_settings
@@ -71,9 +71,9 @@ def test_describe_exit_names_code_and_signal():
 
 
 def test_url_of_formats_addresses():
-    assert url_of("127.0.0.1", 8000) == "http://127.0.0.1:8000"
-    assert url_of("::1", 8000) == "http://[::1]:8000"
-    assert "0.0.0.0" not in url_of("0.0.0.0", 8000)
+    assert to_url("127.0.0.1", 8000) == "http://127.0.0.1:8000"
+    assert to_url("::1", 8000) == "http://[::1]:8000"
+    assert "0.0.0.0" not in to_url("0.0.0.0", 8000)
 
 
 def test_deployment_url_keeps_server_and_options():
@@ -184,11 +184,11 @@ def test_secret_repr_hides_value():
 
 
 def test_process_identity_includes_start_time():
-    process = ProcessIdentity.of(os.getpid())
+    process = ProcessIdentity.find(os.getpid())
     assert process is not None
     assert process.is_alive
     assert not ProcessIdentity(process.pid, "another start").is_alive
-    assert ProcessIdentity.of(2**22 + 1) is None
+    assert ProcessIdentity.find(2**22 + 1) is None
 
 
 def test_state_survives_and_damaged_file_starts_empty(tmp_path: Path):
@@ -394,10 +394,10 @@ MODEL_KEY = "a-key-of-a-model"
 def test_failure_reason_masks_secrets():
     revision = desired_revision(id=uuid4(), secrets=[Secret("KEY", MODEL_KEY)])
     failure = DeployFailed(f"the server exited with code 1; its output:\nRuntimeError: no such key {MODEL_KEY}")
-    assert reason_of(revision, failure).endswith("RuntimeError: no such key ***")
+    assert describe_failure(revision, failure).endswith("RuntimeError: no such key ***")
 
     # Values are masked before the reason is cut, so that no half of one remains.
-    assert MODEL_KEY[:8] not in reason_of(revision, DeployFailed("x" * 3990 + MODEL_KEY))
+    assert MODEL_KEY[:8] not in describe_failure(revision, DeployFailed("x" * 3990 + MODEL_KEY))
 
 
 async def test_server_log_masks_secrets():

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from portside.dataplane.compute.kubernetes.objects import COMPONENT
-from portside.dataplane.compute.kubernetes.target import metrics_of
+from portside.dataplane.compute.kubernetes.target import build_metrics
 from portside.dataplane.compute.kubernetes.watching import crashed_containers, judge, pod_problems
 
 
@@ -126,7 +126,7 @@ def test_metrics_of_counts_replicas_and_first_problem() -> None:
 
     ready = {"type": "Ready", "status": "True"}
     up = pod(container({"running": {}}, ready=True, restartCount=2), conditions=[ready])
-    found = metrics_of(
+    found = build_metrics(
         [
             of("api", up),
             of("api", up, deletionTimestamp="now"),
@@ -138,7 +138,7 @@ def test_metrics_of_counts_replicas_and_first_problem() -> None:
 
     assert (found.replicas, found.queue_replicas, found.restarts) == (1, 1, 4)
     assert found.problem == "container api-server of pod hello-1: ImagePullBackOff: because"
-    assert metrics_of([]).problem is None
+    assert build_metrics([]).problem is None
 
 
 def test_same_problem_is_shown_once() -> None:

@@ -456,11 +456,11 @@ def _env_file(config: Path, folder: Path, name: str) -> Path:
 
 def _workspace(folder: Path) -> list[Path]:
     """Return the root of a JavaScript project's workspaces, which has its lock file and the packages beside it."""
-    from portside.dataplane.builds.javascript import workspace_of
+    from portside.dataplane.builds.javascript import find_workspace
     from portside.dataplane.failures import BuildFailed
 
     try:
-        found = workspace_of(folder)
+        found = find_workspace(folder)
     except BuildFailed as exc:
         raise UserMistake(f"{folder}: {exc}") from exc
 

@@ -30,7 +30,7 @@ from portside.dataplane.builds.environment import is_cache_too_large, limit_cach
 from portside.dataplane.compute.interface import Compute
 from portside.dataplane.compute.replica import kill_replicas
 from portside.dataplane.failures import ControlPlaneRefused, ControlPlaneUnreachable, CreateFailed, RevisionFailed
-from portside.dataplane.rollout import ListenerContext, Rollout, reason_of
+from portside.dataplane.rollout import ListenerContext, Rollout, describe_failure
 from portside.dataplane.settings import ListenerSettings
 from portside.kernel import interruption
 from portside.kernel.errors import UserMistake
@@ -152,8 +152,11 @@ class FirstStarts:
 
     async def wait(self) -> None:
         """Wait until they serve, cannot, or take too long."""
-        while time.monotonic() < self._deadline and any(each.is_starting for each in self._reconcilers or ()):  # noqa: ASYNC110 - many tasks change it
+        while self._has_starting() and time.monotonic() < self._deadline:  # noqa: ASYNC110 - many tasks change it
             await asyncio.sleep(_STARTS_POLL_S)
+
+    def _has_starting(self) -> bool:
+        return any(reconciler.is_starting for reconciler in self._reconcilers or ())
 
 
 class ReconcilerSet:
@@ -240,12 +243,13 @@ class ReconcilerSet:
 
     def _apply(self, desired: Desired) -> None:
         for deployment in desired.deployments:
-            known = self._reconcilers.get(deployment.id)
-            if known is not None and not known.is_finished:
-                known.update(deployment)
+            reconciler = self._reconcilers.get(deployment.id)
+            if reconciler is not None and not reconciler.is_finished:
+                reconciler.update(deployment)
                 continue
 
-            reconciler = self._reconcilers[deployment.id] = Reconciler(self._context, deployment)
+            reconciler = Reconciler(self._context, deployment)
+            self._reconcilers[deployment.id] = reconciler
             supervision = Supervision(f"deployment {deployment.id}")
             self._tasks[deployment.id] = asyncio.create_task(supervision.run(reconciler.run))
 
@@ -387,8 +391,8 @@ class Reconciler:
             await self._roll_out(revision)
 
     def _next_revision(self) -> DesiredRevision | None:
-        waiting = [r for r in self._desired.revisions if r.status in IN_PROGRESS and r.id not in self._rolled_out]
-        return min(waiting, key=lambda revision: revision.number, default=None)
+        revisions = [r for r in self._desired.revisions if r.status in IN_PROGRESS and r.id not in self._rolled_out]
+        return min(revisions, key=lambda revision: revision.number, default=None)
 
     async def _provision(self) -> bool:
         """Create what every revision needs. False when that failed for good, which ends the waiting revisions."""
@@ -433,7 +437,7 @@ class Reconciler:
                 log.error(  # noqa: TRY400 - the reason is enough
                     "an active revision cannot be restored yet",
                     revision=str(active.id),
-                    reason=reason_of(active, exc),
+                    reason=describe_failure(active, exc),
                     again_in_s=delay_s,
                 )
 
@@ -449,8 +453,9 @@ class Reconciler:
             return
 
         with contextlib.suppress(ControlPlaneRefused):
+            reason = describe_failure(active, error)
             await self._rollout.report_down(
-                f"Nothing of this deployment runs. The next attempt is {next_attempt}. {reason_of(active, error)}"
+                f"Nothing of this deployment runs. The next attempt is {next_attempt}. {reason}"
             )
 
     async def _roll_out(self, revision: DesiredRevision) -> None:

@@ -42,14 +42,14 @@ class MaskedOutput:
 
     def write(self, line: str) -> str:
         """Pass a line on, unless the limit of lines is reached; return the masked line."""
-        shown = shorten_line(self.mask(line), _MAX_LINE)
+        masked_line = shorten_line(self.mask(line), _MAX_LINE)
         if self._left > 0:
-            self._on_line(shown)
+            self._on_line(masked_line)
         elif self._left == 0:
             self._on_line(f"The build has written {self._max_lines} lines; the rest is left out")
 
         self._left -= 1
-        return shown
+        return masked_line
 
     def silent(self) -> "MaskedOutput":
         """Return an output that masks the same values and passes nothing on."""

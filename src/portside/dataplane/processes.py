@@ -26,7 +26,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
     started: str
 
     @classmethod
-    def of(cls, pid: int) -> "ProcessIdentity | None":
+    def find(cls, pid: int) -> "ProcessIdentity | None":
         """Return the identity of a running process, or None when no process has this id."""
         started = _started(pid)
         return None if started is None else cls(pid, started)
@@ -83,20 +83,20 @@ def kill_group(group: int) -> None:
 
 def find_processes(variable: str, folder: Path) -> list[int]:
     """Return the ids of the processes whose environment variable names a folder or one below it."""
-    named = ((pid, _variable_of(pid, variable)) for pid in _running())
-    return [pid for pid, path in named if path is not None and path.is_relative_to(folder)]
+    paths = ((pid, _read_variable(pid, variable)) for pid in _running())
+    return [pid for pid, path in paths if path is not None and path.is_relative_to(folder)]
 
 
 def kill_processes(variable: str, folder: Path) -> None:
     """Kill every process whose environment variable names a folder or one below it."""
     # Repeat until none is found, because one of them may have started another meanwhile.
     for _round in range(_KILL_ROUNDS):
-        found = find_processes(variable, folder)
-        for pid in found:
+        pids = find_processes(variable, folder)
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
-        if not found:
+        if not pids:
             return
 
 
@@ -105,18 +105,18 @@ def find_leaders(variable: str, folder: Path, argument: str) -> list[tuple[Path,
 
     Both conditions exclude the children of such a process, which inherit the variable.
     """
-    found = []
+    leaders = []
     for pid in _running():
         with contextlib.suppress(OSError):
             if os.getsid(pid) != pid or argument.encode() not in _read(pid, "cmdline"):
                 continue
 
-            path = _variable_of(pid, variable)
-            identity = ProcessIdentity.of(pid)
+            path = _read_variable(pid, variable)
+            identity = ProcessIdentity.find(pid)
             if identity is not None and path is not None and path.is_relative_to(folder):
-                found.append((path, identity))
+                leaders.append((path, identity))
 
-    return found
+    return leaders
 
 
 def _running() -> Iterator[int]:
@@ -125,11 +125,12 @@ def _running() -> Iterator[int]:
             yield int(entry.name)
 
 
-def _variable_of(pid: int, variable: str) -> Path | None:
+def _read_variable(pid: int, variable: str) -> Path | None:
     name = f"{variable}=".encode()
     with contextlib.suppress(OSError):
-        found = next((entry for entry in _read(pid, "environ") if entry.startswith(name)), None)
-        return None if found is None else Path(os.fsdecode(found.removeprefix(name)))
+        for entry in _read(pid, "environ"):
+            if entry.startswith(name):
+                return Path(os.fsdecode(entry.removeprefix(name)))
 
     return None
 
@@ -142,8 +143,10 @@ def _started(pid: int) -> str | None:
     if Path("/proc/self/stat").exists():
         return _started_on_linux(pid)
 
-    shown = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    text = shown.stdout.strip()
+    process = subprocess.run(
+        ["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    text = process.stdout.strip()
 
     # A zombie (state Z) has ended already.
     return None if not text or text.startswith("Z") else text.split(None, 1)[1]

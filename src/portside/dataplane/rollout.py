@@ -31,7 +31,7 @@ from portside.dataplane.builds.build import (
 )
 from portside.dataplane.builds.environment import cache_folder, node_cache_folder
 from portside.dataplane.builds.javascript import Scripts
-from portside.dataplane.builds.node import RUNTIMES, runtime_of
+from portside.dataplane.builds.node import RUNTIMES, runtime_folder
 from portside.dataplane.builds.sources import ArchiveSource, GitSource, Source
 from portside.dataplane.builds.wheel import is_behind, server_versions
 from portside.dataplane.compute.interface import STARTING, Build, Compute, OpenLog, Release
@@ -70,10 +70,10 @@ _CANNOT_PIN = (
 )
 
 
-def reason_of(revision: DesiredRevision, failure: BaseException) -> str:
+def describe_failure(revision: DesiredRevision, failure: BaseException) -> str:
     """Return why a revision failed, without its secrets: everybody who may read the deployment reads this."""
-    masked = mask_values(str(failure), [secret.value for secret in revision.secrets])
-    return storable(shorten(masked, _MAX_REASON))
+    text = mask_values(str(failure), [secret.value for secret in revision.secrets])
+    return storable(shorten(text, _MAX_REASON))
 
 
 async def _nothing_starts() -> None:
@@ -135,14 +135,14 @@ class Builder:
         if record.layout != "split":
             return Build(folder, config, record.commit)
 
-        codes = await asyncio.to_thread(server_versions, has_javascript=runtime_of(folder).is_dir())
+        codes = await asyncio.to_thread(server_versions, has_javascript=runtime_folder(folder).is_dir())
         return Build(folder, config, record.commit, *codes, ExecutorFiles(folder, self.settings.folder))
 
     @staticmethod
     def _is_reusable(revision: DesiredRevision, folder: Path) -> bool:
         record = find_build(folder)
         if record is not None and record.layout == "split":
-            return not wants_one_process(_secrets_of(revision))
+            return not wants_one_process(revision.secret_values)
 
         return not is_behind(folder / "venv")
 
@@ -181,7 +181,7 @@ class Builder:
             self.settings.folder / "wheels",
             self.settings.build_timeout_s,
             Scripts(revision.install_command, revision.build_command),
-            _secrets_of(revision),
+            revision.secret_values,
             cache_folder(self.settings.folder),
             node_cache_folder(self.settings.folder),
             self.settings.folder / RUNTIMES,
@@ -199,13 +199,9 @@ class Builder:
 
         ref = revision.repo_ref
         commit = revision.repo_commit_sha
-        kept = self.folder.find_source(commit)
+        history = self.folder.find_source(commit)
 
-        return GitSource(revision.repo_url, ref, commit, limit, revision.repo_credential, kept)
-
-
-def _secrets_of(revision: DesiredRevision) -> dict[str, str]:
-    return {secret.name: secret.value for secret in revision.secrets}
+        return GitSource(revision.repo_url, ref, commit, limit, revision.repo_credential, history)
 
 
 class Rollout:
@@ -285,8 +281,8 @@ class Rollout:
 
         if self.has_unused_builds:
             self.has_unused_builds = False
-            kept = self.target.revisions() | {revision.id for revision in deployment.revisions}
-            await asyncio.to_thread(self._folder.remove_revisions_except, kept)
+            revision_ids = self.target.revisions() | {revision.id for revision in deployment.revisions}
+            await asyncio.to_thread(self._folder.remove_revisions_except, revision_ids)
 
         self._is_moved = self._is_moved or self.target.url != before
         if self._is_moved:
@@ -323,7 +319,7 @@ class Rollout:
         log.info("a revision failed", revision=str(revision.id), status=failure.status)
         # Discard the build first: the report ends the revision, after which this task may be cancelled.
         await self._builder.discard(revision.id)
-        await self._report_revision(revision, failure.status, reason=reason_of(revision, failure))
+        await self._report_revision(revision, failure.status, reason=describe_failure(revision, failure))
 
     async def report_metrics(self) -> None:
         """Report what the deployment uses, and whether it answers.
@@ -365,9 +361,9 @@ class Rollout:
             return await self._find_or_rebuild(revision)
 
         if revision.status == "CREATING":
-            if revision.built_from is not None and (found := await self._builder.find(revision)) is not None:
-                await self._report_revision(revision, "AWAITING_DEPLOY", commit=found.commit or None)
-                return found
+            if revision.built_from is not None and (build := await self._builder.find(revision)) is not None:
+                await self._report_revision(revision, "AWAITING_DEPLOY", commit=build.commit or None)
+                return build
 
             await self._report_revision(revision, "AWAITING_BUILD")
 
@@ -394,8 +390,8 @@ class Rollout:
         return build
 
     async def _find_or_rebuild(self, revision: DesiredRevision) -> Build:
-        if (found := await self._builder.find(revision)) is not None:
-            return found
+        if (build := await self._builder.find(revision)) is not None:
+            return build
 
         try:
             return await self._rebuild(revision)
@@ -432,13 +428,13 @@ class Rollout:
         earlier: dict[UUID, Build] = {}
         for revision_id in self.target.earlier() - {revision.id} if deployment.pin_threads else ():
             try:
-                found = await self._builder.find_earlier(revision_id)
+                earlier_build = await self._builder.find_earlier(revision_id)
             except (BuildFailed, OSError) as exc:
                 log.error("pinned threads cannot continue with it", revision=str(revision_id), reason=str(exc))  # noqa: TRY400
                 continue
 
-            if found is not None:
-                earlier[revision_id] = found
+            if earlier_build is not None:
+                earlier[revision_id] = earlier_build
 
         return Release(deployment, revision, build, earlier)
 
@@ -491,13 +487,13 @@ class Rollout:
         return lambda revision_id: RevisionLog(partial(add_logs, self._deployment_id, revision_id, kind))
 
 
-def _is_due(metrics: MetricsReport, reported_at: float, reported: MetricsReport) -> bool:
+def _is_due(metrics: MetricsReport, reported_at: float, previous: MetricsReport) -> bool:
     """Whether metrics differ enough from the reported ones, or those are old."""
     if time.monotonic() - reported_at >= _REPEAT_METRICS_S:
         return True
 
-    cores = abs((metrics.cpu or 0.0) - (reported.cpu or 0.0))
-    memory = abs((metrics.memory_mb or 0.0) - (reported.memory_mb or 0.0))
-    same_load = msgspec.structs.replace(reported, cpu=metrics.cpu, memory_mb=metrics.memory_mb)
+    cores = abs((metrics.cpu or 0.0) - (previous.cpu or 0.0))
+    memory = abs((metrics.memory_mb or 0.0) - (previous.memory_mb or 0.0))
+    same_load = msgspec.structs.replace(previous, cpu=metrics.cpu, memory_mb=metrics.memory_mb)
 
     return metrics != same_load or cores > _SAME_CORES or memory > _SAME_MB

@@ -107,23 +107,23 @@ class DeploymentFolder:
 
         Files of other versions are removed, because their servers read them at their start.
         """
-        kept = make_private_dir(self.path / "logs") / f"{revision_id}.graphs-{describing_code}"
-        self.forget_graphs(revision_id, except_in=kept.name)
-        return kept
+        file = make_private_dir(self.path / "logs") / f"{revision_id}.graphs-{describing_code}"
+        self.forget_graphs(revision_id, except_in=file.name)
+        return file
 
     def forget_graphs(self, revision_id: UUID, *, except_in: str | None = None) -> None:
         """Remove the descriptions of a revision's graphs, except files whose names begin with `except_in`."""
-        for known in (self.path / "logs").glob(f"{revision_id}.graphs-*"):
-            if except_in is None or not known.name.startswith(except_in):
-                known.unlink(missing_ok=True)
+        for file in (self.path / "logs").glob(f"{revision_id}.graphs-*"):
+            if except_in is None or not file.name.startswith(except_in):
+                file.unlink(missing_ok=True)
 
     def revision(self, revision_id: UUID) -> Path:
         """Return the folder of a revision's build, which may not exist."""
         return self.path / "revisions" / str(revision_id)
 
-    def share_revision(self, built: UUID, revision_id: UUID) -> None:
+    def share_revision(self, built_id: UUID, revision_id: UUID) -> None:
         """Link a revision to the build of another one, if that still exists."""
-        original = self.revision(built).resolve()
+        original = self.revision(built_id).resolve()
         shared = self.revision(revision_id)
         if original.is_dir() and not shared.exists():
             shared.unlink(missing_ok=True)
@@ -144,11 +144,11 @@ class DeploymentFolder:
 
     def find_source(self, commit: str | None) -> Path | None:
         """Return the .git folder of a build of a commit, if one was kept."""
-        for kept in self._sources.iterdir() if commit and self._sources.is_dir() else ():
+        for folder in self._sources.iterdir() if commit and self._sources.is_dir() else ():
             with contextlib.suppress(OSError):
                 # A commit is checked out, and no branch.
-                if (kept / "HEAD").read_text().strip() == commit:
-                    return kept
+                if (folder / "HEAD").read_text().strip() == commit:
+                    return folder
 
         return None
 
@@ -186,7 +186,9 @@ class DeploymentFolder:
     def forget_earlier(self, unused: Collection[UUID]) -> None:
         """Remove revisions from those whose code threads may need."""
         if unused:
-            self.state.earlier = {found: at for found, at in self.state.earlier.items() if found not in unused}
+            self.state.earlier = {
+                revision_id: at for revision_id, at in self.state.earlier.items() if revision_id not in unused
+            }
             self.save()
 
     def add_replica(self, record: ReplicaRecord) -> None:
@@ -203,21 +205,23 @@ class DeploymentFolder:
         except OSError as exc:
             log.error("a deployment's state cannot be written", path=str(self._state_file), error=str(exc))  # noqa: TRY400
 
-    def remove_revisions_except(self, kept: set[UUID]) -> None:
+    def remove_revisions_except(self, used_ids: set[UUID]) -> None:
         """Remove the builds and logs of all other revisions, except builds that the kept ones reuse."""
-        names = {str(revision_id) for revision_id in kept}
-        names |= {self.revision(revision_id).resolve().name for revision_id in kept}
-        removed = set()
+        names = {str(revision_id) for revision_id in used_ids}
+        names |= {self.revision(revision_id).resolve().name for revision_id in used_ids}
+        removed_names = set()
         for parent in (self.path / "revisions", self.path / "logs", self._sources):
             for entry in parent.iterdir() if parent.exists() else ():
                 name = entry.name.split(".", 1)[0]
                 if name not in names:
                     _remove(entry)
-                    removed.add(name)
+                    removed_names.add(name)
 
-        if removed:
+        if removed_names:
             log.info(
-                "builds and logs of replaced revisions were removed", folder=str(self.path), revisions=len(removed)
+                "builds and logs of replaced revisions were removed",
+                folder=str(self.path),
+                revisions=len(removed_names),
             )
 
     def remove(self) -> None:

@@ -28,7 +28,7 @@ from portside.dataplane.builds.node import (
     check_runtime,
     copy_linked,
     is_runtime_current,
-    runtime_of,
+    runtime_folder,
     update_runtime,
 )
 from portside.dataplane.builds.sources import Source
@@ -111,8 +111,8 @@ def discard_unfinished(deployments: Path) -> None:
     """At the start of a listener, kill the builds of an earlier one and remove their unfinished folders."""
     kill_strays(deployments)
 
-    for found in [*deployments.glob("*/revisions/*/process"), *deployments.glob("*/revisions/*/source")]:
-        folder = found.parent
+    for path in [*deployments.glob("*/revisions/*/process"), *deployments.glob("*/revisions/*/source")]:
+        folder = path.parent
         if not folder.is_symlink() and find_build(folder) is None:
             discard_build(folder)
 
@@ -124,9 +124,9 @@ async def build_revision(request: BuildRequest, log: RevisionLog) -> BuildRecord
         await asyncio.to_thread(discard_build, request.folder)
         make_private_dir(request.folder)
         async with timeout(request.timeout_s):
-            built = await _while_disk_has_room(request, partial(_build, request, output))
+            record = await _while_disk_has_room(request, partial(_build, request, output))
 
-        write_private(request.folder / _MARKER, msgspec.json.encode(built).decode())
+        write_private(request.folder / _MARKER, msgspec.json.encode(record).decode())
     except BaseException as exc:
         await asyncio.to_thread(discard_build, request.folder)
         if (failure := _failure(exc, request, output)) is not None:
@@ -134,7 +134,7 @@ async def build_revision(request: BuildRequest, log: RevisionLog) -> BuildRecord
 
         raise
 
-    return built
+    return record
 
 
 async def _check_disk(request: BuildRequest) -> None:
@@ -168,11 +168,11 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
     output.write(f"Building commit {commit}" if commit else "Building")
 
     config = await asyncio.to_thread(read_config, checkout.files, request.config_path)
-    for skipped in (*config.skipped, *(f"pip_config_file: {name}" for name in config.pip.skipped)):
-        output.write(f"Ignored: {skipped} (only images or pages use it, or uv has no such option)")
+    for option in (*config.skipped, *(f"pip_config_file: {name}" for name in config.pip.skipped)):
+        output.write(f"Ignored: {option} (only images or pages use it, or uv has no such option)")
 
-    for key, meant in config.misspelt.items():
-        output.write(f"Ignored: {key} (an unknown key; did you mean {meant!r}?)")
+    for key, suggestion in config.misspelt.items():
+        output.write(f"Ignored: {key} (an unknown key; did you mean {suggestion!r}?)")
 
     if config.has_javascript or config.has_ui:
         check_runtime()
@@ -243,10 +243,10 @@ class ExecutorFiles:
         shutil.rmtree(self._earlier, ignore_errors=True)
         self._earlier.mkdir()
 
-        for installed in installed_wheel_folders(self._build / "venv"):
-            shutil.copytree(installed, self._earlier / installed.name)
+        for package_folder in installed_wheel_folders(self._build / "venv"):
+            shutil.copytree(package_folder, self._earlier / package_folder.name)
 
-        if (runtime := runtime_of(self._build)).is_dir():
+        if (runtime := runtime_folder(self._build)).is_dir():
             copy_linked(runtime, self._earlier / "runtime")
 
         kept_for.write_text(version, "utf-8")
@@ -266,7 +266,7 @@ class ExecutorFiles:
                 shutil.copytree(folder, target)
 
         if runtime.is_dir():
-            copy_linked(runtime, runtime_of(self._build))
+            copy_linked(runtime, runtime_folder(self._build))
 
 
 async def is_wheel_current(folder: Path) -> bool:
@@ -300,7 +300,8 @@ def choose_layout(config: BuildConfig, default: Layout, secrets: Mapping[str, st
 
 def wants_one_process(secrets: Mapping[str, str]) -> bool:
     """Whether a revision's variables ask for graphs in the server's own process."""
-    return (given := secrets.get("EXECUTORS", "").strip()) != "" and not given.strip("0")
+    executors = secrets.get("EXECUTORS", "").strip()
+    return executors != "" and not executors.strip("0")
 
 
 def _failure(exc: BaseException, request: BuildRequest, output: MaskedOutput) -> BuildFailed | None:

@@ -78,8 +78,8 @@ class CommandOutcome:
 
 def minimal_environment(environ: Mapping[str, str], **more: str) -> dict[str, str]:
     """Return the few variables that every program gets, and `more`."""
-    passed = {name: value for name, value in environ.items() if name in _PASSED_ON}
-    return {"PATH": os.defpath, "LANG": "C.UTF-8", **passed, **more}
+    inherited = {name: value for name, value in environ.items() if name in _PASSED_ON}
+    return {"PATH": os.defpath, "LANG": "C.UTF-8", **inherited, **more}
 
 
 async def run(command: BuildCommand, output: MaskedOutput) -> CommandOutcome:
@@ -216,6 +216,6 @@ def _process_file(build: Path) -> Path:
 
 
 def _record_process(process_file: Path, pid: int) -> None:
-    process = ProcessIdentity.of(pid)
+    process = ProcessIdentity.find(pid)
     if process is not None:
         process_file.write_bytes(msgspec.json.encode(process))

@@ -54,16 +54,16 @@ def read_pip_config(path: Path, name: str) -> PipConfig:
     except (configparser.Error, UnicodeDecodeError) as exc:
         raise BuildFailed(f"pip_config_file {name!r} is not a valid pip configuration file") from exc
 
-    found = PipConfig()
+    config = PipConfig()
     for section in parser.sections():
         for option, value in parser.items(section):
             variable = _UV_VARIABLES.get(option.replace("_", "-")) if section in _PIP_SECTIONS else None
             if variable is None:
-                found.skipped.append(f"{section}.{option}")
+                config.skipped.append(f"{section}.{option}")
             else:
-                found.variables[variable] = _uv_value(variable, value)
+                config.variables[variable] = _uv_value(variable, value)
 
-    return found
+    return config
 
 
 def _uv_value(variable: str, value: str) -> str:
@@ -105,13 +105,13 @@ def is_poetry_alone(folder: Path) -> bool:
 def required_python(folder: Path) -> str:
     """Return the version specifier of Python in a folder's `pyproject.toml`; empty without one."""
     content = _read_pyproject(folder)
-    given = _table(content, "project").get("requires-python")
-    if given is None:
+    specifier = _table(content, "project").get("requires-python")
+    if specifier is None:
         poetry = _table(_table(content, "tool"), "poetry")
-        given = _from_poetry(_table(poetry, "dependencies").get("python"))
+        specifier = _from_poetry(_table(poetry, "dependencies").get("python"))
 
     try:
-        return str(SpecifierSet(given)) if isinstance(given, str) else ""
+        return str(SpecifierSet(specifier)) if isinstance(specifier, str) else ""
     except InvalidSpecifier:
         return ""  # The installation of the package will report the invalid specifier.
 
@@ -145,21 +145,21 @@ def _allows(specifier: str, version: str) -> bool:
     """Whether a specifier allows a version, or any patch of it if it has none."""
     has_patch = version.count(".") > 1
     versions = [version] if has_patch else [f"{version}.{patch}" for patch in range(_PATCHES)]
-    return any(is_allowed(each, specifier) for each in versions)
+    return any(is_allowed(candidate, specifier) for candidate in versions)
 
 
-def _from_poetry(given: Any) -> Any:
+def _from_poetry(specifier: Any) -> Any:
     """Translate Poetry's `^3.11` and `~3.11` into a version specifier."""
-    match = _POETRY.fullmatch(given.strip()) if isinstance(given, str) else None
+    match = _POETRY.fullmatch(specifier.strip()) if isinstance(specifier, str) else None
     if match is None:
-        return given
+        return specifier
 
     major = int(match["major"])
     minor = match["minor"]
     is_tilde = match["sign"] == "~" and minor is not None
     below = f"{major}.{int(minor) + 1}" if is_tilde else str(major + 1)
 
-    return f">={given.strip()[1:]},<{below}"
+    return f">={specifier.strip()[1:]},<{below}"
 
 
 def _read_pyproject(folder: Path) -> dict[str, Any]:
@@ -355,32 +355,32 @@ def _read(path: Path, name: str) -> bytes:
 
 def _decode(content: bytes, name: str, kind: type[T]) -> T:
     try:
-        parsed = parse_config(content, name)
+        content_by_key = parse_config(content, name)
     except UserMistake as exc:
         raise BuildFailed(str(exc)) from exc
 
-    return _convert(parsed, name, kind)
+    return _convert(content_by_key, name, kind)
 
 
-def _convert(parsed: dict[str, Any], name: str, kind: type[T]) -> T:
+def _convert(content: dict[str, Any], name: str, kind: type[T]) -> T:
     try:
-        return msgspec.convert(parsed, kind)
+        return msgspec.convert(content, kind)
     except msgspec.ValidationError as exc:
         raise BuildFailed(f"{name}: {exc}") from exc
 
 
 def _javascript_graphs(file: _File, name: str) -> dict[str, str]:
     """Return the locations of the graphs in JavaScript. Raises BuildFailed for an entry that names no file."""
-    found: dict[str, str] = {}
+    locations: dict[str, str] = {}
     for graph_id, graph in file.graphs.items():
         if not isinstance(graph, (str, dict)):
             raise BuildFailed(f"{name}: graph {graph_id!r} must be 'path:name' or an object with 'path'")
 
         location = graph if isinstance(graph, str) else str(graph.get("path", ""))
         if is_javascript(location):
-            found[graph_id] = location
+            locations[graph_id] = location
 
-    return found
+    return locations
 
 
 def _dependencies(
@@ -432,27 +432,27 @@ def _is_local(base: Path, dependency: str) -> bool:
 
 def _requires_python(repository: Path, folders: list[Path], version: str | None) -> str:
     """Return the specifier that combines those of all folders. Raises BuildFailed when it excludes the version."""
-    found = {folder: specifier for folder in dict.fromkeys(folders) if (specifier := required_python(folder))}
-    for folder, specifier in found.items():
+    specifiers = {folder: specifier for folder in dict.fromkeys(folders) if (specifier := required_python(folder))}
+    for folder, specifier in specifiers.items():
         name = (folder / "pyproject.toml").relative_to(repository.resolve())
         _check_version(version, specifier, str(name))
 
-    return ",".join(dict.fromkeys(found.values()))
+    return ",".join(dict.fromkeys(specifiers.values()))
 
 
 def _find_locks(repository: Path, folders: list[Path]) -> list[FoundLock]:
     """Return the lock file of each folder, which lies in it or in the root of its workspace."""
     top = repository.resolve()
-    found: list[FoundLock] = []
+    locks: list[FoundLock] = []
     for folder in dict.fromkeys(folders):
-        above = [each for each in folder.parents if each.is_relative_to(top) and _is_workspace(each)]
+        above = [parent for parent in folder.parents if parent.is_relative_to(top) and _is_workspace(parent)]
         for root in [folder, *above]:
             lock = root / "uv.lock"
             if lock.is_file() and lock.resolve().is_relative_to(top):
-                found.append(FoundLock(folder, lock, str(lock.relative_to(top))))
+                locks.append(FoundLock(folder, lock, str(lock.relative_to(top))))
                 break
 
-    return found
+    return locks
 
 
 def _is_workspace(folder: Path) -> bool:

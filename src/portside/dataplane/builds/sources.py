@@ -42,7 +42,7 @@ class Checkout(Protocol):
     async def fetch(self) -> str:
         """Fetch the files; return the commit, or "" for a source without one. Raises BuildFailed."""
 
-    def keep_history(self, kept: Path | None) -> None:
+    def keep_history(self, history_folder: Path | None) -> None:
         """Move what the source can be checked out from again to a folder, if one is given, and remove the rest."""
 
 
@@ -64,18 +64,18 @@ class Source(Protocol):
 async def within_size(work: Coroutine[Any, Any, None], folder: Path, max_bytes: int, what: str) -> None:
     """Run work that fills a folder; cancel it when the folder exceeds the limit. Raises BuildFailed."""
     watching = asyncio.create_task(_watch_size(folder, max_bytes, what))
-    working = asyncio.create_task(work)
+    filling = asyncio.create_task(work)
     try:
-        await asyncio.wait({watching, working}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({watching, filling}, return_when=asyncio.FIRST_COMPLETED)
         if watching.done():
             watching.result()
 
-        await working
+        await filling
         await asyncio.to_thread(_check_size, folder, max_bytes, what)
     finally:
-        for task in (watching, working):
+        for task in (watching, filling):
             task.cancel()
-        await asyncio.gather(watching, working, return_exceptions=True)
+        await asyncio.gather(watching, filling, return_exceptions=True)
 
 
 async def _watch_size(folder: Path, max_bytes: int, what: str) -> None:
@@ -156,7 +156,7 @@ class ArchiveCheckout:
         self._archive.unlink()
         return ""
 
-    def keep_history(self, kept: Path | None) -> None:
+    def keep_history(self, history_folder: Path | None) -> None:
         """Do nothing: the control plane keeps the archive."""
 
 
@@ -209,7 +209,7 @@ class _Unpacking:
                 vars(tar).update(members=[], pax_headers={})  # tarfile would keep all entries in memory
 
     def _unpack(self, tar: tarfile.TarFile, entry: tarfile.TarInfo) -> None:
-        path = _path_of(entry)
+        path = _to_path(entry)
         target = self._folder / path
         try:
             if entry.isdir():
@@ -231,22 +231,20 @@ class _Unpacking:
                 file.write(chunk)
 
 
-def _path_of(entry: tarfile.TarInfo) -> PurePosixPath:
+def _to_path(entry: tarfile.TarInfo) -> PurePosixPath:
     """Return the path of an entry relative to the folder. Raises BuildFailed."""
     path = PurePosixPath(entry.name)
-    shown = repr(entry.name[:200])
+    name = repr(entry.name[:200])
     if path.is_absolute() or ".." in path.parts or "\0" in entry.name:
-        raise BuildFailed(f"the archive's {shown} leads out of its folder; pack it with relative paths")
+        raise BuildFailed(f"the archive's {name} leads out of its folder; pack it with relative paths")
 
     if len(os.fsencode(path)) > _MAX_PATH or any(len(os.fsencode(part)) > _MAX_NAME for part in path.parts):
-        raise BuildFailed(
-            f"the archive's {shown} is too long; a path has at most {_MAX_PATH} bytes, a name {_MAX_NAME}"
-        )
+        raise BuildFailed(f"the archive's {name} is too long; a path has at most {_MAX_PATH} bytes, a name {_MAX_NAME}")
 
     if entry.issym() or entry.islnk():
-        raise BuildFailed(f"the archive's {shown} is a link; replace it by a file, because links are not unpacked")
+        raise BuildFailed(f"the archive's {name} is a link; replace it by a file, because links are not unpacked")
     if not (entry.isreg() or entry.isdir()) or entry.issparse() or entry.size < 0:
-        raise BuildFailed(f"the archive's {shown} is neither a plain file nor a folder")
+        raise BuildFailed(f"the archive's {name} is neither a plain file nor a folder")
 
     return path
 
@@ -372,7 +370,7 @@ class Git:
         }
 
 
-def address_of(url: str, credential: Secret | None) -> tuple[str, Secret | None]:
+def split_credential(url: str, credential: Secret | None) -> tuple[str, Secret | None]:
     """Return an address without credentials, and its credential: the one in the address, else the given one.
 
     Only http has passwords: with other transports a user name stays in the address, and a password is dropped.
@@ -441,7 +439,7 @@ class GitSource:
     @property
     def hidden(self) -> list[str]:
         """The password; or the user name if that is all there is, because then it is a token."""
-        _address, secret = address_of(self.url, self.credential)
+        _address, secret = split_credential(self.url, self.credential)
         return [] if secret is None else [secret.value or secret.name]
 
     def checkout(self, folder: Path, output: MaskedOutput) -> "GitCheckout":
@@ -453,7 +451,7 @@ class GitCheckout:
     """Fetches a repository into a folder."""
 
     def __init__(self, source: GitSource, folder: Path, output: MaskedOutput) -> None:
-        address, secret = address_of(source.url, source.credential)
+        address, secret = split_credential(source.url, source.credential)
         self._source = source
         self._git = Git(address, secret, folder, output)
         self._submodules: list[Path] = []
@@ -470,23 +468,23 @@ class GitCheckout:
 
         return (await self._git.run(self.files, "rev-parse", "--verify", "HEAD", output=_SILENT))[-1]
 
-    def keep_history(self, kept: Path | None) -> None:
+    def keep_history(self, history_folder: Path | None) -> None:
         """Move the .git folder, which the running agent does not need, to another place, or remove it."""
         self._git.remove_configuration()
         history = self.files / ".git"
-        if kept is not None and history.is_dir():
+        if history_folder is not None and history.is_dir():
             # Names the repository's address, and is of no further use.
             (history / "FETCH_HEAD").unlink(missing_ok=True)
-            shutil.rmtree(kept, ignore_errors=True)
-            make_private_dir(kept.parent)
-            history.rename(kept)
+            shutil.rmtree(history_folder, ignore_errors=True)
+            make_private_dir(history_folder.parent)
+            history.rename(history_folder)
 
         shutil.rmtree(history, ignore_errors=True)
 
         for folder in self._submodules:
             (folder / ".git").unlink(missing_ok=True)
 
-    async def _check_out_kept(self, kept: Path) -> bool:
+    async def _check_out_kept(self, earlier_history: Path) -> bool:
         """Check the commit out from a .git folder that an earlier build kept; return whether that was possible.
 
         The project's own code ran beside that folder, so git gets no credential here.
@@ -495,7 +493,7 @@ class GitCheckout:
         self._git = replace(self._git, secret=None)
         try:
             self.files.mkdir(parents=True)
-            await asyncio.to_thread(shutil.copytree, kept, self.files / ".git", symlinks=True)
+            await asyncio.to_thread(shutil.copytree, earlier_history, self.files / ".git", symlinks=True)
             await self._git.run(self.files, "checkout", "--quiet", "--force", "--detach", self._source.commit or "")
             fetching = self._fetch_submodules(self.files, git.address, 1)
 
@@ -544,17 +542,17 @@ class GitCheckout:
     async def _describe_missing(self, ref: str) -> str:
         kind, names = ("tag", "tags") if ref.startswith("refs/tags/") else ("branch", "branches")
         folder = "refs/tags/" if kind == "tag" else "refs/heads/"
-        listed: list[str] = []
-        output = MaskedOutput(listed.append, max_lines=_MAX_REFS)
+        lines: list[str] = []
+        output = MaskedOutput(lines.append, max_lines=_MAX_REFS)
 
         await self._git.run(self.files, "ls-remote", "--refs", "--", "origin", f"{folder}*", output=output)
-        existing = [line.partition("\t")[2].removeprefix(folder) for line in listed if "\t" in line]
-        if not existing:
+        refs = [line.partition("\t")[2].removeprefix(folder) for line in lines if "\t" in line]
+        if not refs:
             return f"the repository has no {names}" if ref != "HEAD" else "the repository has no commits"
 
-        more = f" and {len(existing) - _SHOWN_REFS} more" if len(existing) > _SHOWN_REFS else ""
-        missing = "no default branch" if ref == "HEAD" else f"no {kind} {ref.removeprefix(folder)!r}"
-        return f"the repository has {missing}; its {names} are {', '.join(existing[:_SHOWN_REFS])}{more}"
+        more = f" and {len(refs) - _SHOWN_REFS} more" if len(refs) > _SHOWN_REFS else ""
+        lack = "no default branch" if ref == "HEAD" else f"no {kind} {ref.removeprefix(folder)!r}"
+        return f"the repository has {lack}; its {names} are {', '.join(refs[:_SHOWN_REFS])}{more}"
 
     async def _fetch_commit(self, commit: str) -> None:
         """Fetch one commit; a server that only serves refs is asked for all of them."""
@@ -587,12 +585,12 @@ class GitCheckout:
             if not (below / ".git").exists():
                 continue  # The repository marks this submodule as not to be fetched.
 
-            found = await self._git.run(below, "config", "--get", "remote.origin.url", output=_SILENT)
-            await self._fetch_submodules(below, found[-1], depth + 1)
+            lines = await self._git.run(below, "config", "--get", "remote.origin.url", output=_SILENT)
+            await self._fetch_submodules(below, lines[-1], depth + 1)
 
     async def _submodule_paths(self, folder: Path) -> list[str]:
-        found: list[str] = []
+        lines: list[str] = []
         await self._git.run(
-            folder, "submodule", "status", output=MaskedOutput(found.append, max_lines=_MAX_SUBMODULES + 1)
+            folder, "submodule", "status", output=MaskedOutput(lines.append, max_lines=_MAX_SUBMODULES + 1)
         )
-        return [match["path"] for line in found if (match := _SUBMODULE.fullmatch(line))]
+        return [match["path"] for line in lines if (match := _SUBMODULE.fullmatch(line))]

@@ -109,19 +109,19 @@ _EXTRA = re.compile(r"""extra == ['"]([^'"]+)['"]""")
 
 def pack_wheel(folder: Path, content: WheelContent = SERVER) -> Path:
     """Return a wheel in a folder, written if it is missing; old wheels are removed."""
-    installed = distribution(NAME)
-    files, version = _packed(installed, content)
+    platform = distribution(NAME)
+    files, version = _packed(platform, content)
 
     path = folder / f"{NAME}-{version}-py3-none-any.whl"
     if path.exists():
         return path
 
     info = f"{NAME}-{version}.dist-info"
-    files[f"{info}/METADATA"] = _metadata(installed, content, version).encode()
+    files[f"{info}/METADATA"] = _metadata(platform, content, version).encode()
     files[f"{info}/WHEEL"] = _WHEEL.encode()
 
     if content.has_command:
-        files[f"{info}/entry_points.txt"] = (installed.read_text("entry_points.txt") or "").encode()
+        files[f"{info}/entry_points.txt"] = (platform.read_text("entry_points.txt") or "").encode()
 
     files[f"{info}/RECORD"] = _record(files, f"{info}/RECORD")
     folder.mkdir(parents=True, exist_ok=True)
@@ -138,12 +138,12 @@ def wheel_version(content: WheelContent = SERVER) -> str:
 
     Files are read again only when one of them has changed: hundreds of deployments ask when they start together.
     """
-    return _version_at(content, _state_of(_package_folder()))
+    return _version_at(content, _hash_file_states(_package_folder()))
 
 
 def server_versions(*, has_javascript: bool) -> tuple[str, str]:
     """Return the version of the agent server, and that of the executors that describe a project's graphs to it."""
-    state = _state_of(_package_folder())
+    state = _hash_file_states(_package_folder())
     return _version_at(SERVER, state), _version_at(_EXECUTORS if has_javascript else EXECUTOR, state)
 
 
@@ -152,36 +152,36 @@ def _version_at(content: WheelContent, _state: str) -> str:
     return _packed(distribution(NAME), content)[1]
 
 
-def _state_of(package: Path) -> str:
+def _hash_file_states(package: Path) -> str:
     """Return what changes when a file of the package is written or replaced."""
     digest = hashlib.sha256()
     for folder, folders, names in os.walk(package):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         for path in (f"{folder}/{name}" for name in sorted(names)):
             with contextlib.suppress(FileNotFoundError):
-                found = os.stat(path)  # noqa: PTH116 - names only, of all files for each deployment
-                digest.update(f"{path}\0{found.st_ino} {found.st_size} {found.st_mtime_ns}\0".encode())
+                state = os.stat(path)  # noqa: PTH116 - names only, of all files for each deployment
+                digest.update(f"{path}\0{state.st_ino} {state.st_size} {state.st_mtime_ns}\0".encode())
 
     return digest.hexdigest()
 
 
-def _packed(installed: Distribution, content: WheelContent) -> tuple[dict[str, bytes], str]:
+def _packed(platform: Distribution, content: WheelContent) -> tuple[dict[str, bytes], str]:
     """Return the package's files in a wheel, and its version."""
     files = {f"{NAME}/{name}": data for name, data in _package_files(content).items()}
-    if content.has_command and (known := commit()) is not None:
-        files[f"{NAME}/{COMMIT_FILE}"] = f"{known}\n".encode()
+    if content.has_command and (platform_commit := commit()) is not None:
+        files[f"{NAME}/{COMMIT_FILE}"] = f"{platform_commit}\n".encode()
 
-    digest = _digest(files, _metadata(installed, content, ""))
-    return files, f"{installed.version}{'.' if '+' in installed.version else '+'}{digest}"
+    digest = _digest(files, _metadata(platform, content, ""))
+    return files, f"{platform.version}{'.' if '+' in platform.version else '+'}{digest}"
 
 
-def requirements_of(platform: Distribution, content: WheelContent = SERVER) -> list[str]:
+def list_requirements(platform: Distribution, content: WheelContent = SERVER) -> list[str]:
     """Return the platform's requirements that a wheel has too. Raises KeyError for a missing one."""
     lines = platform.requires or []
-    needed = {match[0]: line for line in lines if not _EXTRA.search(line) and (match := _REQUIREMENT.match(line))}
+    requirements = {match[0]: line for line in lines if not _EXTRA.search(line) and (match := _REQUIREMENT.match(line))}
     extras = [line for line in lines if (match := _EXTRA.search(line)) and match[1] in content.extras]
-    needed.update(content.changed)
-    return [*(needed[name] for name in content.required), *extras]
+    requirements.update(content.changed)
+    return [*(requirements[name] for name in content.required), *extras]
 
 
 def _metadata(platform: Distribution, content: WheelContent, version: str) -> str:
@@ -191,7 +191,7 @@ def _metadata(platform: Distribution, content: WheelContent, version: str) -> st
         f"Version: {version}",
         f"Summary: {content.summary}",
         f"Requires-Python: {platform.metadata['Requires-Python']}",
-        *(f"Requires-Dist: {requirement}" for requirement in requirements_of(platform, content)),
+        *(f"Requires-Dist: {requirement}" for requirement in list_requirements(platform, content)),
         *(f"Provides-Extra: {extra}" for extra in content.extras),
     ]
 
@@ -211,11 +211,11 @@ def is_behind(venv: Path) -> bool:
 
     It refuses a database that this version has migrated.
     """
-    built = next(venv.glob(f"lib/*/site-packages/{NAME}"), venv)
+    build_package = next(venv.glob(f"lib/*/site-packages/{NAME}"), venv)
     ours, theirs = (
-        {file.name for file in folder.glob("agent/migrations/*.sql")} for folder in (_package_folder(), built)
+        {file.name for file in folder.glob("agent/migrations/*.sql")} for folder in (_package_folder(), build_package)
     )
-    return not ours <= theirs or _functions_revision(_package_folder()) > _functions_revision(built)
+    return not ours <= theirs or _functions_revision(_package_folder()) > _functions_revision(build_package)
 
 
 def _functions_revision(package: Path) -> int:
@@ -227,21 +227,21 @@ def _functions_revision(package: Path) -> int:
 
 def version_in(venv: Path) -> str | None:
     """Return the version and commit of the agent server in a build, or None when it has no agent server."""
-    if (found := _installed_info(venv)) is None:
+    if (info := _installed_info(venv)) is None:
         return None
 
-    version = _version_of(found).partition("+")[0]
-    return with_commit(version, read_commit(found.parent / NAME))
+    version = _parse_version(info).partition("+")[0]
+    return with_commit(version, read_commit(info.parent / NAME))
 
 
 def installed_wheel_version(venv: Path) -> str | None:
     """Return the `wheel_version` of the wheel in a build, or None when it has none."""
-    return None if (found := _installed_info(venv)) is None else _version_of(found)
+    return None if (info := _installed_info(venv)) is None else _parse_version(info)
 
 
 def installed_wheel_folders(venv: Path) -> list[Path]:
     """Return the folders of the wheel in a build: the package and what pip knows of it."""
-    return [] if (found := _installed_info(venv)) is None else [found.parent / NAME, found]
+    return [] if (info := _installed_info(venv)) is None else [info.parent / NAME, info]
 
 
 def packages_folder(venv: Path) -> Path:
@@ -253,15 +253,15 @@ def _installed_info(venv: Path) -> Path | None:
     return next(iter(sorted(venv.glob(f"lib/*/site-packages/{NAME}-*.dist-info"))), None)
 
 
-def _version_of(info: Path) -> str:
+def _parse_version(info: Path) -> str:
     return info.name.removeprefix(f"{NAME}-").removesuffix(".dist-info")
 
 
 def _package_folder() -> Path:
-    found = importlib.util.find_spec(NAME)
-    assert found is not None  # noqa: S101 - this module is part of it
-    assert found.origin is not None  # noqa: S101 - the package has an __init__.py
-    return Path(found.origin).parent
+    spec = importlib.util.find_spec(NAME)
+    assert spec is not None  # noqa: S101 - this module is part of it
+    assert spec.origin is not None  # noqa: S101 - the package has an __init__.py
+    return Path(spec.origin).parent
 
 
 def _package_files(content: WheelContent) -> dict[str, bytes]:
@@ -270,10 +270,10 @@ def _package_files(content: WheelContent) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
 
 
-def _is_packed(path: Path, packed: tuple[str, ...]) -> bool:
+def _is_packed(path: Path, names: tuple[str, ...]) -> bool:
     is_left_out = path.suffix == ".pyc" or any(part == "__pycache__" or part.startswith(".") for part in path.parts)
     name = path.as_posix()
-    return not is_left_out and (name in packed or name.startswith(tuple(each for each in packed if each[-1] == "/")))
+    return not is_left_out and (name in names or name.startswith(tuple(entry for entry in names if entry[-1] == "/")))
 
 
 def _digest(files: dict[str, bytes], metadata: str) -> str:

@@ -94,8 +94,8 @@ class StartQueue:
         `urgency` is called whenever a slot is free: it may change while the start waits.
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = (urgency, turn)
-        self._waiting.append(waiting)
+        entry = (urgency, turn)
+        self._waiting.append(entry)
         self._grant()
 
         try:
@@ -103,8 +103,8 @@ class StartQueue:
         except asyncio.CancelledError:
             if not turn.cancelled():
                 self._give_back()
-            elif waiting in self._waiting:
-                self._waiting.remove(waiting)
+            elif entry in self._waiting:
+                self._waiting.remove(entry)
 
             raise
 
@@ -129,7 +129,7 @@ class StartQueue:
 
     def _grant(self) -> None:
         while self._free and self._waiting:
-            first = min(self._waiting, key=lambda waiting: waiting[0]())
+            first = min(self._waiting, key=lambda entry: entry[0]())
             self._waiting.remove(first)
 
             # A start that was cancelled just now is still listed.
@@ -251,15 +251,15 @@ class SleepCycle:
         await asyncio.gather(*self._ended, return_exceptions=True)
 
     async def _run(self, sleep: SleepRecord | None) -> None:
-        known = sleep
+        record = sleep
         while True:
             if not self.is_asleep:
                 await self._wait_until_idle()
-                known = None
+                record = None
                 self.is_asleep = True
                 await self._deployment.fall_asleep()
 
-            await self._wait_until_called(known)
+            await self._wait_until_called(record)
             if await self._wake():
                 self.is_asleep = False
 
@@ -295,7 +295,7 @@ class SleepCycle:
         # Look at the ports again: a replica may have been added meanwhile, which nobody has asked.
         return (due_at is None or due_at > time.time() + _LEAST_SLEEP_S) and self._deployment.ports() == ports
 
-    async def _wait_until_called(self, known: SleepRecord | None) -> None:
+    async def _wait_until_called(self, sleep: SleepRecord | None) -> None:
         """Wait for a connection, for work that is due, or until the deployment is no longer allowed to sleep."""
         loop = asyncio.get_running_loop()
         listening = self._deployment.socket.public
@@ -306,7 +306,7 @@ class SleepCycle:
             called.set()
 
         loop.add_reader(listening.fileno(), on_connection)
-        reasons = called.wait(), self._wait_until_due(known), self._wait_until_never()
+        reasons = called.wait(), self._wait_until_due(sleep), self._wait_until_never()
 
         waits = [asyncio.create_task(reason) for reason in reasons]
         try:
@@ -323,9 +323,9 @@ class SleepCycle:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _wait_until_due(self, known: SleepRecord | None) -> None:
+    async def _wait_until_due(self, sleep: SleepRecord | None) -> None:
         """Wait until shortly before the agent has something to do: forever if it has nothing."""
-        while known is None:
+        while sleep is None:
             is_stopping = self._deployment.is_stopping()
             try:
                 due_at = await self._deployment.next_due()
@@ -339,13 +339,13 @@ class SleepCycle:
 
             # A request that was the last one may have left work behind, until the last server has ended.
             if not is_stopping:
-                known = SleepRecord(due_at)
+                sleep = SleepRecord(due_at)
                 self._deployment.remember(due_at)
             else:
                 await asyncio.sleep(_ASK_AT_LEAST_S)
 
-        while known.due_at is None or time.time() < known.due_at - _AHEAD_S:
-            left_s = _LOOK_EVERY_S if known.due_at is None else known.due_at - _AHEAD_S - time.time()
+        while sleep.due_at is None or time.time() < sleep.due_at - _AHEAD_S:
+            left_s = _LOOK_EVERY_S if sleep.due_at is None else sleep.due_at - _AHEAD_S - time.time()
             # The clock may be set meanwhile.
             await asyncio.sleep(max(0.0, min(left_s, _LOOK_EVERY_S)))
 
@@ -387,7 +387,11 @@ class WakeQueue:
 
     def asleep(self) -> list[UUID]:
         """Return the deployments that sleep; not those that wake."""
-        return [each for each, cycle in self.cycles.items() if cycle.is_asleep and each not in self._waking]
+        return [
+            deployment_id
+            for deployment_id, cycle in self.cycles.items()
+            if cycle.is_asleep and deployment_id not in self._waking
+        ]
 
     @asynccontextmanager
     async def admitted(self, deployment_id: UUID) -> AsyncIterator[None]:

@@ -123,11 +123,11 @@ class Databases:
         except UNREACHABLE:
             return
 
-        needed = max(row["held"], (replicas - 1) * IDLE_CONNECTIONS) + IDLE_CONNECTIONS
-        if row["taken"] + needed > _usable(row):
+        connections = max(row["held"], (replicas - 1) * IDLE_CONNECTIONS) + IDLE_CONNECTIONS
+        if row["taken"] + connections > _usable(row):
             raise NoConnectionsLeft(
-                f"Postgres has no connections left for {what} {needed}, the other {row['number']} deployments that are "
-                f"awake take {row['taken']}, and all may use {_usable(row)}. Let deployments sleep (portside "
+                f"Postgres has no connections left for {what} {connections}, the other {row['number']} deployments "
+                f"that are awake take {row['taken']}, and all may use {_usable(row)}. Let deployments sleep (portside "
                 "deployments sleep), lower scales, or raise max_connections (setting POSTGRES_MAX_CONNECTIONS for the "
                 "embedded Postgres) and restart Postgres"
             )
@@ -192,10 +192,10 @@ def deployment_url(admin_url: str, name: str, password: str) -> str:
 def scram_verifier(password: str, salt: bytes) -> str:
     """Return the verifier that Postgres stores for a password (RFC 5803, SCRAM-SHA-256)."""
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ITERATIONS)
-    stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
-    server = hmac.digest(salted, b"Server Key", "sha256")
-    shown = [base64.b64encode(part).decode() for part in (salt, stored, server)]
-    return f"SCRAM-SHA-256${_ITERATIONS}:{shown[0]}${shown[1]}:{shown[2]}"
+    stored_key = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    server_key = hmac.digest(salted, b"Server Key", "sha256")
+    parts = [base64.b64encode(part).decode() for part in (salt, stored_key, server_key)]
+    return f"SCRAM-SHA-256${_ITERATIONS}:{parts[0]}${parts[1]}:{parts[2]}"
 
 
 def _password(file: Path) -> str | None:

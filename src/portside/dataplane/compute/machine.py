@@ -25,18 +25,18 @@ from uuid import UUID
 import msgspec
 
 from portside.dataplane.builds.commands import minimal_environment
-from portside.dataplane.builds.environment import python_of
+from portside.dataplane.builds.environment import python_path
 from portside.dataplane.builds.node import node_settings
 from portside.dataplane.builds.wheel import version_in
 from portside.dataplane.compute.activation import LATER, NOW, WORK, SleepCycle, StartQueue, Urgency, WakeQueue
 from portside.dataplane.compute.containers.manager import ContainerHost, ContainerManager
 from portside.dataplane.compute.databases import UNREACHABLE, Databases
 from portside.dataplane.compute.interface import STARTING, Build, OpenLog, Release, ReplicaSet
-from portside.dataplane.compute.replica import ReplicaPlan, binaries_of, find_replicas, pinned_revision
+from portside.dataplane.compute.replica import ReplicaPlan, binary_folders, find_replicas, pinned_revision
 from portside.dataplane.compute.replica_set import HAND_BACK_S, ProcessReplicaSet, ReplicaContext
 from portside.dataplane.compute.resource_usage import cores_for
 from portside.dataplane.compute.scaling import tier_bounds
-from portside.dataplane.compute.sockets import StableSocket, open_stable_socket, url_of
+from portside.dataplane.compute.sockets import StableSocket, open_stable_socket, to_url
 from portside.dataplane.failures import DeployFailed, NoConnectionsLeft
 from portside.dataplane.masking import mask_credentials, mask_values
 from portside.dataplane.settings import ListenerSettings
@@ -89,7 +89,7 @@ def server_environment(
     return {
         **inherited,
         **deployment.environment,
-        **{secret.name: secret.value for secret in revision.secrets},
+        **revision.secret_values,
         "PATH": os.pathsep.join([*runtime.binaries, inherited["PATH"]]),
         "HOME": str(runtime.home),
         "PYTHONUNBUFFERED": "1",
@@ -121,7 +121,7 @@ def executor_memory(limit_mb: int | None, executors: str | None) -> dict[str, st
 
 
 def split_environment(
-    environment: Mapping[str, str], project: Mapping[str, str], own: Mapping[str, str]
+    environment: Mapping[str, str], project: Mapping[str, str], overrides: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment of a server that runs from the platform's own environment, with graphs in executors.
 
@@ -135,7 +135,7 @@ def split_environment(
         **{name: value for name, value in environment.items() if name not in passed_on},
         **{f"{EXECUTOR_VARIABLE}{name}": value for name, value in passed_on.items()},
         "PYTHONUNBUFFERED": "1",
-        **own,
+        **overrides,
     }
 
 
@@ -195,10 +195,10 @@ class MachineTarget:
         # The builds that threads continue with, and for how many hours after their replacement.
         self._builds: dict[UUID, Build] = {}
         self._pin_threads = 0.0
-        named = self.folder.state.replicas
-        processes = {record.process for record in named}
-        found = machine.orphans.pop(deployment_id, [])
-        self._orphans = [*named, *(record for record in found if record.process not in processes)]
+        records = self.folder.state.replicas
+        processes = {record.process for record in records}
+        orphans = machine.orphans.pop(deployment_id, [])
+        self._orphans = [*records, *(record for record in orphans if record.process not in processes)]
         self._reaping: asyncio.Task[None] | None = None
 
         self._release: Release | None = None
@@ -211,7 +211,7 @@ class MachineTarget:
     @property
     def url(self) -> str | None:
         """The address of the stable socket, which opens with the first release."""
-        return url_of(self._machine.settings.deployment_host, self.socket.port) if self.is_running else None
+        return to_url(self._machine.settings.deployment_host, self.socket.port) if self.is_running else None
 
     @property
     def is_running(self) -> bool:
@@ -251,8 +251,8 @@ class MachineTarget:
     def revisions(self) -> set[UUID]:
         """Return the revisions that serve, drain or served last."""
         state = self.folder.state
-        running = [*self._draining.values(), *([self.current] if self.current else [])]
-        ids = {*(replica_set.revision_id for replica_set in running), state.active_revision_id}
+        replica_sets = [*self._draining.values(), *([self.current] if self.current else [])]
+        ids = {*(replica_set.revision_id for replica_set in replica_sets), state.active_revision_id}
         ids |= state.earlier.keys() if self._pin_threads else set()
         return {revision_id for revision_id in (*ids, state.previous_revision_id) if revision_id is not None}
 
@@ -273,7 +273,7 @@ class MachineTarget:
 
         unused = self.folder.state.earlier.keys() - metrics.threads_by_revision.keys()
         self.folder.forget_earlier(unused)
-        self._builds = {found: build for found, build in self._builds.items() if found not in unused}
+        self._builds = {revision_id: build for revision_id, build in self._builds.items() if revision_id not in unused}
 
         return bool(unused)
 
@@ -356,7 +356,7 @@ class MachineTarget:
         replaced = self.folder.state.earlier
         limit_s = self._pin_threads * 3600
 
-        kept = [
+        pins = [
             pinned_revision(
                 revision_id, build, self.folder, replaced[revision_id] + limit_s if revision_id in replaced else None
             )
@@ -365,8 +365,8 @@ class MachineTarget:
         ]
 
         file = self.folder.pinned_revisions
-        content = msgspec.json.encode(kept).decode()
-        if (kept or file.exists()) and not (file.exists() and file.read_text() == content):
+        content = msgspec.json.encode(pins).decode()
+        if (pins or file.exists()) and not (file.exists() and file.read_text() == content):
             write_private(file, content)
 
     async def update(self, deployment: DesiredDeployment) -> None:
@@ -382,17 +382,17 @@ class MachineTarget:
     def metrics(self) -> MetricsReport | None:
         """Return the latest metrics of the current replica set, or that the deployment sleeps."""
         if self._cycle.is_asleep:
-            found = self._metrics_asleep()
+            report = self._metrics_asleep()
         elif self.current is None or (latest := self.current.metrics()) is None:
             return None
         else:
             self._note_use(self.current.idle_s)
-            found = self._last_metrics = latest
+            report = self._last_metrics = latest
 
         # A server that failed may have written a secret.
         hidden = [secret.value for secret in self._release.revision.secrets] if self._release is not None else []
-        problem = None if found.problem is None else mask_values(found.problem, hidden)
-        return msgspec.structs.replace(found, problem=problem)
+        problem = None if report.problem is None else mask_values(report.problem, hidden)
+        return msgspec.structs.replace(report, problem=problem)
 
     def _metrics_asleep(self) -> MetricsReport:
         build = self._release.build if self._release is not None else None
@@ -606,14 +606,14 @@ class MachineTarget:
     def _plan(self, release: Release, build: Build, database_url: str) -> ReplicaPlan:
         settings = self._machine.settings
         revision = release.revision
-        python = python_of(build.folder)
+        python = python_path(build.folder)
         spec = revision.resource_spec
 
         runtime = RuntimeEnvironment(
             database_url=database_url,
             port=self.socket.port,
             home=self.folder.home(),
-            binaries=binaries_of(build),
+            binaries=binary_folders(build),
             commit=build.commit,
             settings={**settings.disk_environment, **node_settings(build.folder)},
         )
@@ -623,19 +623,18 @@ class MachineTarget:
         version = version_in(build.folder / "venv")
 
         if build.server_code:
-            given = {secret.name: secret.value for secret in revision.secrets}
-            known = self.folder.known_graphs(revision.id, build.describing_code)
+            graphs_file = self.folder.known_graphs(revision.id, build.describing_code)
             limit_s = min(settings.deployment_start_timeout_s, _MAX_START_S)
 
-            own = {
+            overrides = {
                 "EXECUTOR_PYTHON": str(python),
-                "EXECUTOR_KNOWN_GRAPHS": str(known),
+                "EXECUTOR_KNOWN_GRAPHS": str(graphs_file),
                 "PINNED_REVISIONS": str(self.folder.pinned_revisions),
             }
 
             limits = executor_memory(spec.get("memory_limit_mb"), environment.get("EXECUTORS"))
             environment = {"EXECUTOR_START_SECS": f"{limit_s:g}", **limits, **environment}
-            environment = split_environment(environment, given, own)
+            environment = split_environment(environment, revision.secret_values, overrides)
             server = sys.executable
             version = full_version()
 

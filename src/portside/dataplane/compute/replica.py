@@ -21,8 +21,8 @@ from typing import Any
 from uuid import UUID
 
 from portside.dataplane.builds.commands import minimal_environment
-from portside.dataplane.builds.environment import python_of
-from portside.dataplane.builds.node import node_of, node_settings
+from portside.dataplane.builds.environment import python_path
+from portside.dataplane.builds.node import node_path, node_settings
 from portside.dataplane.compute.interface import Build
 from portside.dataplane.compute.resource_usage import limit_to_cores
 from portside.dataplane.compute.scaling import Tier
@@ -97,14 +97,14 @@ class Replica:
 
         A variable names the folder of its deployment, so that `find_replicas` finds the process.
         """
-        with contextlib.ExitStack() as opened, contextlib.ExitStack() as kept:
-            private = opened.enter_context(open_private())
+        with contextlib.ExitStack() as temporary, contextlib.ExitStack() as on_failure:
+            private = temporary.enter_context(open_private())
             handover_read, handover_write = os.pipe()
-            opened.callback(os.close, handover_read)
-            kept.callback(os.close, handover_write)
+            temporary.callback(os.close, handover_read)
+            on_failure.callback(os.close, handover_write)
 
             output, offset = open_output(plan.output)
-            opened.callback(os.close, output)
+            temporary.callback(os.close, output)
             port = private.getsockname()[1]
             fds = {"--fd": private.fileno()}
 
@@ -113,10 +113,10 @@ class Replica:
                 fds |= {"--heir-fd": stable.inheritance.fileno()} if stable.inheritance is not None else {}
 
             child = await _spawn(plan, [_TIER, tier], fds, output, folder)
-            kept.pop_all()
+            on_failure.pop_all()
 
         # The listener's copy of the private socket is closed by now: once the replica dies, connections are refused.
-        identity = ProcessIdentity.of(child.pid) or ProcessIdentity(child.pid, "ended")
+        identity = ProcessIdentity.find(child.pid) or ProcessIdentity(child.pid, "ended")
         record = ReplicaRecord(identity, plan.revision_id, tier, port, plan.fingerprint, plan.server_code)
         replica = cls(plan, record, child)
         replica._handover_pipe = handover_write
@@ -198,12 +198,12 @@ class Replica:
     async def _wait_for(self, path: str, what: str) -> None:
         plan = self._plan
         limit_s = plan.queue_start_timeout_s if self.tier == "queue" else plan.start_timeout_s
-        began = time.monotonic()
-        deadline = began + limit_s
+        started_at = time.monotonic()
+        deadline = started_at + limit_s
         while True:
             probing = asyncio.create_task(probe(self.port, path))
             death = asyncio.create_task(self.wait())
-            await _first_of([probing, death], deadline - time.monotonic())
+            await _wait_for_first([probing, death], deadline - time.monotonic())
 
             if probing.done() and not probing.cancelled() and probing.result() == 200:
                 return
@@ -215,7 +215,7 @@ class Replica:
                 raise self._failure(f"the server has not {what} after {limit_s:g} seconds (setting {setting})")
 
             # Poll less often over time: after a restart or an outage, all deployments start at once.
-            await asyncio.sleep(min(_SLOW_POLL_S, _POLL_S + (time.monotonic() - began) / 20))
+            await asyncio.sleep(min(_SLOW_POLL_S, _POLL_S + (time.monotonic() - started_at) / 20))
 
     def _failure(self, how: str) -> ServerFailed:
         return server_failure(how, output_since(self._plan.output, self._output_offset), self._plan.folder)
@@ -226,10 +226,10 @@ class Replica:
             self._handover_pipe = -1
 
 
-def binaries_of(build: Build) -> list[str]:
+def binary_folders(build: Build) -> list[str]:
     """Return the folders of a build's programs, which are first on the PATH of its processes."""
-    node = node_of(build.folder)
-    return [str(python_of(build.folder).parent), *([str(node.parent)] if node.exists() else [])]
+    node = node_path(build.folder)
+    return [str(python_path(build.folder).parent), *([str(node.parent)] if node.exists() else [])]
 
 
 def pinned_revision(revision_id: UUID, build: Build, folder: DeploymentFolder, until: float | None) -> dict[str, Any]:
@@ -239,12 +239,12 @@ def pinned_revision(revision_id: UUID, build: Build, folder: DeploymentFolder, u
     return {
         "id": revision_id,
         "config": str(build.config),
-        "python": str(python_of(build.folder)),
+        "python": str(python_path(build.folder)),
         "known_graphs": str(folder.known_graphs(revision_id, build.describing_code)),
         "node": node.get("EXECUTOR_NODE"),
         "javascript": node.get("EXECUTOR_JAVASCRIPT"),
         "variables": {
-            "PATH": os.pathsep.join([*binaries_of(build), path]),
+            "PATH": os.pathsep.join([*binary_folders(build), path]),
             "LANGSMITH_HOST_REVISION_ID": str(revision_id),
             "LANGSMITH_LANGGRAPH_GIT_REF_SHA": build.commit,
         },
@@ -259,12 +259,12 @@ def kill_replicas(dataplane: Path) -> None:
 
 def find_replicas(dataplane: Path) -> dict[UUID, list[ReplicaRecord]]:
     """Return the running replicas by deployment, also those that no state file names; their children are left out."""
-    found: dict[UUID, list[ReplicaRecord]] = defaultdict(list)
+    records: dict[UUID, list[ReplicaRecord]] = defaultdict(list)
     for folder, process in find_leaders(_VARIABLE, dataplane, _TIER):
         with contextlib.suppress(ValueError):
-            found[UUID(folder.name)].append(ReplicaRecord(process, _NO_REVISION))
+            records[UUID(folder.name)].append(ReplicaRecord(process, _NO_REVISION))
 
-    return found
+    return records
 
 
 async def _spawn(
@@ -294,7 +294,7 @@ async def _spawn(
     return process
 
 
-async def _first_of(tasks: Collection[asyncio.Task[Any]], timeout_s: float) -> None:
+async def _wait_for_first(tasks: Collection[asyncio.Task[Any]], timeout_s: float) -> None:
     """Wait for the first of the tasks to finish or for the timeout, then cancel all of them."""
     try:
         await asyncio.wait(tasks, timeout=max(0.0, timeout_s), return_when=asyncio.FIRST_COMPLETED)
@@ -306,10 +306,10 @@ async def _first_of(tasks: Collection[asyncio.Task[Any]], timeout_s: float) -> N
 
 async def run_together(works: Iterable[Coroutine[Any, Any, object]]) -> None:
     """Run coroutines concurrently. After the first failure, cancel the others, wait for them, and raise it."""
-    started = [asyncio.create_task(work) for work in works]
+    tasks = [asyncio.create_task(work) for work in works]
     try:
-        await asyncio.gather(*started)
+        await asyncio.gather(*tasks)
     finally:
-        for task in started:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*started, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -77,10 +77,10 @@ class ReplicaContext:
 class TierSupervisor:
     """Keeps `wanted` replicas of one tier."""
 
-    def __init__(self, context: ReplicaContext, tier: Tier, wanted: int) -> None:
+    def __init__(self, context: ReplicaContext, tier: Tier, replica_count: int) -> None:
         self._context = context
         self.tier = tier
-        self._wanted = wanted
+        self._wanted = replica_count
         self.replicas: list[Replica] = []
         self._starting: list[Replica] = []
         self._to_replace: set[Replica] = set()
@@ -167,10 +167,10 @@ class TierSupervisor:
             await self._reap_all(self._starting, 0)
             raise
 
-        started = self._starting
+        replicas = self._starting
         self._starting = []
 
-        for replica in started:
+        for replica in replicas:
             self._add(replica)
             # The variables may have changed during its start.
             if replica.record.fingerprint != self._context.plan.fingerprint:
@@ -444,10 +444,10 @@ class ProcessReplicaSet:
     def _request_roll_forward(self, number: int | None) -> None:
         """Begin the roll forward that the control plane requests, unless it has begun. 0 requests none."""
         # An older control plane sends no number; -1 stands for its one request.
-        wanted = -1 if number is None else number
-        if wanted not in {0, self._rolling}:
-            self._rolling = wanted
-            self._spawn(Supervision("roll forward").run(partial(self._roll_forward, wanted)))
+        request = -1 if number is None else number
+        if request not in {0, self._rolling}:
+            self._rolling = request
+            self._spawn(Supervision("roll forward").run(partial(self._roll_forward, request)))
 
     async def _roll_forward(self, number: int) -> None:
         failure = None
@@ -464,7 +464,7 @@ class ProcessReplicaSet:
     def ports(self) -> list[int]:
         """Return the private ports of all replicas; empty while one is missing, starts or drains."""
         tiers = self._all_tiers()
-        return [one.port for tier in tiers for one in tier.replicas] if all(t.is_steady for t in tiers) else []
+        return [replica.port for tier in tiers for replica in tier.replicas] if all(t.is_steady for t in tiers) else []
 
     def processes(self) -> set[ProcessIdentity]:
         """Return the processes of all replicas."""
@@ -544,13 +544,15 @@ class ProcessReplicaSet:
         replicas = [replica for tier in self._tiers.values() for replica in tier.replicas]
         before = self._usage.groups
         usage = await READER.usage({replica.process.pid for replica in replicas})
-        used = usage.groups
+        groups = usage.groups
 
-        self.enforce_memory_limit(used)
+        self.enforce_memory_limit(groups)
         since_s = max(usage.read_at - self._usage.read_at, 0.001)
         self._usage = usage
 
-        cores = {pid: max(0.0, used[pid].cpu_s - before[pid].cpu_s) / since_s for pid in used.keys() & before.keys()}
+        cores = {
+            pid: max(0.0, groups[pid].cpu_s - before[pid].cpu_s) / since_s for pid in groups.keys() & before.keys()
+        }
         if self._is_asked_again(replicas, cores):
             self._answers = [
                 await read_metrics([replica.port for replica in tier.replicas]) for tier in self._tiers.values()
@@ -565,22 +567,22 @@ class ProcessReplicaSet:
         }
 
         queue_tier = self._tiers.get("queue")
-        serving = sum(len(tier.replicas) for tier in tiers if tier.tier != "queue")
+        serving_count = sum(len(tier.replicas) for tier in tiers if tier.tier != "queue")
         problem = next((tier.problem for tier in tiers if tier.problem), None)
         answers = [answer for answer in self._answers if answer is not None]
         queue = answers[0].queue if answers else QueueMetrics()
         older = [replica for replica in replicas if replica.is_older]
 
         self._metrics = MetricsReport(
-            replicas=serving,
+            replicas=serving_count,
             queue_replicas=len(queue_tier.replicas) if queue_tier else 0,
-            cpu=round(sum(cores.values()), 3) if used else None,
-            memory_mb=round(sum(group.memory for group in used.values()) / _MB, 1) if used else None,
+            cpu=round(sum(cores.values()), 3) if groups else None,
+            memory_mb=round(sum(group.memory for group in groups.values()) / _MB, 1) if groups else None,
             restarts=sum(tier.restarts for tier in tiers),
             pending_runs=queue.n_pending,
             active_runs=queue.n_running,
             oldest_wait_s=queue.pending_unblocked_runs_wait_time_max_secs,
-            problem=problem or (join_problems(answers) if serving else STARTING),
+            problem=problem or (join_problems(answers) if serving_count else STARTING),
             server_version=older[0].version if older else self._context.plan.server_version,
             is_behind=bool(older),
             roll_forward=self._rolled[0],
@@ -609,7 +611,7 @@ class ProcessReplicaSet:
             tier = self._tiers[name]
             tier.scale_to(scaler.decide(Load(len(tier.replicas), cpu, pending)))
 
-    def enforce_memory_limit(self, used: dict[int, GroupUsage]) -> None:
+    def enforce_memory_limit(self, groups: dict[int, GroupUsage]) -> None:
         """Replace replicas that use more memory than their limit; kill those that are far above it."""
         limit = self._context.plan.memory
         if limit is None:
@@ -617,7 +619,7 @@ class ProcessReplicaSet:
 
         for tier in self._tiers.values():
             for replica in list(tier.replicas):
-                memory = used[replica.process.pid].memory if replica.process.pid in used else 0
+                memory = groups[replica.process.pid].memory if replica.process.pid in groups else 0
                 if memory <= limit:
                     continue
 
@@ -631,10 +633,10 @@ class ProcessReplicaSet:
         return [*self._tiers.values(), *self._retired_tiers]
 
     def _add_tiers(self, bounds: dict[Tier, ReplicaBounds]) -> list[TierSupervisor]:
-        added = [TierSupervisor(self._context, name, of_tier.minimum) for name, of_tier in bounds.items()]
-        self._tiers |= {tier.tier: tier for tier in added}
+        supervisors = [TierSupervisor(self._context, name, of_tier.minimum) for name, of_tier in bounds.items()]
+        self._tiers |= {tier.tier: tier for tier in supervisors}
         self._scalers |= {name: Scaler(of_tier, self._scale_down_after_s) for name, of_tier in bounds.items()}
-        return added
+        return supervisors
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -53,8 +53,10 @@ def limit_to_cores(pid: int, cores: frozenset[int]) -> None:
 def describe_limits(cores: frozenset[int], memory: int | None) -> str:
     """Describe the limits of a replica for the deploy log."""
     cpu = f"cores {', '.join(str(core) for core in sorted(cores))}" if cores else "all cores of the machine"
-    held = "memory is not limited" if memory is None else f"a replica above {memory // 2**20} MB of memory is replaced"
-    return f"Each replica may use {cpu}; {held}"
+    memory_text = (
+        "memory is not limited" if memory is None else f"a replica above {memory // 2**20} MB of memory is replaced"
+    )
+    return f"Each replica may use {cpu}; {memory_text}"
 
 
 @dataclass
@@ -91,7 +93,7 @@ class UsageReader:
 
             await asyncio.shield(reading)
 
-        return self._of(groups)
+        return self._select(groups)
 
     def read(self, groups: set[int]) -> ProcessUsage:
         """Return what `usage` does, without an event loop."""
@@ -100,18 +102,18 @@ class UsageReader:
                 is_known = (self._proc / "self" / "stat").exists()
                 self._latest = ProcessUsage(time.monotonic(), _read_all(self._proc) if is_known else {})
 
-        return self._of(groups)
+        return self._select(groups)
 
     def _is_fresh(self) -> bool:
         return time.monotonic() - self._latest.read_at < _CACHED_S
 
-    def _of(self, groups: set[int]) -> ProcessUsage:
+    def _select(self, groups: set[int]) -> ProcessUsage:
         latest = self._latest
         return ProcessUsage(latest.read_at, {group: latest.groups[group] for group in groups & latest.groups.keys()})
 
 
 def _read_all(proc: Path) -> dict[int, GroupUsage]:
-    found: dict[int, GroupUsage] = defaultdict(GroupUsage)
+    groups: dict[int, GroupUsage] = defaultdict(GroupUsage)
     tick = os.sysconf("SC_CLK_TCK")
     page = os.sysconf("SC_PAGE_SIZE")
     for entry in os.listdir(proc):  # noqa: PTH208 - names only, of hundreds of processes every few seconds
@@ -122,10 +124,10 @@ def _read_all(proc: Path) -> dict[int, GroupUsage]:
             # The process name in parentheses may contain spaces. After it the line continues with field 3, the state.
             fields = _read_stat(f"{proc}/{entry}/stat").rpartition(b")")[2].split()
             group = int(fields[2])
-            found[group].cpu_s += (int(fields[11]) + int(fields[12])) / tick
-            found[group].memory += int(fields[21]) * page
+            groups[group].cpu_s += (int(fields[11]) + int(fields[12])) / tick
+            groups[group].memory += int(fields[21]) * page
 
-    return dict(found)
+    return dict(groups)
 
 
 def _read_stat(path: str) -> bytes:

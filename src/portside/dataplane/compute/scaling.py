@@ -35,10 +35,10 @@ class ReplicaBounds:
 
 def tier_bounds(deployment: DesiredDeployment, revision: DesiredRevision) -> dict[Tier, ReplicaBounds]:
     """Return the tiers that serve a revision, and the bounds of each."""
-    given = {name: value for name, value in msgspec.to_builtins(deployment.scale).items() if value is not None}
+    bounds = {name: value for name, value in msgspec.to_builtins(deployment.scale).items() if value is not None}
     # A bound that the owner sets for all replicas applies to the queue as well, unless the queue has its own.
-    for_queue = {f"queue_{name}": value for name, value in given.items() if not name.startswith("queue_")}
-    spec = {**revision.resource_spec, **for_queue, **given}
+    for_queue = {f"queue_{name}": value for name, value in bounds.items() if not name.startswith("queue_")}
+    spec = {**revision.resource_spec, **for_queue, **bounds}
     api = _bounds(spec, "")
     queue = _bounds(spec, "queue_")
 

@@ -145,11 +145,11 @@ class OutputFollower:
         await self._blank_earlier_output()
         grown_at = time.monotonic()
         while True:
-            began = time.monotonic()
+            started_at = time.monotonic()
             if self.poll():
                 grown_at = time.monotonic()
                 # The rest of the listener gets as much time as one server's output.
-                await asyncio.sleep(grown_at - began)
+                await asyncio.sleep(grown_at - started_at)
             else:
                 is_quiet = time.monotonic() - grown_at > _QUIET_AFTER_S
                 await asyncio.sleep(_QUIET_POLL_S if is_quiet else _POLL_S)

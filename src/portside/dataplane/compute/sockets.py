@@ -138,10 +138,10 @@ def open_private() -> socket.socket:
     return listen("127.0.0.1", 0)
 
 
-def url_of(host: str, port: int) -> str:
+def to_url(host: str, port: int) -> str:
     """Return the URL under which others reach a socket."""
-    shown = socket.getfqdn() if host in _WILDCARDS else host
-    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+    name = socket.getfqdn() if host in _WILDCARDS else host
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 async def get(port: int, path: str) -> tuple[int, bytes] | None:
@@ -402,8 +402,8 @@ class PortForwards:
         port = await self._port(target, gateway)
         query = [(key, value) for key, value in parse_qsl(parts.query) if key not in {"host", "port"}]
         userinfo, at, _address = parts.netloc.rpartition("@")
-        shown = f"[{host}]" if ":" in host else host
-        netloc = f"{userinfo}{at}{shown}:{port}"
+        name = f"[{host}]" if ":" in host else host
+        netloc = f"{userinfo}{at}{name}:{port}"
 
         return urlunsplit((parts.scheme, netloc, parts.path, urlencode(query, safe="/", quote_via=quote), ""))
 
@@ -467,7 +467,7 @@ def _is_loopback(host: str) -> bool:
 
 def _listen_at(gateway: str, port: int) -> socket.socket:
     """Listen on the saved port, or on any port when that is taken. Raises DeployFailed."""
-    for wanted in dict.fromkeys((port, 0)):
+    for candidate in dict.fromkeys((port, 0)):
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
@@ -475,7 +475,7 @@ def _listen_at(gateway: str, port: int) -> socket.socket:
             listening.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
 
         try:
-            listening.bind((gateway, wanted))
+            listening.bind((gateway, candidate))
         except OSError as exc:
             listening.close()
             reason = exc

@@ -77,12 +77,12 @@ class ContainerExecutors:
     @property
     def environment(self) -> dict[str, str]:
         """The variables by which the server in a container starts them."""
-        given = {"EXECUTORS": str(self.least), "EXECUTORS_MAX": str(self.most)}
+        variables = {"EXECUTORS": str(self.least), "EXECUTORS_MAX": str(self.most)}
         if self.memory_limit_mb is not None:
             # The setting counts in millions of bytes.
-            given["EXECUTOR_MAX_MEMORY_MB"] = str(self.memory_limit_mb * 2**20 // 1_000_000)
+            variables["EXECUTOR_MAX_MEMORY_MB"] = str(self.memory_limit_mb * 2**20 // 1_000_000)
 
-        return given
+        return variables
 
 
 def read_executors(resources: Mapping[str, Any]) -> ContainerExecutors | None:
@@ -111,14 +111,14 @@ def _limit(resources: Mapping[str, Any], name: str, executors: ContainerExecutor
     return None if own is None or each is None else own + executors.most * each
 
 
-def _labels(given: Mapping[str, str]) -> dict[str, str]:
-    for name, value in given.items():
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+    for name, value in labels.items():
         if not name or "=" in name or "\n" in name + value or len(name) + len(value) > _MAX_LABEL:
             raise DeployFailed(
                 f"resource_spec: a container cannot have the label {name[:80]!r}: too long, or '=' in its name"
             )
 
-    return {name: value for name, value in given.items() if not name.startswith("portside.")}
+    return {name: value for name, value in labels.items() if not name.startswith("portside.")}
 
 
 def _scratch(resources: Mapping[str, Any]) -> list[ScratchVolume]:
@@ -198,8 +198,8 @@ class ContainerPlan:
     @property
     def fingerprint(self) -> str:
         """A hash of the plan; a container with another fingerprint is not adopted."""
-        own = () if self.disk_folder is None else (self.disk_folder,)
-        parts = (self.image, self.spec, sorted(self.env.items()), self.isolation, *own)
+        disk = () if self.disk_folder is None else (self.disk_folder,)
+        parts = (self.image, self.spec, sorted(self.env.items()), self.isolation, *disk)
         return hashlib.sha256(msgspec.json.encode(msgspec.to_builtins(parts, order="deterministic"))).hexdigest()[:32]
 
 
@@ -327,7 +327,7 @@ def image_names(image: str) -> list[str]:
     return ["image", "inspect", "--format", "{{range .RepoTags}}{{.}} {{end}}", image]
 
 
-def containers_of(image: str) -> list[str]:
+def list_containers_using(image: str) -> list[str]:
     """Print the ids of all containers that use an image, also of those that have ended."""
     return ["ps", "--all", "--quiet", "--filter", f"ancestor={image}"]
 

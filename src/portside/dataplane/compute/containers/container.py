@@ -54,7 +54,7 @@ class ContainerReplica:
         env_file = commands.environment_file(plan.env)
         try:
             container_id = await _run_to_end(runtime.run(commands.run(plan, name), stdin=env_file))
-            port = _port_of(await _inspect(runtime, container_id))
+            port = _read_port(await _inspect(runtime, container_id))
         except BaseException as exc:
             # A start that fails half way leaves a container behind.
             await asyncio.shield(_remove(runtime, name))
@@ -71,7 +71,7 @@ class ContainerReplica:
     def adopt(cls, runtime: Runtime, description: Mapping[str, Any], output: Path) -> "ContainerReplica":
         """Take over a running container."""
         container = cls(runtime, description["Id"], output, is_new=False)
-        container.port = _port_of(description)
+        container.port = _read_port(description)
         return container
 
     async def wait_until_ok(self, within_s: float) -> None:
@@ -153,11 +153,11 @@ class ContainerReplica:
 
 async def _run_to_end(command: Coroutine[Any, Any, str]) -> str:
     """Run a command to its end even when cancelled: a runtime that is killed during a start keeps its locks."""
-    running = asyncio.create_task(command)
+    task = asyncio.create_task(command)
     try:
-        return await asyncio.shield(running)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.gather(running, return_exceptions=True)
+        await asyncio.gather(task, return_exceptions=True)
         raise
 
 
@@ -167,8 +167,8 @@ async def find_containers(runtime: Runtime, deployment_id: UUID) -> list[dict[st
     if not ids:
         return []
 
-    described: list[dict[str, Any]] = msgspec.json.decode(await runtime.run(commands.inspect(ids)))
-    return described
+    descriptions: list[dict[str, Any]] = msgspec.json.decode(await runtime.run(commands.inspect(ids)))
+    return descriptions
 
 
 async def remove_container(runtime: Runtime, description: Mapping[str, Any]) -> None:
@@ -190,8 +190,8 @@ def matches(description: Mapping[str, Any], plan: ContainerPlan) -> bool:
 
 
 async def _inspect(runtime: Runtime, container: str) -> dict[str, Any]:
-    found: list[dict[str, Any]] = msgspec.json.decode(await runtime.run(commands.inspect([container])))
-    return found[0]
+    descriptions: list[dict[str, Any]] = msgspec.json.decode(await runtime.run(commands.inspect([container])))
+    return descriptions[0]
 
 
 async def _remove(runtime: Runtime, container: str) -> None:
@@ -201,7 +201,7 @@ async def _remove(runtime: Runtime, container: str) -> None:
             await runtime.run(command)
 
 
-def _port_of(description: Mapping[str, Any]) -> int:
+def _read_port(description: Mapping[str, Any]) -> int:
     """Return the port of this machine that leads to the server; 0 for a container that ended at once."""
     bindings = description["NetworkSettings"]["Ports"].get(f"{SERVER_PORT}/tcp") or []
     return int(bindings[0]["HostPort"]) if bindings else 0

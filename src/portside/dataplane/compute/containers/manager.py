@@ -93,21 +93,21 @@ class ImageStore:
 
         return pin.id
 
-    async def remove_unused(self, runtime: Runtime, kept: set[UUID]) -> None:
+    async def remove_unused(self, runtime: Runtime, used_ids: set[UUID]) -> None:
         """Forget the images of earlier revisions, and remove those that were pulled and that no container uses.
 
         An image that a container still uses is tried again with the next call. Ids of revisions grow with time: one
         that is newer than all that are kept is being rolled out.
         """
-        earlier = [revision_id for revision_id in self._pins if kept and revision_id < max(kept)]
-        for revision_id in set(earlier) - kept:
+        earlier = [revision_id for revision_id in self._pins if used_ids and revision_id < max(used_ids)]
+        for revision_id in set(earlier) - used_ids:
             pin = self._pins[revision_id]
-            sharing = [other for other in kept & self._pins.keys() if self._pins[other].id == pin.id]
-            if sharing and pin.was_pulled:
+            sharers = [other for other in used_ids & self._pins.keys() if self._pins[other].id == pin.id]
+            if sharers and pin.was_pulled:
                 # It was pulled for this deployment all the same.
-                self._pins[sharing[0]] = msgspec.structs.replace(self._pins[sharing[0]], was_pulled=True)
+                self._pins[sharers[0]] = msgspec.structs.replace(self._pins[sharers[0]], was_pulled=True)
 
-            if sharing or not pin.was_pulled or await _remove_image(runtime, pin):
+            if sharers or not pin.was_pulled or await _remove_image(runtime, pin):
                 del self._pins[revision_id]
 
         await asyncio.to_thread(self._save)
@@ -144,12 +144,12 @@ class ImageStore:
                 raise DeployFailed(f"the image {image} cannot be pulled: {exc}") from exc
             log.add(f"The image cannot be pulled; using the one on this machine. {exc}", "WARNING")
 
-        found = await _image_id(runtime, image)
-        if found is None:
+        image_id = await _image_id(runtime, image)
+        if image_id is None:
             raise DeployFailed(f"the image {image} was pulled, but this machine does not have it")
 
-        log.add(f"The image is {found}")
-        return ImagePin(image, found, was_pulled=present is None)
+        log.add(f"The image is {image_id}")
+        return ImagePin(image, image_id, was_pulled=present is None)
 
 
 def _read_pins(file: Path) -> dict[UUID, ImagePin]:
@@ -165,7 +165,7 @@ def _read_pins(file: Path) -> dict[UUID, ImagePin]:
 async def _remove_image(runtime: Runtime, pin: ImagePin) -> bool:
     """Remove an image; return whether it is gone, or belongs to somebody else, who gave it another name."""
     with contextlib.suppress(RuntimeCommandFailed):
-        if await runtime.run(commands.containers_of(pin.id)):
+        if await runtime.run(commands.list_containers_using(pin.id)):
             return False
 
         # Its name may have moved on to a newer image.
@@ -263,8 +263,8 @@ class ContainerReplicaSet:
 
     def metrics(self) -> MetricsReport | None:
         """Return how many containers serve, their runs and what is wrong; their resource usage is not measured."""
-        wanted = 1 if self._prepared is None else self._prepared.plan.spec.replicas
-        is_short = len(self._serving) < wanted
+        target_count = 1 if self._prepared is None else self._prepared.plan.spec.replicas
+        is_short = len(self._serving) < target_count
         return MetricsReport(
             replicas=len(self._serving),
             pending_runs=self._answer.queue.n_pending,
@@ -316,9 +316,9 @@ class ContainerReplicaSet:
     async def _remove_leftovers(self, prepared: PreparedContainers) -> None:
         """Remove containers of this revision from a start that a crash of the listener cut short."""
         try:
-            for found in await find_containers(prepared.runtime, prepared.plan.deployment_id):
-                if belongs_to(found, self.revision_id):
-                    await remove_container(prepared.runtime, found)
+            for description in await find_containers(prepared.runtime, prepared.plan.deployment_id):
+                if belongs_to(description, self.revision_id):
+                    await remove_container(prepared.runtime, description)
         except RuntimeCommandFailed as exc:
             raise DeployFailed(f"the containers of this machine cannot be listed: {exc}") from exc
 
@@ -353,24 +353,24 @@ class ContainerReplicaSet:
             supervision = self._supervision("trying again", Backoff(first_s=0.5))
             self._prepared = await supervision.run(self._prepare_and_adopt)
 
-        missing = max(0, self._prepared.plan.spec.replicas - len(self._containers))
-        for container in [*self._containers, *[None] * missing]:
+        shortage = max(0, self._prepared.plan.spec.replicas - len(self._containers))
+        for container in [*self._containers, *[None] * shortage]:
             supervisor = self._supervise(self._prepared, container, on_serving)
             self._supervisors.append(asyncio.create_task(supervisor))
 
     async def _prepare_and_adopt(self) -> PreparedContainers:
         """Prepare the release and adopt running containers. Raises DeployFailed and RuntimeCommandFailed."""
         prepared = await self._release.prepare(self._log)
-        known = {container.id for container in self._containers}
-        for found in await find_containers(prepared.runtime, prepared.plan.deployment_id):
-            if found["Id"] in known:
+        own_ids = {container.id for container in self._containers}
+        for description in await find_containers(prepared.runtime, prepared.plan.deployment_id):
+            if description["Id"] in own_ids:
                 continue
 
-            if matches(found, prepared.plan) and len(self._containers) < prepared.plan.spec.replicas:
-                self._containers.append(ContainerReplica.adopt(prepared.runtime, found, self._release.output))
+            if matches(description, prepared.plan) and len(self._containers) < prepared.plan.spec.replicas:
+                self._containers.append(ContainerReplica.adopt(prepared.runtime, description, self._release.output))
                 self._log.add("Adopted a container that an earlier listener started")
             else:
-                await remove_container(prepared.runtime, found)
+                await remove_container(prepared.runtime, description)
 
         return prepared
 
@@ -418,8 +418,8 @@ class ContainerReplicaSet:
 
     async def _ask_servers(self) -> None:
         while True:
-            serving = [container.port for container in self._containers if container.id in self._serving]
-            self._answer = await read_metrics(serving) or ServerMetrics()
+            ports = [container.port for container in self._containers if container.id in self._serving]
+            self._answer = await read_metrics(ports) or ServerMetrics()
             await asyncio.sleep(ASK_IDLE_EVERY_S)
 
     async def _signal(self, name: str) -> None:
@@ -478,10 +478,10 @@ class ContainerManager:
         log.hide(hidden)
         return ContainerReplicaSet(ContainerRelease(revision_id, prepare, output, timeout_s, hidden, slot), public, log)
 
-    async def remove_unused_images(self, kept: set[UUID]) -> None:
+    async def remove_unused_images(self, used_ids: set[UUID]) -> None:
         """Remove the images that were pulled for other revisions than the kept ones. Raises DeployFailed."""
         if not self._images.is_empty:
-            await self._images.remove_unused(await self._host.runtime(), kept)
+            await self._images.remove_unused(await self._host.runtime(), used_ids)
 
     async def clear(self) -> None:
         """Remove all containers of the deployment, and the images that were pulled for it."""
@@ -489,8 +489,8 @@ class ContainerManager:
             return
 
         runtime = await self._host.runtime()
-        for found in await find_containers(runtime, self._deployment_id):
-            await remove_container(runtime, found)
+        for description in await find_containers(runtime, self._deployment_id):
+            await remove_container(runtime, description)
 
         await self._images.remove_pulled(runtime)
 
@@ -533,7 +533,7 @@ class ContainerManager:
             # The only folder that is certainly writable. An image that needs another one sets HOME in its command.
             **({"HOME": "/tmp"} if runtime.isolation.is_read_only else {}),  # noqa: S108 - a file system of its own
             **{name: await reachable(value) for name, value in release.deployment.environment.items()},
-            **{secret.name: secret.value for secret in revision.secrets},
+            **revision.secret_values,
             "PYTHONUNBUFFERED": "1",
             "LOG_JSON": "true",
             "DATABASE_URI": database,

@@ -95,12 +95,12 @@ class Runtime:
 
 async def find_runtime(settings: ListenerSettings) -> Runtime:
     """Return the runtime that the settings choose, or the first that works. Raises DeployFailed without any."""
-    wanted = settings.container_runtime
-    if wanted == "none":
+    kind_setting = settings.container_runtime
+    if kind_setting == "none":
         raise DeployFailed("this listener runs no container images: its setting CONTAINER_RUNTIME is none")
 
     reasons = []
-    for kind in _KINDS if wanted == "auto" else (wanted,):
+    for kind in _KINDS if kind_setting == "auto" else (kind_setting,):
         if (program := shutil.which(kind)) is None:
             reasons.append(f"{kind} is not installed")
             continue
@@ -145,15 +145,15 @@ async def _describe(kind: str, program: str, settings: ListenerSettings) -> Runt
         address = _ROOTLESS_HOST
         gateway = "127.0.0.1"
     else:
-        address = gateway = _gateway_of((await query("network", "inspect", network))[0])
+        address = gateway = _read_gateway((await query("network", "inspect", network))[0])
 
     is_elsewhere = settings.container_host_address is not None or any(
         not os.environ.get(name, "unix:").startswith("unix:") for name in ("DOCKER_HOST", "CONTAINER_HOST")
     )
-    found = Runtime(program, isolation, address, gateway, has_own_files=is_elsewhere or sys.platform != "linux")
+    runtime = Runtime(program, isolation, address, gateway, has_own_files=is_elsewhere or sys.platform != "linux")
 
     log.info("found a container runtime", runtime=kind, network=network, rootless=is_rootless)
-    return found
+    return runtime
 
 
 def _default_network(kind: str, *, is_rootless: bool) -> str:
@@ -162,7 +162,7 @@ def _default_network(kind: str, *, is_rootless: bool) -> str:
     return "podman" if kind == "podman" else "bridge"
 
 
-def _gateway_of(network: Mapping[str, Any]) -> str:
+def _read_gateway(network: Mapping[str, Any]) -> str:
     """Return the address of this machine in a network, as podman or docker describe it. Raises LookupError."""
     subnets = network.get("subnets") or (network.get("IPAM") or {}).get("Config") or []
     for subnet in subnets:

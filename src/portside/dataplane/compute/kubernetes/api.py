@@ -86,10 +86,10 @@ class KubernetesApi:
     ) -> list[Json]:
         """Return the objects of a kind with these labels and fields."""
         with _translated(f"the list of {KINDS.get(kind, _READ.get(kind, ('', '', kind)))[2]} in {namespace}"):
-            found = self._client.list(
+            items = self._client.list(
                 _RESOURCES[kind], namespace=namespace, labels=dict(labels) or None, fields=dict(fields or {}) or None
             )
-            return [{"kind": kind, **item} async for item in found]
+            return [{"kind": kind, **item} async for item in items]
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object and those that it owns. Succeeds when the object does not exist."""

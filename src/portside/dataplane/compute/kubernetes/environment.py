@@ -72,7 +72,7 @@ def redis_url(host: str, password: str) -> str:
     return f"redis://:{quote(password, safe='')}@{host}:6379/0"
 
 
-def grace_of(revision: DesiredRevision, default_s: float) -> float:
+def read_grace(revision: DesiredRevision, default_s: float) -> float:
     """Return how many seconds the revision's runs may continue after their server was asked to stop."""
     for secret in revision.secrets:
         if secret.name == _GRACE:
@@ -95,7 +95,7 @@ def secret_environment(
         for name in {"LANGSMITH_ENDPOINT", "LANGSMITH_AUTH_ENDPOINT"} & platform.keys():
             platform[name] = environment.platform_url.rstrip("/") + platform[name].removeprefix(address)
 
-    secrets = {secret.name: secret.value for secret in revision.secrets}
+    secrets = revision.secret_values
     values = {**platform, **secrets}
     database = environment.database_url or secrets.get(CUSTOM_POSTGRES)
     if database is not None:
@@ -148,7 +148,7 @@ def container_environment(
     return variables
 
 
-def digest_of(values: dict[str, str], passwords: Passwords) -> str:
+def hash_values(values: dict[str, str], passwords: Passwords) -> str:
     """Return a short name for these values, keyed with the passwords so that nobody can guess the values from it."""
     text = json.dumps(values, sort_keys=True).encode()
     return hmac.digest(f"{passwords.postgres}{passwords.redis}".encode(), text, "sha256").hex()[:12]

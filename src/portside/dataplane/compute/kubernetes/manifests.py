@@ -15,11 +15,11 @@ from portside.dataplane.compute.kubernetes.environment import (
     PodEnvironment,
     container_environment,
     core_api_key,
-    digest_of,
     encoded,
-    grace_of,
     has_own,
+    hash_values,
     postgres_url,
+    read_grace,
     redis_url,
     secret_environment,
     without_stores,
@@ -32,7 +32,7 @@ from portside.dataplane.compute.kubernetes.objects import (
     Json,
     KubernetesScope,
     Resources,
-    address_of,
+    build_address,
     container_resources,
     object_name,
     read_resources,
@@ -90,7 +90,7 @@ class Objects:
         return [manifest for manifest in (*self.stores, *self.servers) if manifest["kind"] == kind]
 
 
-def scope_of(deployment: DesiredDeployment, resources: Resources, settings: KubernetesSettings) -> KubernetesScope:
+def build_scope(deployment: DesiredDeployment, resources: Resources, settings: KubernetesSettings) -> KubernetesScope:
     """Return the names and labels of a deployment. Raises DeployFailed for a namespace that is not allowed."""
     namespace = deployment.k8s_namespace or settings.namespaces[0]
     if namespace not in settings.namespaces:
@@ -103,14 +103,14 @@ def scope_of(deployment: DesiredDeployment, resources: Resources, settings: Kube
     return KubernetesScope(deployment.id, name, namespace, resources.labels or {}, resources.annotations or {})
 
 
-def objects_of(release: Release, cluster: ClusterSettings, passwords: Passwords) -> Objects:
+def build_objects(release: Release, cluster: ClusterSettings, passwords: Passwords) -> Objects:
     """Return every object of the release's deployment. Raises DeployFailed for a release that cannot run."""
     deployment = release.deployment
     revision = release.revision
     settings = cluster.kubernetes
     resources = read_resources(revision.resource_spec, deployment.scale)
-    scope = scope_of(deployment, resources, settings)
-    address = address_of(scope.name, scope.namespace, deployment.custom_url, settings)
+    scope = build_scope(deployment, resources, settings)
+    address = build_address(scope.name, scope.namespace, deployment.custom_url, settings)
     stores: list[Json] = []
 
     urls: dict[str, str | None] = {"postgres": None, "redis": None}
@@ -127,7 +127,7 @@ def objects_of(release: Release, cluster: ClusterSettings, passwords: Passwords)
         urls["postgres"],
         urls["redis"],
         settings.kubernetes_platform_url or cluster.listener.control_plane_url,
-        grace_of(revision, cluster.listener.stop_grace_s),
+        read_grace(revision, cluster.listener.stop_grace_s),
         max(cluster.limits.values()),
     )
 
@@ -144,8 +144,8 @@ def objects_of(release: Release, cluster: ClusterSettings, passwords: Passwords)
     servers = [
         *secrets,
         *entry_points(scope, address, settings),
-        *(core_api_of(scope) if resources.has_executors else ()),
-        *deployments_of(pods, cluster.limits),
+        *(build_core_api(scope) if resources.has_executors else ()),
+        *build_deployments(pods, cluster.limits),
         *scaling(scope, resources, settings),
     ]
 
@@ -162,7 +162,7 @@ class Workload:
     compute: Json
 
 
-def workloads_of(resources: Resources) -> list[Workload]:
+def list_workloads(resources: Resources) -> list[Workload]:
     """Return the API workload, and the queue workload when the queue has its own pods."""
     size = container_resources(resources.cpu, resources.cpu_limit, resources.memory_mb, resources.memory_limit_mb)
     scale = (resources.min_scale, max(resources.min_scale, resources.max_scale))
@@ -224,18 +224,18 @@ class PodContext:
 def environment_secret(scope: KubernetesScope, values: dict[str, str], passwords: Passwords, name: str = "env") -> Json:
     """Return the Secret with the variables of a revision's pods."""
     body = {"type": "Opaque", "immutable": True, "data": encoded(values)}
-    return scope.manifest("Secret", f"{scope.name}-{name}-{digest_of(values, passwords)}", "environment", body)
+    return scope.manifest("Secret", f"{scope.name}-{name}-{hash_values(values, passwords)}", "environment", body)
 
 
-def core_api_of(scope: KubernetesScope) -> list[Json]:
+def build_core_api(scope: KubernetesScope) -> list[Json]:
     """Return the Service by which executors find every orchestrator, and the policy that admits nobody else to it."""
     port = {"name": "grpc", "port": CORE_API_PORT, "targetPort": "grpc", "protocol": "TCP"}
     name = workload_name(scope, "orchestrator")
-    selector = scope.selector_of("orchestrator")
+    selector = scope.build_selector("orchestrator")
 
     # Without an address of its own, its name stands for the addresses of all pods, among which executors spread.
     service = {"clusterIP": "None", "selector": selector, "ports": [port]}
-    executors = {"podSelector": {"matchLabels": scope.selector_of("executor")}}
+    executors = {"podSelector": {"matchLabels": scope.build_selector("executor")}}
     policy = {
         "podSelector": {"matchLabels": selector},
         "policyTypes": ["Ingress"],
@@ -251,26 +251,26 @@ def core_api_of(scope: KubernetesScope) -> list[Json]:
     ]
 
 
-def deployments_of(pods: PodContext, limits: Mapping[str, float]) -> list[Json]:
+def build_deployments(pods: PodContext, limits: Mapping[str, float]) -> list[Json]:
     """Return the Deployment of each workload. `limits` is how many seconds each may take to become ready."""
     scope = pods.scope
-    found = []
-    for workload in workloads_of(pods.resources):
+    manifests = []
+    for workload in list_workloads(pods.resources):
         component = workload.component
         spec = {
             "replicas": workload.scale[0],
             "revisionHistoryLimit": 10,
             "progressDeadlineSeconds": round(limits[component]),
-            "selector": {"matchLabels": scope.selector_of(component)},
+            "selector": {"matchLabels": scope.build_selector(component)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "template": pod_template(pods, workload),
         }
 
         manifest = scope.manifest("Deployment", workload_name(scope, component), component, {"spec": spec})
         manifest["metadata"]["labels"][REVISION] = str(pods.revision.id)
-        found.append(manifest)
+        manifests.append(manifest)
 
-    return found
+    return manifests
 
 
 def pod_template(pods: PodContext, workload: Workload) -> Json:
@@ -280,7 +280,7 @@ def pod_template(pods: PodContext, workload: Workload) -> Json:
     resources = pods.resources
     environment = pods.environment
 
-    metadata: Json = {"labels": scope.labels_of(workload.component, revision.id)}
+    metadata: Json = {"labels": scope.build_labels(workload.component, revision.id)}
     if scope.annotations:
         metadata["annotations"] = dict(scope.annotations)
 
@@ -307,7 +307,7 @@ def pod_template(pods: PodContext, workload: Workload) -> Json:
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
                 "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": scope.selector_of(workload.component)},
+                "labelSelector": {"matchLabels": scope.build_selector(workload.component)},
             }
         ],
     }
@@ -336,7 +336,9 @@ def _server_container(pods: PodContext, workload: Workload) -> Json:
         "image": pods.revision.image_uri,
         "ports": ports,
         "envFrom": [{"secretRef": {"name": pods.executor_secret if is_executor else pods.secret}}],
-        "env": container_environment(pods.revision, pods.environment, workload.tier, _of_core_api(pods, workload)),
+        "env": container_environment(
+            pods.revision, pods.environment, workload.tier, _core_api_variables(pods, workload)
+        ),
         "resources": workload.compute,
         "volumeMounts": pods.resources.volume_mounts,
         # An executor that has no orchestrator is not ready, but nothing is wrong with it.
@@ -360,7 +362,7 @@ def _server_container(pods: PodContext, workload: Workload) -> Json:
     return {name: value for name, value in container.items() if value not in (None, [], {})}
 
 
-def _of_core_api(pods: PodContext, workload: Workload) -> dict[str, str]:
+def _core_api_variables(pods: PodContext, workload: Workload) -> dict[str, str]:
     """Return the variables by which orchestrators and executors find each other."""
     if workload.component == "orchestrator":
         address = {"CORE_API_HOST": "0.0.0.0", "CORE_API_PORT": str(CORE_API_PORT)}  # noqa: S104 - a pod's own address
@@ -386,9 +388,9 @@ def _user_container(container: Json) -> Json:
 def entry_points(scope: KubernetesScope, address: Address, settings: KubernetesSettings) -> list[Json]:
     """Return the Service of the API, and its Ingress when the deployment has a public address."""
     port = {"name": "http", "port": API_PORT, "targetPort": "http", "protocol": "TCP"}
-    service = {"type": "ClusterIP", "selector": scope.selector_of("api"), "ports": [port]}
+    service = {"type": "ClusterIP", "selector": scope.build_selector("api"), "ports": [port]}
 
-    found = [scope.manifest("Service", scope.name, "api", {"spec": service})]
+    manifests = [scope.manifest("Service", scope.name, "api", {"spec": service})]
     if address.host is not None:
         backend = {"service": {"name": scope.name, "port": {"name": "http"}}}
         path = {"path": address.path or "/", "pathType": "Prefix", "backend": backend}
@@ -400,25 +402,25 @@ def entry_points(scope: KubernetesScope, address: Address, settings: KubernetesS
         if settings.kubernetes_ingress_tls_secret:
             spec["tls"] = [{"hosts": [address.host], "secretName": settings.kubernetes_ingress_tls_secret}]
 
-        found.append(scope.manifest("Ingress", scope.name, "api", {"spec": spec}))
+        manifests.append(scope.manifest("Ingress", scope.name, "api", {"spec": spec}))
 
-    return found
+    return manifests
 
 
 def scaling(scope: KubernetesScope, resources: Resources, settings: KubernetesSettings) -> list[Json]:
     """Return the autoscalers, and the budgets that keep one of several replicas up during maintenance."""
-    found = []
-    for workload in workloads_of(resources):
+    manifests = []
+    for workload in list_workloads(resources):
         minimum, maximum = workload.scale
         if maximum > max(minimum, 1):
-            found.append(_autoscaler(scope, workload, settings))
+            manifests.append(_autoscaler(scope, workload, settings))
 
         if minimum > 1:
-            spec = {"minAvailable": 1, "selector": {"matchLabels": scope.selector_of(workload.component)}}
+            spec = {"minAvailable": 1, "selector": {"matchLabels": scope.build_selector(workload.component)}}
             name = workload_name(scope, workload.component)
-            found.append(scope.manifest("PodDisruptionBudget", name, workload.component, {"spec": spec}))
+            manifests.append(scope.manifest("PodDisruptionBudget", name, workload.component, {"spec": spec}))
 
-    return found
+    return manifests
 
 
 def _autoscaler(scope: KubernetesScope, workload: Workload, settings: KubernetesSettings) -> Json:

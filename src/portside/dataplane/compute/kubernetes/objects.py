@@ -66,22 +66,22 @@ class KubernetesScope:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
 
-    def labels_of(self, component: str, revision_id: UUID | None = None) -> dict[str, str]:
+    def build_labels(self, component: str, revision_id: UUID | None = None) -> dict[str, str]:
         """Return all labels of an object; the user's labels never replace those of the owner."""
-        own = {**owned_by(self.deployment_id), INSTANCE: self.name, COMPONENT: component}
+        labels = {**owned_by(self.deployment_id), INSTANCE: self.name, COMPONENT: component}
         if revision_id is not None:
-            own[REVISION] = str(revision_id)
+            labels[REVISION] = str(revision_id)
 
-        return {**self.labels, **own}
+        return {**self.labels, **labels}
 
-    def selector_of(self, component: str) -> dict[str, str]:
+    def build_selector(self, component: str) -> dict[str, str]:
         """Return the labels that select a component's pods, the same for all revisions."""
         return {DEPLOYMENT: str(self.deployment_id), COMPONENT: component}
 
     def manifest(self, kind: str, name: str, component: str, body: Json) -> Json:
         """Return an object of the deployment; `body` has everything but its metadata."""
         group, version, _ = KINDS[kind]
-        metadata: Json = {"name": name, "namespace": self.namespace, "labels": self.labels_of(component)}
+        metadata: Json = {"name": name, "namespace": self.namespace, "labels": self.build_labels(component)}
         if self.annotations:
             metadata["annotations"] = dict(self.annotations)
 
@@ -108,7 +108,7 @@ class Address:
     url: str = ""
 
 
-def address_of(name: str, namespace: str, custom_url: str | None, settings: KubernetesSettings) -> Address:
+def build_address(name: str, namespace: str, custom_url: str | None, settings: KubernetesSettings) -> Address:
     """Return the address of the deployment with this object name.
 
     A deployment keeps a custom URL that it already has. Without Ingresses the operator has to route that URL.
@@ -116,8 +116,8 @@ def address_of(name: str, namespace: str, custom_url: str | None, settings: Kube
     service = f"http://{name}.{namespace}.svc.{settings.kubernetes_cluster_domain}:{API_PORT}"
     has_own = custom_url is not None and not custom_url.startswith(f"http://{name}.{namespace}.svc.")
     if settings.kubernetes_ingress_url is None:
-        own = _public(service, custom_url or "") if has_own else Address(service, url=service)
-        return replace(own, host=None)
+        address = _public(service, custom_url or "") if has_own else Address(service, url=service)
+        return replace(address, host=None)
 
     if has_own:
         return _public(service, custom_url or "")

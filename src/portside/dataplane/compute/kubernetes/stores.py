@@ -68,14 +68,14 @@ def redis(scope: KubernetesScope, resources: Resources, settings: KubernetesSett
 def _network(scope: KubernetesScope, component: str, port: int) -> list[Json]:
     """Return the Service of a store, and the policy that admits only the deployment's own servers."""
     name = store_name(scope, component)
-    service = {"selector": scope.selector_of(component), "ports": [_port(component, port=port)]}
+    service = {"selector": scope.build_selector(component), "ports": [_port(component, port=port)]}
     servers = {
         "matchLabels": {DEPLOYMENT: str(scope.deployment_id)},
         "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": ["api", "queue", "orchestrator"]}],
     }
 
     policy = {
-        "podSelector": {"matchLabels": scope.selector_of(component)},
+        "podSelector": {"matchLabels": scope.build_selector(component)},
         "policyTypes": ["Ingress"],
         "ingress": [{"from": [{"podSelector": servers}], "ports": [{"protocol": "TCP", "port": port}]}],
     }
@@ -93,14 +93,14 @@ def _port(name: str, **number: int) -> Json:
 
 def _stateful_set(scope: KubernetesScope, component: str, pod: Json) -> Json:
     name = store_name(scope, component)
-    metadata: Json = {"labels": scope.labels_of(component)}
+    metadata: Json = {"labels": scope.build_labels(component)}
     if scope.annotations:
         metadata["annotations"] = dict(scope.annotations)
 
     spec = {
         "replicas": 1,
         "serviceName": name,
-        "selector": {"matchLabels": scope.selector_of(component)},
+        "selector": {"matchLabels": scope.build_selector(component)},
         "template": {"metadata": metadata, "spec": {"automountServiceAccountToken": False, **pod}},
     }
 

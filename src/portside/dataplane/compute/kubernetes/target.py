@@ -28,7 +28,13 @@ import msgspec
 from portside.dataplane.compute.interface import OpenLog, Release
 from portside.dataplane.compute.kubernetes.api import ClusterRefused, ClusterUnavailable, KubernetesApi
 from portside.dataplane.compute.kubernetes.environment import Passwords
-from portside.dataplane.compute.kubernetes.manifests import CONTAINER, ClusterSettings, Objects, objects_of, scope_of
+from portside.dataplane.compute.kubernetes.manifests import (
+    CONTAINER,
+    ClusterSettings,
+    Objects,
+    build_objects,
+    build_scope,
+)
 from portside.dataplane.compute.kubernetes.objects import (
     COMPONENT,
     KINDS,
@@ -36,7 +42,7 @@ from portside.dataplane.compute.kubernetes.objects import (
     Json,
     KubernetesScope,
     Resources,
-    address_of,
+    build_address,
     is_data,
     owned_by,
     read_resources,
@@ -170,13 +176,13 @@ class KubernetesTarget:
         await self._stop_applier()
 
         if self._serving is not None:
-            self._unfinished = self._scope_of(self._serving)
+            self._unfinished = self._build_scope(self._serving)
             self._serving = None
             await self._undo(deployment)
 
     async def restore(self, release: Release) -> None:
         """Take over the release that an earlier listener applied, and keep it applied."""
-        scope = self._scope_of(release)
+        scope = self._build_scope(release)
         self._url = self._address_in(scope, release.deployment)
         self._follow_pods(scope, from_now=True)
         self._keep_applied(release)
@@ -192,7 +198,7 @@ class KubernetesTarget:
         active = deployment.revision(deployment.active_revision_id)
         if active is None and not self._was_swept:
             # An earlier listener may have left the objects of a release that was given up while it was away.
-            self._unfinished = self._unfinished or scope_of(deployment, Resources(), self._cluster.kubernetes)
+            self._unfinished = self._unfinished or build_scope(deployment, Resources(), self._cluster.kubernetes)
 
         if self._unfinished is not None:
             await self._undo(deployment)
@@ -202,15 +208,15 @@ class KubernetesTarget:
         if active is not None and self._serving is not None:
             release = Release(deployment, active, None)
             if release != self._serving:
-                self._url = self._address_in(self._scope_of(release), deployment)
+                self._url = self._address_in(self._build_scope(release), deployment)
                 self._keep_applied(release)
                 self._changed.set()
 
-    def _scope_of(self, release: Release) -> KubernetesScope:
-        return scope_of(release.deployment, read_resources(release.revision.resource_spec), self._cluster.kubernetes)
+    def _build_scope(self, release: Release) -> KubernetesScope:
+        return build_scope(release.deployment, read_resources(release.revision.resource_spec), self._cluster.kubernetes)
 
     def _address_in(self, scope: KubernetesScope, deployment: DesiredDeployment) -> str:
-        return address_of(scope.name, scope.namespace, deployment.custom_url, self._cluster.kubernetes).url
+        return build_address(scope.name, scope.namespace, deployment.custom_url, self._cluster.kubernetes).url
 
     def metrics(self) -> MetricsReport | None:
         """Return what the pods showed last; the cluster's own metrics have their resource usage."""
@@ -267,9 +273,9 @@ class KubernetesTarget:
 
     async def _objects(self, release: Release) -> Objects:
         resources = read_resources(release.revision.resource_spec)
-        scope = scope_of(release.deployment, resources, self._cluster.kubernetes)
+        scope = build_scope(release.deployment, resources, self._cluster.kubernetes)
         passwords = await retry_while_unavailable(lambda: read_passwords(self._api, scope), _APPLY_LIMIT_S)
-        return objects_of(release, self._cluster, passwords)
+        return build_objects(release, self._cluster, passwords)
 
     async def _undo(self, deployment: DesiredDeployment) -> None:
         """Undo an unfinished release: apply the active one again, or without one delete everything but the data."""
@@ -337,12 +343,12 @@ def _is_in_progress(deployment: DesiredDeployment) -> bool:
 
 async def read_passwords(api: KubernetesApi, scope: KubernetesScope) -> Passwords:
     """Return the passwords in the deployment's Secrets, and new ones for those that are missing."""
-    found = []
+    passwords = []
     for component in ("postgres", "redis"):
         secret = await api.get("Secret", scope.namespace, store_name(scope, component))
-        found.append(_password_in(secret) or secrets.token_urlsafe(24))
+        passwords.append(_password_in(secret) or secrets.token_urlsafe(24))
 
-    return Passwords(*found)
+    return Passwords(*passwords)
 
 
 def _password_in(secret: Json | None) -> str | None:
@@ -373,8 +379,8 @@ async def _with_live_replicas(api: KubernetesApi, manifest: Json, bounds: Json) 
     metadata = manifest["metadata"]
     live = await api.get("Deployment", metadata["namespace"], metadata["name"])
     replicas = manifest["spec"]["replicas"] if live is None else live.get("spec", {}).get("replicas", 1)
-    within = min(max(replicas, bounds["minReplicas"]), bounds["maxReplicas"])
-    return {**manifest, "spec": {**manifest["spec"], "replicas": within}}
+    replicas_in_bounds = min(max(replicas, bounds["minReplicas"]), bounds["maxReplicas"])
+    return {**manifest, "spec": {**manifest["spec"], "replicas": replicas_in_bounds}}
 
 
 async def prune(api: KubernetesApi, scope: KubernetesScope, kept: Iterable[tuple[str, str]]) -> None:
@@ -390,12 +396,12 @@ async def delete_all(api: KubernetesApi, namespaces: Iterable[str], deployment_i
     """Delete all objects of a deployment with its data, and wait until they are gone."""
     for namespace in namespaces:
         while True:
-            found = await owned_objects(api, namespace, deployment_id)
-            for manifest in found:
+            objects = await owned_objects(api, namespace, deployment_id)
+            for manifest in objects:
                 if "deletionTimestamp" not in manifest["metadata"]:
                     await api.delete(manifest["kind"], namespace, manifest["metadata"]["name"])
 
-            if not found and not await api.list("Pod", namespace, owned_by(deployment_id)):
+            if not objects and not await api.list("Pod", namespace, owned_by(deployment_id)):
                 break
 
             await asyncio.sleep(_DELETE_POLL_S)
@@ -403,18 +409,18 @@ async def delete_all(api: KubernetesApi, namespaces: Iterable[str], deployment_i
 
 async def owned_objects(api: KubernetesApi, namespace: str, deployment_id: UUID) -> list[Json]:
     """Return all objects of a deployment in a namespace."""
-    found = []
+    objects = []
 
     # In reverse, so that entry points are deleted first: no request may reach servers that terminate.
     for kind in reversed(KINDS):
         try:
-            found += await api.list(kind, namespace, owned_by(deployment_id))
+            objects += await api.list(kind, namespace, owned_by(deployment_id))
         except ClusterRefused as exc:
             # An old cluster does not know the kind, so it has no such object.
             if exc.status != 404:
                 raise
 
-    return found
+    return objects
 
 
 # Pod, container, and how often the container was restarted.
@@ -431,7 +437,7 @@ _SERVERS = frozenset({"api", "queue", "orchestrator", "executor"})
 _ASKED = ("api", "queue", "orchestrator")
 
 
-def metrics_of(pods: Iterable[Mapping[str, Any]], answers: Sequence[ServerMetrics] = ()) -> MetricsReport:
+def build_metrics(pods: Iterable[Mapping[str, Any]], answers: Sequence[ServerMetrics] = ()) -> MetricsReport:
     """Return the metrics that pods show without the cluster's metrics server: replicas, restarts, the first problem.
 
     `answers` are the metrics of servers in them, which have the queue, and what is wrong for lack of another problem.
@@ -447,8 +453,8 @@ def metrics_of(pods: Iterable[Mapping[str, Any]], answers: Sequence[ServerMetric
 
         status = pod.get("status") or {}
         ready[component] += _is_ready(pod)
-        restarts += sum(one.get("restartCount", 0) for one in status.get("containerStatuses") or ())
-        problem = problem or next((found.text for found in pod_problems(pod)), None)
+        restarts += sum(container.get("restartCount", 0) for container in status.get("containerStatuses") or ())
+        problem = problem or next((pod_problem.text for pod_problem in pod_problems(pod)), None)
 
     queue = answers[0].queue if answers else QueueMetrics()
     return MetricsReport(
@@ -464,7 +470,7 @@ def metrics_of(pods: Iterable[Mapping[str, Any]], answers: Sequence[ServerMetric
 
 def _is_ready(pod: Mapping[str, Any]) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
 
 
 class PodFollower:
@@ -502,7 +508,7 @@ class PodFollower:
                 self._answers = await self._ask_servers(pods)
                 self._asked_at = time.monotonic()
 
-            self.metrics = metrics_of(pods, self._answers)
+            self.metrics = build_metrics(pods, self._answers)
             self._follow(pods)
             await self._close_logs(pods)
             self._from_now = False
@@ -511,15 +517,15 @@ class PodFollower:
 
     async def _ask_servers(self, pods: list[Json]) -> list[ServerMetrics]:
         """Return the metrics of a ready server of each tier. Those that cannot be read are left out."""
-        found: list[ServerMetrics] = []
+        metrics: list[ServerMetrics] = []
         for component in _ASKED:
             ready = (pod for pod in pods if pod["metadata"]["labels"].get(COMPONENT) == component and _is_ready(pod))
             if (pod := next(ready, None)) is not None:
                 # A Role of an earlier version does not allow it, and an image may have another server.
                 with contextlib.suppress(ClusterUnavailable, ClusterRefused, msgspec.MsgspecError):
-                    found.append(msgspec.json.decode(await self._api.read_metrics(pod), type=ServerMetrics))
+                    metrics.append(msgspec.json.decode(await self._api.read_metrics(pod), type=ServerMetrics))
 
-        return found
+        return metrics
 
     def _follow(self, pods: list[Json]) -> None:
         servers = [pod for pod in pods if pod["metadata"]["labels"].get(COMPONENT) in _SERVERS]
@@ -558,22 +564,22 @@ class PodFollower:
     async def _close_logs(self, pods: list[Json]) -> None:
         """Close the logs of revisions that have no pod any more."""
         alive = {pod["metadata"]["labels"].get(REVISION) for pod in pods}
-        for revision_id in [known for known in self._logs if str(known) not in alive]:
+        for revision_id in [logged_id for logged_id in self._logs if str(logged_id) not in alive]:
             await self._logs.pop(revision_id).close()
 
 
 def _container_runs(pod: Json) -> Iterator[ContainerRun]:
     for container in container_statuses(pod):
         if "waiting" not in (container.get("state") or {"waiting": {}}):
-            yield _run_of(pod, container)
+            yield _to_run(pod, container)
 
 
 def _is_running(pod: Json, run: ContainerRun) -> bool:
     return any(
-        "running" in (container.get("state") or {}) and _run_of(pod, container) == run
+        "running" in (container.get("state") or {}) and _to_run(pod, container) == run
         for container in container_statuses(pod)
     )
 
 
-def _run_of(pod: Json, container: Json) -> ContainerRun:
+def _to_run(pod: Json, container: Json) -> ContainerRun:
     return pod["metadata"]["uid"], container["name"], container.get("restartCount", 0)

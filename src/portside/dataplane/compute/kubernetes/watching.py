@@ -67,7 +67,7 @@ class WorkloadProgress:
 
 def judge(workload: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> WorkloadProgress:
     """Judge a Deployment or a StatefulSet by its status and the pods of its newest revision."""
-    wanted = workload.get("spec", {}).get("replicas", 1)
+    replica_count = workload.get("spec", {}).get("replicas", 1)
     status = workload.get("status") or {}
 
     # Until the controller has seen the latest change, its status is about the previous one.
@@ -77,8 +77,8 @@ def judge(workload: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> Wor
 
     # While pods of the previous revision exist, requests may still reach them.
     previous = status.get("replicas", 0) - updated
-    replicas = f"{max(0, min(up - previous, updated))} of {wanted}"
-    if is_current and updated >= wanted and up >= wanted and previous == 0:
+    replicas = f"{max(0, min(up - previous, updated))} of {replica_count}"
+    if is_current and updated >= replica_count and up >= replica_count and previous == 0:
         return WorkloadProgress(is_ready=True, replicas=replicas)
 
     problems = [*_controller_problems(status), *(problem for pod in pods for problem in pod_problems(pod))]
@@ -170,14 +170,14 @@ class WorkloadWatch:
         component = manifest["metadata"]["labels"][COMPONENT]
         title = _TITLES[component]
 
-        began = time.monotonic()
+        started_at = time.monotonic()
         permanent_since = None
-        reported = ""
+        last_step = ""
         while True:
             progress, pods = await self._poll(manifest, limit_s)
-            if str(progress) != reported:
-                reported = str(progress)
-                self.on_step(f"{title}: {reported}")
+            if str(progress) != last_step:
+                last_step = str(progress)
+                self.on_step(f"{title}: {last_step}")
 
             if progress.is_ready:
                 return
@@ -187,7 +187,7 @@ class WorkloadWatch:
             if permanent_since is not None and now - permanent_since >= self.timing.permanent_after_s:
                 raise DeployFailed(await self._report(f"{title} does not start: {progress}", pods))
 
-            if now - began >= limit_s:
+            if now - started_at >= limit_s:
                 late = f"{title} is not ready after {limit_s:g} seconds: {progress}"
                 raise DeployFailed(await self._report(late, pods))
 
@@ -195,7 +195,7 @@ class WorkloadWatch:
 
     async def until_healthy(self, url: str, limit_s: float) -> None:
         """Wait until GET {url}/ok answers 200. Raises DeployFailed."""
-        began = time.monotonic()
+        started_at = time.monotonic()
         reason = ""
         async with httpx2.AsyncClient(timeout=_HEALTH_TIMEOUT_S) as client:
             while True:
@@ -208,7 +208,7 @@ class WorkloadWatch:
                 except httpx2.HTTPError as exc:
                     reason = f"{type(exc).__name__}: {exc}"
 
-                if time.monotonic() - began >= limit_s:
+                if time.monotonic() - started_at >= limit_s:
                     raise DeployFailed(
                         f"GET {url}/ok did not succeed within {limit_s:g} seconds: {reason}. If the listener cannot "
                         "reach this address, change its setting KUBERNETES_HEALTH_CHECK"
@@ -218,7 +218,7 @@ class WorkloadWatch:
 
     async def _poll(self, manifest: Json, limit_s: float) -> tuple[WorkloadProgress, list[Json]]:
         metadata = manifest["metadata"]
-        labels = {**self.scope.selector_of(metadata["labels"][COMPONENT])}
+        labels = {**self.scope.build_selector(metadata["labels"][COMPONENT])}
         if REVISION in metadata["labels"]:
             labels[REVISION] = metadata["labels"][REVISION]
 
@@ -262,13 +262,13 @@ class WorkloadWatch:
 
 async def retry_while_unavailable(call: Callable[[], Awaitable[T]], limit_s: float) -> T:
     """Repeat a call until the cluster answers. Raises ClusterUnavailable after the limit and ClusterRefused at once."""
-    began = time.monotonic()
+    started_at = time.monotonic()
     delay = 0.5
     while True:
         try:
             return await call()
         except ClusterUnavailable:
-            if time.monotonic() - began >= limit_s:
+            if time.monotonic() - started_at >= limit_s:
                 raise
 
             await asyncio.sleep(delay)
