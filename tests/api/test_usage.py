@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from portside.kernel import spool
-from portside.usage.counts import export_usage
+from portside.usage.exports import export_usage
 from portside.usage.ranges import read_range
 from portside.usage.types import GroupBy, UsageQuery
 from tests.api.hosted import Hosted, hosted

@@ -11,9 +11,10 @@ import pytest
 
 from portside.kernel.db import Database
 from portside.tracing.sql import sql as counting
-from portside.usage.counts import QUERIES, TOTALS_LOCK, PastHours, range_arguments, read_series
+from portside.usage.counts import QUERIES, build_range_arguments, to_series
 from portside.usage.ranges import read_range
 from portside.usage.sql import sql
+from portside.usage.totals import TOTALS_LOCK, PastHours
 from tests.conftest import eventually
 
 PACKAGES = ("portside.identity", "portside.tracing", "portside.usage")
@@ -86,9 +87,9 @@ async def receive(db: Database, workspaces: list[UUID], count: int) -> None:
 
 async def counts(db: Database, workspaces: list[UUID], start: str, end: str) -> list[object]:
     within = read_range(start, end)
-    given = await range_arguments(db, within)
+    given = await build_range_arguments(db, within)
     responses = [await db.fetch(query, workspace_ids=workspaces, **given) for query in QUERIES.values()]
-    return [sorted(repr(read_series(row)) for row in response) for response in responses]
+    return [sorted(repr(to_series(row)) for row in response) for response in responses]
 
 
 @pytest.mark.parametrize("query", list(QUERIES.values()), ids=lambda query: query.name)
@@ -195,7 +196,7 @@ async def test_traces_after_the_counted_hours_are_counted(db: Database):
 
 
 async def all_of_workspace(db: Database, workspace: UUID, start: str, end: str) -> int:
-    given = await range_arguments(db, read_range(start, end))
+    given = await build_range_arguments(db, read_range(start, end))
     rows = await db.fetch(sql.usage_by_workspace, workspace_ids=[workspace], **given)
     return sum(sum(row["traces"]) for row in rows)
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from portside.kernel.errors import Invalid
-from portside.usage.ranges import RangeEmpty, read_range, stride_of
+from portside.usage.ranges import RangeEmpty, choose_stride, read_range
 from portside.usage.types import Stride
 
 DAY = timedelta(days=1)
@@ -28,7 +28,7 @@ DAY = timedelta(days=1)
     ],
 )
 def test_the_length_decides_the_stride(length: timedelta, stride: Stride):
-    assert stride_of(length) == stride
+    assert choose_stride(length) == stride
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_range_is_split_at_counted_hours_and_days(
     def moment(text: str | None) -> datetime | None:
         return text and datetime.fromisoformat(f"2026-01-{text}").replace(tzinfo=UTC)
 
-    cut = read_range(f"2026-01-{start}", f"2026-01-{end}").split(moment(hours), moment(days))
+    cut = read_range(f"2026-01-{start}", f"2026-01-{end}").split(hours_until=moment(hours), days_until=moment(days))
     found = [cut.first_hour, cut.first_day, cut.last_day, cut.last_hour]
     assert found == [moment(piece) for piece in pieces or [start] * 4]
 
@@ -90,4 +90,4 @@ def test_a_range_is_split_at_counted_hours_and_days(
 def test_a_range_in_year_9999_is_split():
     until = datetime(2026, 1, 2, tzinfo=UTC)
     within = read_range("9999-12-31T23:30:00Z", "9999-12-31T23:40:00Z")
-    assert within.split(until, until).last_hour == within.start
+    assert within.split(hours_until=until, days_until=until).last_hour == within.start

@@ -106,9 +106,9 @@ from portside.tracing.retention import ExpiredTraces, OrphanedData, TraceRetenti
 from portside.tracing.retention import empty_workspace as empty_traces
 from portside.tracing.services import PlatformInfo, TracingServices
 from portside.tracing.stats import DailyRollups
-from portside.usage.counts import PastHours
 from portside.usage.http import UsageServices
 from portside.usage.http import routes as usage
+from portside.usage.totals import PastHours
 
 
 @dataclass(frozen=True, kw_only=True)

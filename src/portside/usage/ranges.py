@@ -16,6 +16,7 @@ from portside.usage.types import Stride
 _LOST_PLUS = re.compile(r"(\d\d:\d\d\S*) (\d\d:?\d\d)$")
 _HOUR = timedelta(hours=1)
 _DAY = timedelta(days=1)
+# The bucket width of ranges of up to so many days; longer ones are counted by year.
 _STRIDES = ((31, Stride(days=1)), (93, Stride(days=7)), (366, Stride(days=30)))
 
 
@@ -42,27 +43,38 @@ class Range(msgspec.Struct, frozen=True):
         """The length of a bucket."""
         return timedelta(days=self.stride.days, hours=self.stride.hours)
 
-    def bucket(self, number: int) -> datetime:
+    def bucket_start(self, number: int) -> datetime:
         """Return the start of a bucket; the first one has number 0."""
         return self.origin + number * self.width
 
-    def split(self, hours_until: datetime | None, days_until: datetime | None) -> "RangeParts":
-        """Split the range into whole days and hours with totals, and the rest, which is counted trace by trace."""
-        hours = self._whole(_HOUR, hours_until)
-        days = self._whole(_DAY, days_until)
-        if days[0] == days[1]:
-            days = hours[0], hours[0]
-        elif not hours[0] <= days[0] <= days[1] <= hours[1]:
-            # The hours are not counted as far as the days yet: an older version counted days alone.
-            hours = days
+    def split(self, *, hours_until: datetime | None, days_until: datetime | None) -> "RangeParts":
+        """Split the range into whole days and hours with totals, and the rest, which is counted trace by trace.
 
-        return RangeParts(first_hour=hours[0], first_day=days[0], last_day=days[1], last_hour=hours[1])
+        There are totals of the hours that end by `hours_until` and of the days that end by `days_until`; none if null.
+        """
+        first_hour, last_hour = self._find_whole_units(_HOUR, hours_until)
+        first_day, last_day = self._find_whole_units(_DAY, days_until)
 
-    def _whole(self, unit: timedelta, until: datetime | None) -> tuple[datetime, datetime]:
-        """Return the whole units of the range that end by `until`; (start, start) if there are none."""
-        last = self.start if until is None else min(self.end - (self.end - self.origin) % unit, until)
-        # Only computed if needed: the midnight after a start in year 9999 would overflow.
-        first = self.start if last <= self.start else self.start + (self.origin - self.start) % unit
+        if first_day == last_day:
+            # No days: hours alone.
+            first_day = last_day = first_hour
+        elif not first_hour <= first_day <= last_day <= last_hour:
+            # The hours are not counted as far as the days yet (an older version counted days alone): days alone.
+            first_hour, last_hour = first_day, last_day
+
+        return RangeParts(first_hour=first_hour, first_day=first_day, last_day=last_day, last_hour=last_hour)
+
+    def _find_whole_units(self, unit: timedelta, until: datetime | None) -> tuple[datetime, datetime]:
+        """Return the bounds of the whole units in the range that end by `until`; (start, start) if there are none."""
+        if until is None:
+            return self.start, self.start
+
+        last = min(self.end - (self.end - self.origin) % unit, until)
+        if last <= self.start:
+            # Returned before `first` is computed: the midnight after a start in year 9999 would overflow.
+            return self.start, self.start
+
+        first = self.start + (self.origin - self.start) % unit
         return first, max(first, last)
 
 
@@ -77,25 +89,33 @@ class RangeParts(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_range(start_time: str, end_time: str) -> Range:
     """Parse both bounds. Raises Invalid for an invalid time, and RangeEmpty."""
-    start = _moment(start_time, "start_time")
-    end = _moment(end_time, "end_time")
+    start = _parse_time(start_time, "start_time")
+    end = _parse_time(end_time, "end_time")
     if end <= start:
         raise RangeEmpty
 
-    return Range(start, end, stride_of(end - start))
+    return Range(start, end, choose_stride(end - start))
 
 
-def stride_of(length: timedelta) -> Stride:
+def choose_stride(length: timedelta) -> Stride:
     """Return the bucket width for a range of this length."""
-    if length < timedelta(days=1):
+    if length < _DAY:
         return Stride(hours=1)
-    return next((stride for days, stride in _STRIDES if length.days <= days), Stride(days=365))
+
+    for max_days, stride in _STRIDES:
+        if length.days <= max_days:
+            return stride
+
+    return Stride(days=365)
 
 
-def _moment(text: str, name: str) -> datetime:
+def _parse_time(text: str, name: str) -> datetime:
     """Parse ISO 8601, in UTC without an offset. A plus sign that was decoded to a space is restored."""
     try:
-        read = datetime.fromisoformat(_LOST_PLUS.sub(r"\1+\2", text.strip()))
-        return (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
+        time = datetime.fromisoformat(_LOST_PLUS.sub(r"\1+\2", text.strip()))
+        if time.tzinfo is None:
+            time = time.replace(tzinfo=UTC)
+
+        return time.astimezone(UTC)
     except (ValueError, OverflowError) as exc:
         raise Invalid.field(["query", name], "must be an ISO 8601 time", "datetime_parsing") from exc

@@ -9,6 +9,8 @@ import msgspec
 
 # A time as text: its form is more liberal than that of a datetime (`ranges.py`).
 DateTimeText = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"}, max_length=100)]
+# What a count is about: ids and names, each by its field; null for traces without it.
+Dimensions = dict[str, str | None]
 
 
 class GroupBy(Enum):
@@ -37,9 +39,10 @@ class Stride(msgspec.Struct, frozen=True):
 
 
 class UsageRecord(msgspec.Struct, gc=False):
-    """The number of traces of one bucket and combination of dimensions; `group_by` decides the dimensions' keys."""
+    """The number of traces of one bucket and combination of dimensions."""
 
     time_bucket: datetime
+    # The keys depend on `group_by`.
     dimensions: dict[str, Any]
     traces: int
 

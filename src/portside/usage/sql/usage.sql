@@ -91,55 +91,8 @@ left join api_keys k on k.id = c.api_key_id
 group by k.short_key
 order by k.short_key
 
--- name: next_hour
--- The first hour that is not counted yet. Initially the midnight before the first trace; null without any trace.
-select coalesce(
-    (select until from counted_hours), (select date_trunc('day', min(received_at), 'UTC') from traces)
-)
-
--- name: count_hours
-insert into trace_hours (workspace_id, hour, project_id, user_id, api_key_id, traces)
-select workspace_id, date_trunc('hour', received_at, 'UTC') as hour, project_id, user_id, api_key_id, count(*)
-from traces
-where workspace_id = any(array(select id from workspaces))
-    and received_at >= :since::timestamptz and received_at < :until::timestamptz
-group by 1, 2, 3, 4, 5
-order by 1, 2
-
--- name: close_hours
-insert into counted_hours (until) values (:until::timestamptz)
-on conflict (is_only) do update set until = excluded.until
-
--- name: next_day
--- The first day that is not counted yet, if all of its hours are.
-select day
-from (
-    select coalesce(
-        (select until from counted_days), (select date_trunc('day', min(hour), 'UTC') from trace_hours)
-    ) as day
-) d
-where day + interval '24 hours' <= (select until from counted_hours)
-
--- name: count_day
-insert into trace_days (workspace_id, day, project_id, user_id, api_key_id, traces)
-select workspace_id, :day::timestamptz, project_id, user_id, api_key_id, sum(traces)
-from trace_hours
-where workspace_id = any(array(select id from workspaces))
-    and hour >= :day::timestamptz and hour < :day::timestamptz + interval '24 hours'
-group by workspace_id, project_id, user_id, api_key_id
-
--- name: count_day_of_projects
-insert into project_days (workspace_id, day, project_id, traces)
-select workspace_id, day, project_id, sum(traces)
-from trace_days
-where workspace_id = any(array(select id from workspaces)) and day = :day::timestamptz
-group by workspace_id, day, project_id
-
--- name: close_day
-insert into counted_days (until) values (:day::timestamptz + interval '24 hours')
-on conflict (is_only) do update set until = excluded.until
-
 -- name: counted_until
+-- One row always, with null as long as nothing is counted: ranges are split at these times.
 select (select until from counted_hours) as hours, (select until from counted_days) as days
 
 -- name: longlived_by_workspace
