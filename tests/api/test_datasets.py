@@ -17,8 +17,8 @@ from langsmith.evaluation import evaluate_comparative
 from langsmith.schemas import DataType, ExampleUpdate
 from langsmith.utils import LangSmithConflictError, LangSmithError, LangSmithNotFoundError
 
-from portside.datasets.files import as_line, dataset_version, write_csv, write_lines
-from portside.datasets.versions import fixed_moment
+from portside.datasets.files import build_version, to_line, write_csv, write_lines
+from portside.datasets.versions import find_fixed_moment
 from tests.api.hosted import Hosted, hosted
 
 pytestmark = [
@@ -364,8 +364,8 @@ async def test_a_download_holds_no_connection_and_keeps_its_version(server: Host
 
     workspace = server.actor.workspace_id
     dataset = UUID(made["id"])
-    version = dataset_version(workspace, dataset, await fixed_moment(server.db, workspace, dataset, None))
-    written = write_csv(server.db, version) if form == "csv" else write_lines(server.db, version, as_line)
+    version = build_version(workspace, dataset, await find_fixed_moment(server.db, workspace, dataset, None))
+    written = write_csv(server.db, version) if form == "csv" else write_lines(server.db, version, to_line)
     pieces: list[str | bytes] = [await anext(written)]
     assert await server.open_transactions() == 0
 

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from portside.tracing import quotas
-from portside.tracing.quotas import limits_reached
+from portside.tracing.quotas import list_reached_limits
 from tests.api.hosted import Hosted, hosted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -93,7 +93,7 @@ async def test_the_month_in_which_a_trace_became_longlived_counts(server: Hosted
 
     async def reached(change: str) -> bool:
         await server.db.pool.execute(f"update traces set {change} where workspace_id = $1", workspace)
-        return "monthly_longlived_traces" in await limits_reached(server.db, workspace)
+        return "monthly_longlived_traces" in await list_reached_limits(server.db, workspace)
 
     assert await reached("tier = 'longlived', extended_at = null")
     assert not await reached("received_at = received_at - interval '40 days'")

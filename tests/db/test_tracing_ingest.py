@@ -25,14 +25,14 @@ from portside.tracing.ingest import (
     COPY_MIN_RUNS,
     PATCH_BITS,
     POSITION_FIELDS,
+    build_update_parser,
     parse_batch,
     parse_run,
     raise_for_refused,
-    run_update_parser,
     store_batch,
 )
 from portside.tracing.projects import delete_projects, ensure_project
-from portside.tracing.runs import TracedRunNotFound, show_run
+from portside.tracing.runs import TracedRunNotFound, get_run
 from portside.tracing.sharing import ShareRequest, share_run
 from portside.tracing.sql import sql
 from portside.tracing.types import FeedbackWrite, RunQuery, RunWrite
@@ -75,7 +75,7 @@ async def counted(db: Database) -> list[UUID]:
 
 async def test_a_posted_run_can_be_read(db: Database, actor: Actor):
     await store_batch(db, batch(post=[post(ROOT, inputs={"a": 1}, tags=["t"], session_name="p")]), by=actor)
-    run = await show_run(db, ROOT, RunQuery(), LINKS, by=actor)
+    run = await get_run(db, ROOT, RunQuery(), LINKS, by=actor)
     assert (run.name, run.status, run.trace_id, run.tags) == ("r", "pending", ROOT, ["t"])
     assert (bytes(run.inputs), bytes(run.outputs)) == (b'{"a": 1}', b"null")
     assert run.dotted_order == f"20261121T020440000000Z{ROOT}"
@@ -169,13 +169,13 @@ async def test_the_merge_rules_of_python_and_sql_are_equal(db: Database, actor: 
 
 
 async def test_a_patch_is_not_shown_until_the_run_is_posted(db: Database, actor: Actor):
-    await store_batch(db, run_update_parser(ROOT)(b'{"outputs": {"b": 2}, "end_time": 1795226925431}', ""), by=actor)
+    await store_batch(db, build_update_parser(ROOT)(b'{"outputs": {"b": 2}, "end_time": 1795226925431}', ""), by=actor)
     with pytest.raises(TracedRunNotFound):
-        await show_run(db, ROOT, RunQuery(), LINKS, by=actor)
+        await get_run(db, ROOT, RunQuery(), LINKS, by=actor)
 
     assert await counted(db) == []
     await store_batch(db, parse_run(json.dumps(post(ROOT), default=str).encode(), ""), by=actor)
-    run = await show_run(db, ROOT, RunQuery(), LINKS, by=actor)
+    run = await get_run(db, ROOT, RunQuery(), LINKS, by=actor)
     assert (run.status, bytes(run.outputs)) == ("success", b'{"b": 2}')
     assert await counted(db) == [ROOT]
 
@@ -221,15 +221,15 @@ async def test_a_chain_that_is_too_deep_stays_without_dotted_order(db: Database,
     found = await stored(db)
     assert found[ids[200]]["trace_id"] == ids[0]
     assert found[ids[-1]]["trace_id"] is None
-    assert (await show_run(db, ids[-1], RunQuery(), LINKS, by=actor)).trace_id == ids[-1]
+    assert (await get_run(db, ids[-1], RunQuery(), LINKS, by=actor)).trace_id == ids[-1]
 
 
 async def test_a_child_without_its_parent_is_shown(db: Database, actor: Actor):
     await store_batch(
         db, batch(post=[post(CHILD, parent_run_id=ROOT), post(GRANDCHILD, parent_run_id=GRANDCHILD)]), by=actor
     )
-    assert (await show_run(db, CHILD, RunQuery(), LINKS, by=actor)).trace_id == CHILD
-    assert (await show_run(db, GRANDCHILD, RunQuery(), LINKS, by=actor)).parent_run_id is None
+    assert (await get_run(db, CHILD, RunQuery(), LINKS, by=actor)).trace_id == CHILD
+    assert (await get_run(db, GRANDCHILD, RunQuery(), LINKS, by=actor)).parent_run_id is None
 
 
 @pytest.mark.usefixtures("ways_of_writing")
@@ -365,8 +365,8 @@ async def test_run_ids_are_scoped_to_their_workspace(db: Database, actor: Actor)
     other = await stranger(db)
     await store_batch(db, batch(post=[post(ROOT, name="mine")]), by=actor)
     await store_batch(db, batch(post=[post(ROOT, name="theirs")]), by=other)
-    assert (await show_run(db, ROOT, RunQuery(), LINKS, by=actor)).name == "mine"
-    assert (await show_run(db, ROOT, RunQuery(), LINKS, by=other)).name == "theirs"
+    assert (await get_run(db, ROOT, RunQuery(), LINKS, by=actor)).name == "mine"
+    assert (await get_run(db, ROOT, RunQuery(), LINKS, by=other)).name == "theirs"
     project = await ensure_project(db, actor.workspace_id, "p")
     theirs = batch(post=[post(CHILD, session_id=project.id), post(GRANDCHILD)])
 

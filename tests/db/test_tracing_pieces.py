@@ -21,7 +21,7 @@ from portside.tracing.attachments import DownloadLinks
 from portside.tracing.ingest import RunTooLarge, parse_batch, store_batch
 from portside.tracing.pieces import UnusedPieces
 from portside.tracing.retention import TracesToDelete, delete_traces
-from portside.tracing.runs import RunPage, query_runs, show_run, show_values
+from portside.tracing.runs import RunPage, get_run, get_values, query_runs
 from portside.tracing.runs import ValuesQuery as Shown
 from portside.tracing.types import RunQuery, RunWrite
 
@@ -122,9 +122,9 @@ async def test_values_in_pieces_are_read_as_they_were_sent(
     assert await db.pool.fetchval("select count(*) from runs where left(inputs, 1) = e'\\x02'") == 4
 
     for run_id, value in zip(ids, odd, strict=True):
-        run = await show_run(db, run_id, RunQuery(), LINKS, by=actor)
+        run = await get_run(db, run_id, RunQuery(), LINKS, by=actor)
         assert (bytes(run.inputs).decode(), bytes(run.outputs).decode()) == (value, value)
-        shown = {one.name: one for one in (await show_values(db, actor.workspace_id, run_id, Shown(chars=7))).values}
+        shown = {one.name: one for one in (await get_values(db, actor.workspace_id, run_id, Shown(chars=7))).values}
         assert (shown["inputs"].text, shown["inputs"].bytes) == (value[:7], len(value.encode()))
 
 
@@ -189,7 +189,7 @@ async def test_pieces_live_as_long_as_a_run_needs_them(db: Database, actor: Acto
     await delete_traces(db, actor.workspace_id, TracesToDelete(project, [long]))
     await clean(db)
     assert await counts(db) == alone, "what the deleted trace alone needed is deleted"
-    run = await show_run(db, short, RunQuery(), LINKS, by=actor)
+    run = await get_run(db, short, RunQuery(), LINKS, by=actor)
     assert json.loads(bytes(run.inputs)) == {"messages": [message(number) for number in range(30)]}
 
     await delete_traces(db, actor.workspace_id, TracesToDelete(project, [short]))

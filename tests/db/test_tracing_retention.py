@@ -24,7 +24,7 @@ from portside.tracing.feedback import (
     create_tokens,
     list_tokens,
 )
-from portside.tracing.ingest import parse_batch, parse_multipart, run_update_parser, store_batch
+from portside.tracing.ingest import build_update_parser, parse_batch, parse_multipart, store_batch
 from portside.tracing.projects import ProjectNotFound, ProjectRequest, create_project
 from portside.tracing.retention import ExpiredTraces, OrphanedData, TraceRetention, TracesToDelete, delete_traces
 from portside.tracing.sql import sql
@@ -165,7 +165,7 @@ async def test_deleting_traces_deletes_runs_feedback_and_attachments(db: Databas
 
 async def patched(db: Database, actor: Actor, run_id: UUID, **fields: Any) -> None:
     """Deliver a patch of a run."""
-    await store_batch(db, run_update_parser(run_id)(json.dumps(fields, default=str).encode(), ""), by=actor)
+    await store_batch(db, build_update_parser(run_id)(json.dumps(fields, default=str).encode(), ""), by=actor)
 
 
 async def test_runs_that_arrive_after_expiry_are_deleted(db: Database, actor: Actor):

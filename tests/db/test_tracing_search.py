@@ -12,7 +12,7 @@ from portside.kernel.db import Database
 from portside.tracing.attachments import DownloadLinks
 from portside.tracing.ingest import parse_batch, store_batch
 from portside.tracing.runs import RunPage, query_runs
-from portside.tracing.stats import Grouping, StatsRequest, stats_of_runs
+from portside.tracing.stats import Grouping, StatsRequest, get_stats
 
 PACKAGES = ("portside.identity", "portside.tracing")
 LINKS = DownloadLinks(SecretBox(bytes(32)), "")
@@ -105,4 +105,4 @@ async def test_filters_read_the_escapes_of_json(db: Database, actor: Actor):
             assert await found(db, actor, filter=f'has("metadata", {json.dumps(held)})') == [f"r{at}"]
 
     grouped = StatsRequest(group_by=Grouping(attribute="metadata", path="kü", max_groups=10))
-    assert set(await stats_of_runs(db, actor.workspace_id, grouped)) == set(names)
+    assert set(await get_stats(db, actor.workspace_id, grouped)) == set(names)

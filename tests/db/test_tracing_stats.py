@@ -19,7 +19,7 @@ from portside.tracing.feedback import FeedbackRequest, create_feedback
 from portside.tracing.ingest import parse_batch, store_batch
 from portside.tracing.projects import ProjectQuery, delete_projects, list_projects
 from portside.tracing.retention import TracesToDelete, delete_traces
-from portside.tracing.runs import RunFilters, conditions_of
+from portside.tracing.runs import RunFilters, build_run_condition
 from portside.tracing.sql import sql
 from portside.tracing.stats import (
     ALL,
@@ -28,10 +28,10 @@ from portside.tracing.stats import (
     RollupQuery,
     RunStats,
     StatsGrouping,
+    compute_percentiles,
     compute_stats,
-    percentiles_of,
     read_rollups,
-    rollup_query,
+    to_rollup_query,
 )
 
 TODAY = now().replace(hour=0, minute=0, second=0, microsecond=0)
@@ -139,8 +139,8 @@ async def stats_of(
 ) -> dict[GroupKey, RunStats]:
     """Ask both ways, and return what both received. Fails where they differ, or days were not made use of."""
     body = RunFilters(**asked)
-    condition = conditions_of(body, actor.workspace_id, ConditionBuilder())
-    plain = rollup_query(body, actor.workspace_id)
+    condition = build_run_condition(body, actor.workspace_id, ConditionBuilder())
+    plain = to_rollup_query(body, actor.workspace_id)
     exact = await compute_stats(db, condition, slicing)
     found = await compute_stats(db, condition, slicing, plain)
     assert plain is not None
@@ -268,7 +268,7 @@ async def test_few_runs_and_other_filters_do_not_use_rollups(
     monkeypatch.setattr(stats, "EXACT_MAX_RUNS", 1000)
     assert await figures(db, actor) is None
     roots: dict[str, Any] = {"filter": "eq(is_root, true)"}
-    assert rollup_query(RunFilters(**roots), actor.workspace_id) == RollupQuery(
+    assert to_rollup_query(RunFilters(**roots), actor.workspace_id) == RollupQuery(
         workspace_id=actor.workspace_id, is_root=True
     )
 
@@ -281,7 +281,7 @@ async def test_few_runs_and_other_filters_do_not_use_rollups(
     ]
 
     for asked in others:
-        assert rollup_query(RunFilters(**asked), actor.workspace_id) is None
+        assert to_rollup_query(RunFilters(**asked), actor.workspace_id) is None
 
 
 async def test_projects_are_listed_with_rollups(db: Database, actor: Actor):
@@ -351,14 +351,14 @@ async def test_absurd_token_counts_do_not_break_statistics(db: Database, actor: 
         usage,
     )
 
-    condition = conditions_of(RunFilters(), actor.workspace_id, ConditionBuilder())
+    condition = build_run_condition(RunFilters(), actor.workspace_id, ConditionBuilder())
     found = (await compute_stats(db, condition))[None, ""]
     assert (found.run_count, found.prompt_tokens) == (9501, 9 * 10**18)
 
 
 def test_percentiles_are_the_middles_of_bins():
     places = [0, 1000, 1014, 4000, 4000 + 1061]
-    found: dict[str, Any] = dict(percentiles_of(places, [1, 1, 2, 3, 1]))
+    found: dict[str, Any] = dict(compute_percentiles(places, [1, 1, 2, 3, 1]))
     median = (1.05**0.5 + 1.05**14.5) / 2
     last = 1.05**14.5
     assert found["latency"] == pytest.approx([median, last, last])

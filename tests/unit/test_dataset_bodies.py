@@ -5,7 +5,7 @@ from uuid import uuid4
 import pytest
 
 from portside.datasets.attachments import MAX_ATTACHMENTS
-from portside.datasets.files import from_multipart
+from portside.datasets.files import parse_examples
 from portside.kernel.errors import Invalid
 
 TYPE = "multipart/form-data; boundary=b"
@@ -19,8 +19,8 @@ def body(*names: str) -> bytes:
 def test_attachments_of_an_example_are_counted_while_they_are_read() -> None:
     example = str(uuid4())
     names = [f"{example}.attachment.{number}" for number in range(MAX_ATTACHMENTS)]
-    (write,) = from_multipart(body(example, *names), TYPE)
+    (write,) = parse_examples(body(example, *names), TYPE)
     assert len(write.attachments) == MAX_ATTACHMENTS
 
     with pytest.raises(Invalid, match="at most 100 attachments"):
-        from_multipart(body(example, *names, f"{example}.attachment.more"), TYPE)
+        parse_examples(body(example, *names, f"{example}.attachment.more"), TYPE)

@@ -7,7 +7,7 @@ import pytest
 
 from portside.tracing.otlp_runs import parse_otlp
 from portside.tracing.otlp_usage import read_usage, reread_extra
-from portside.tracing.otlp_values import nested
+from portside.tracing.otlp_values import nest
 from portside.tracing.otlp_wire import JSON
 from portside.tracing.types import IngestBatch, RunWrite
 
@@ -523,12 +523,12 @@ def test_attachments_are_decoded() -> None:
 
 
 def test_names_with_dots_are_objects_and_lists() -> None:
-    assert nested({"a.1.b": 2, "a.0.b": 1, "c": 3}) == {"a": [{"b": 1}, {"b": 2}], "c": 3}
-    assert nested({"a": 1, "a.b": 2}) == {"a": {"value": 1, "b": 2}}
-    assert nested({"a.b": 2, "a": 1}) == {"a": {"b": 2, "value": 1}}
-    assert nested({"a.0": 1, "a.x": 2}) == {"a": {"0": 1, "x": 2}}
+    assert nest({"a.1.b": 2, "a.0.b": 1, "c": 3}) == {"a": [{"b": 1}, {"b": 2}], "c": 3}
+    assert nest({"a": 1, "a.b": 2}) == {"a": {"value": 1, "b": 2}}
+    assert nest({"a.b": 2, "a": 1}) == {"a": {"b": 2, "value": 1}}
+    assert nest({"a.0": 1, "a.x": 2}) == {"a": {"0": 1, "x": 2}}
 
-    deep = nested({".".join("a" * 500): 1})
+    deep = nest({".".join("a" * 500): 1})
     for _ in range(31):
         (deep,) = deep.values()
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from portside.kernel.errors import Invalid
-from portside.tracing.ingest import parse_batch, parse_multipart, parse_run, run_update_parser
+from portside.tracing.ingest import build_update_parser, parse_batch, parse_multipart, parse_run
 from tests.unit.test_tracing_multipart import TYPE, body
 
 RUN = UUID(int=1)
@@ -94,7 +94,7 @@ def test_invalid_times_are_refused(value: Any):
 
 
 def test_patches_record_the_fields_that_are_not_null():
-    (write,) = run_update_parser(RUN)(b'{"id": null, "outputs": {"b": 2}, "extra": null, "name": null}', "").runs
+    (write,) = build_update_parser(RUN)(b'{"id": null, "outputs": {"b": 2}, "extra": null, "name": null}', "").runs
     assert (write.id, write.outputs, write.extra, write.patched) == (RUN, '{"b": 2}', None, 128)
 
 

@@ -24,7 +24,7 @@ from portside.annotation.types import (
 )
 from portside.kernel.errors import Invalid
 from portside.kernel.http.routes import RouteOptions
-from portside.tracing.http import links_of
+from portside.tracing.http import build_links
 from portside.tracing.quotas import LonglivedLimitReached
 from portside.tracing.services import Context, Routes
 
@@ -50,9 +50,9 @@ async def list_queues(ctx: Context, query: QueueQuery) -> list[Queue]:
 
 
 @routes.get(_QUEUE, **_READS)
-async def show_queue(ctx: Context, queue_id: UUID) -> Queue:
+async def get_queue(ctx: Context, queue_id: UUID) -> Queue:
     """Return an annotation queue."""
-    return await queues.show_queue(ctx.db, queue_id, by=ctx.actor)
+    return await queues.get_queue(ctx.db, queue_id, by=ctx.actor)
 
 
 @routes.patch(_QUEUE, permission="annotation-queues:update", raises=(QueueNotFound,))
@@ -84,13 +84,13 @@ async def add_runs_by_key(ctx: Context, queue_id: UUID, body: RunKeys) -> list[Q
 @routes.get(f"{_QUEUE}/runs", **_READS)
 async def list_queued_runs(ctx: Context, queue_id: UUID, query: QueuedRunsQuery) -> list[dict[str, Any]]:
     """List the runs of a queue in the order of their addition."""
-    return await queues.list_runs(ctx.db, queue_id, query, links_of(ctx), by=ctx.actor)
+    return await queues.list_runs(ctx.db, queue_id, query, build_links(ctx), by=ctx.actor)
 
 
 @routes.get(f"{_QUEUE}/run/{{index}}", permission="annotation-queues:read", raises=(QueueNotFound, NotQueued))
-async def show_queued_run(ctx: Context, queue_id: UUID, index: int) -> dict[str, Any]:
+async def get_queued_run(ctx: Context, queue_id: UUID, index: int) -> dict[str, Any]:
     """Return the run at an index of a queue, counted from 0."""
-    return await queues.show_run(ctx.db, queue_id, index, links_of(ctx), by=ctx.actor)
+    return await queues.get_run(ctx.db, queue_id, index, build_links(ctx), by=ctx.actor)
 
 
 @routes.get(f"{_QUEUE}/size", **_READS)

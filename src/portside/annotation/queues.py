@@ -34,7 +34,7 @@ from portside.kernel.ids import uuid7
 from portside.tracing.attachments import DownloadLinks
 from portside.tracing.fields import to_utc
 from portside.tracing.retention import extend_traces
-from portside.tracing.runs import EVERYTHING, show_runs
+from portside.tracing.runs import EVERYTHING, get_runs
 
 LAST_INDEX = 1_000_000_000
 _IS_REVIEWED = {None: None, "needs_my_review": False, "completed": True}
@@ -65,7 +65,7 @@ async def create_queue(db: Session, body: QueueRequest, *, by: Actor) -> Queue:
     if await db.fetchval(sql.create_queue, workspace_id=by.workspace_id, **fields) is None:
         raise QueueExists
 
-    return await show_queue(db, queue_id, by=by)
+    return await get_queue(db, queue_id, by=by)
 
 
 async def list_queues(db: Session, query: QueueQuery, *, by: Actor) -> list[Queue]:
@@ -74,7 +74,7 @@ async def list_queues(db: Session, query: QueueQuery, *, by: Actor) -> list[Queu
     return [msgspec.convert(dict(row), Queue) for row in rows]
 
 
-async def show_queue(db: Session, queue_id: UUID, *, by: Actor) -> Queue:
+async def get_queue(db: Session, queue_id: UUID, *, by: Actor) -> Queue:
     """Return a queue. Raises QueueNotFound."""
     found = await list_queues(db, QueueQuery(ids=[queue_id]), by=by)
     if not found:
@@ -89,7 +89,7 @@ async def update_queue(db: Session, queue_id: UUID, patch: QueuePatch, *, by: Ac
     if await db.fetchval(sql.update_queue, workspace_id=by.workspace_id, id=queue_id, **fields) is None:
         raise QueueNotFound
 
-    return await show_queue(db, queue_id, by=by)
+    return await get_queue(db, queue_id, by=by)
 
 
 async def delete_queue(db: Session, queue_id: UUID, *, by: Actor) -> None:
@@ -100,7 +100,7 @@ async def delete_queue(db: Session, queue_id: UUID, *, by: Actor) -> None:
 
 async def add_runs(db: Database, queue_id: UUID, run_ids: Sequence[UUID], *, by: Actor) -> list[QueuedRun]:
     """Append runs to a queue; a run that is in it keeps its position. Raises QueueNotFound and Invalid."""
-    await show_queue(db, queue_id, by=by)
+    await get_queue(db, queue_id, by=by)
     ids = list(dict.fromkeys(run_ids))
     known = {row["id"] for row in await db.fetch(sql.known_runs, workspace_id=by.workspace_id, run_ids=ids)}
     if unknown := [run_id for run_id in ids if run_id not in known]:
@@ -130,7 +130,7 @@ async def list_runs(
             "not_supported",
         )
 
-    await show_queue(db, queue_id, by=by)
+    await get_queue(db, queue_id, by=by)
     rows = await db.fetch(
         sql.queued_runs,
         workspace_id=by.workspace_id,
@@ -142,10 +142,10 @@ async def list_runs(
     )
 
     shown = ["feedback_stats"] if query.exclude_values else list(EVERYTHING)
-    return await _shown(db, by.workspace_id, rows, shown, links)
+    return await _to_items(db, by.workspace_id, rows, shown, links)
 
 
-async def show_run(db: Session, queue_id: UUID, index: int, links: DownloadLinks, *, by: Actor) -> dict[str, Any]:
+async def get_run(db: Session, queue_id: UUID, index: int, links: DownloadLinks, *, by: Actor) -> dict[str, Any]:
     """Return the run at an index of the queue, counted from 0. Raises QueueNotFound and NotQueued."""
     if not 0 <= index <= LAST_INDEX:
         raise NotQueued
@@ -159,7 +159,7 @@ async def show_run(db: Session, queue_id: UUID, index: int, links: DownloadLinks
 
 async def count_runs(db: Session, queue_id: UUID, *, by: Actor) -> QueueSize:
     """Return the number of runs in a queue. Raises QueueNotFound."""
-    await show_queue(db, queue_id, by=by)
+    await get_queue(db, queue_id, by=by)
     row = await db.fetchrow(sql.count_queued_runs, workspace_id=by.workspace_id, queue_id=queue_id)
     return QueueSize(**dict(row or {"size": 0, "completed": 0}))
 
@@ -181,11 +181,11 @@ async def remove_run(db: Session, queue_id: UUID, run_id: UUID, *, by: Actor) ->
         raise NotQueued
 
 
-async def _shown(
+async def _to_items(
     db: Session, workspace_id: UUID, rows: Sequence[Record], shown: list[str], links: DownloadLinks
 ) -> list[dict[str, Any]]:
     queued = {row["run_id"]: row for row in rows}
-    runs = await show_runs(db, workspace_id, list(queued), shown, links)
+    runs = await get_runs(db, workspace_id, list(queued), shown, links)
     return [
         {
             **msgspec.structs.asdict(run),
@@ -213,7 +213,7 @@ async def create_config(db: Session, body: ConfigRequest, *, by: Actor) -> Feedb
     if body.is_enforced:
         raise refuse_field("is_enforced", "feedback is not validated against configurations")
 
-    _check(body.feedback_config)
+    _check_scale(body.feedback_config)
     await db.execute(
         sql.create_config,
         workspace_id=by.workspace_id,
@@ -222,7 +222,7 @@ async def create_config(db: Session, body: ConfigRequest, *, by: Actor) -> Feedb
         is_lower_score_better=bool(body.is_lower_score_better),
     )
 
-    kept = await _show(db, body.feedback_key, by=by)
+    kept = await _get_config(db, body.feedback_key, by=by)
     same_direction = body.is_lower_score_better in {None, kept.is_lower_score_better}
     if kept.feedback_config != body.feedback_config or not same_direction:
         raise ConfigDiffers
@@ -241,12 +241,12 @@ async def list_configs(db: Session, query: ConfigQuery, *, by: Actor) -> list[Fe
 async def update_config(db: Session, patch: ConfigPatch, *, by: Actor) -> FeedbackConfig:
     """Change a configuration. Raises ConfigNotFound and Invalid."""
     if patch.feedback_config is not None:
-        _check(patch.feedback_config)
+        _check_scale(patch.feedback_config)
 
     if await db.fetchval(sql.update_config, workspace_id=by.workspace_id, **msgspec.to_builtins(patch)) is None:
         raise ConfigNotFound
 
-    return await _show(db, patch.feedback_key, by=by)
+    return await _get_config(db, patch.feedback_key, by=by)
 
 
 async def delete_config(db: Session, feedback_key: str, *, by: Actor) -> None:
@@ -260,7 +260,7 @@ async def empty_workspace(db: Session, workspace_id: UUID) -> None:
     await db.execute(sql.empty_workspace, workspace_id=workspace_id)
 
 
-async def _show(db: Session, feedback_key: str, *, by: Actor) -> FeedbackConfig:
+async def _get_config(db: Session, feedback_key: str, *, by: Actor) -> FeedbackConfig:
     found = await list_configs(db, ConfigQuery(key=[feedback_key]), by=by)
     if not found:
         raise ConfigNotFound
@@ -268,7 +268,7 @@ async def _show(db: Session, feedback_key: str, *, by: Actor) -> FeedbackConfig:
     return found[0]
 
 
-def _check(scale: FeedbackScale) -> None:
+def _check_scale(scale: FeedbackScale) -> None:
     where = ["body", "feedback_config"]
     if (scale.type == "categorical") != bool(scale.categories):
         raise Invalid.field([*where, "categories"], "must be given for categorical feedback, and only for it")

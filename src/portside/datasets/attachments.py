@@ -15,8 +15,8 @@ from portside.tracing.attachments import (
     DownloadLinks,
     DownloadQuery,
     DownloadTicket,
-    file_response,
-    link_expiry,
+    build_file_response,
+    compute_link_expiry,
     open_ticket,
 )
 
@@ -45,7 +45,7 @@ async def link_attachments(
     ids = sorted({attachment_id for names in by_example.values() for attachment_id in names.values()})
     rows = await db.fetch(sql.attachment_types, workspace_id=workspace_id, ids=ids) if ids else []
     types = {row["id"]: row["mime_type"] for row in rows}
-    expires_at = link_expiry()
+    expires_at = compute_link_expiry()
 
     return {
         example_id: {
@@ -84,7 +84,7 @@ async def download(db: Session, box: SecretBox, query: DownloadQuery) -> Respons
     if row is None:
         raise ExampleAttachmentNotFound
 
-    return file_response(row["data"], row["mime_type"], ticket.name)
+    return build_file_response(row["data"], row["mime_type"], ticket.name)
 
 
 def check_names(names: Iterable[str], where: list[str | int]) -> None:

@@ -42,13 +42,13 @@ async def create_dataset(db: Session, workspace_id: UUID, body: DatasetRequest) 
         description=body.description,
         data_type=body.data_type,
         extra=extra,
-        inputs_schema=_text(body.inputs_schema_definition),
-        outputs_schema=_text(body.outputs_schema_definition),
+        inputs_schema=_encode(body.inputs_schema_definition),
+        outputs_schema=_encode(body.outputs_schema_definition),
     )
     if created is None:
         raise DatasetExists
 
-    return await show_dataset(db, workspace_id, created)
+    return await get_dataset(db, workspace_id, created)
 
 
 async def list_datasets(db: Session, workspace_id: UUID, query: DatasetQuery) -> list[Dataset]:
@@ -67,10 +67,10 @@ async def list_datasets(db: Session, workspace_id: UUID, query: DatasetQuery) ->
         offset=query.offset,
     )
 
-    return [_shown(row) for row in rows]
+    return [_to_dataset(row) for row in rows]
 
 
-async def show_dataset(db: Session, workspace_id: UUID, dataset_id: UUID) -> Dataset:
+async def get_dataset(db: Session, workspace_id: UUID, dataset_id: UUID) -> Dataset:
     """Return a dataset. Raises DatasetNotFound."""
     found = await list_datasets(db, workspace_id, DatasetQuery(id=[dataset_id]))
     if not found:
@@ -103,9 +103,9 @@ async def update_dataset(db: Database, workspace_id: UUID, dataset_id: UUID, pat
                 sets_metadata=patch.metadata is not UNSET,
                 metadata=values["metadata"],
                 sets_inputs_schema=schemas["inputs_schema_definition"] is not UNSET,
-                inputs_schema=_text(values["inputs_schema_definition"]),
+                inputs_schema=_encode(values["inputs_schema_definition"]),
                 sets_outputs_schema=schemas["outputs_schema_definition"] is not UNSET,
-                outputs_schema=_text(values["outputs_schema_definition"]),
+                outputs_schema=_encode(values["outputs_schema_definition"]),
             )
 
             given = [schema if isinstance(schema, dict) else None for schema in schemas.values()]
@@ -113,7 +113,7 @@ async def update_dataset(db: Database, workspace_id: UUID, dataset_id: UUID, pat
     except UniqueViolationError as exc:
         raise DatasetExists from exc
 
-    return await show_dataset(db, workspace_id, dataset_id)
+    return await get_dataset(db, workspace_id, dataset_id)
 
 
 async def delete_dataset(db: Session, workspace_id: UUID, dataset_id: UUID) -> None:
@@ -128,7 +128,7 @@ async def lock_dataset(tx: Transaction, workspace_id: UUID, dataset_id: UUID) ->
     if row is None:
         raise DatasetNotFound
 
-    return DatasetSchemas(_value(row["inputs_schema"]), _value(row["outputs_schema"]))
+    return DatasetSchemas(_decode(row["inputs_schema"]), _decode(row["outputs_schema"]))
 
 
 async def share_dataset(db: Session, workspace_id: UUID, dataset_id: UUID) -> DatasetShare:
@@ -147,7 +147,7 @@ async def _find_share(db: Session, workspace_id: UUID, dataset_id: UUID) -> Data
     return None if token is None else DatasetShare(dataset_id, token)
 
 
-async def show_share(db: Session, workspace_id: UUID, dataset_id: UUID) -> DatasetShare:
+async def get_share(db: Session, workspace_id: UUID, dataset_id: UUID) -> DatasetShare:
     """Return the share of a dataset. Raises DatasetNotFound if it is not shared."""
     shared = await _find_share(db, workspace_id, dataset_id)
     if shared is None:
@@ -178,7 +178,7 @@ async def _check_examples(tx: Transaction, workspace_id: UUID, dataset_id: UUID,
     batch: list[tuple[list[str | int], Any, Any]] = []
     owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
     async for row in tx.stream_by_size(sql.bytes_of_examples, sql.some_examples, **owner, as_of=None):
-        batch.append((["examples", str(row["id"])], _value(row["inputs"]), _value(row["outputs"])))
+        batch.append((["examples", str(row["id"])], _decode(row["inputs"]), _decode(row["outputs"])))
         if len(batch) == _CHECK_BATCH:
             await check_values(schemas, batch)
             batch = []
@@ -186,18 +186,18 @@ async def _check_examples(tx: Transaction, workspace_id: UUID, dataset_id: UUID,
     await check_values(schemas, batch)
 
 
-def _shown(row: Record) -> Dataset:
+def _to_dataset(row: Record) -> Dataset:
     fields: dict[str, Any] = dict(row)
     extra = fields.pop("extra") or {}
-    schemas = {f"{name}_definition": _value(fields.pop(name)) for name in ("inputs_schema", "outputs_schema")}
+    schemas = {f"{name}_definition": _decode(fields.pop(name)) for name in ("inputs_schema", "outputs_schema")}
     return Dataset(**fields, **schemas, metadata=extra.get("metadata"))
 
 
-def _text(value: dict[str, Any] | None) -> str | None:
+def _encode(value: dict[str, Any] | None) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
-def _value(text: str | None) -> Any:
+def _decode(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
 
 

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import UNSET
 
 from portside.datasets.attachments import AttachmentIds, check_names, link_attachments, store_attachments
-from portside.datasets.datasets import create_dataset, lock_dataset, open_share, show_dataset
+from portside.datasets.datasets import create_dataset, get_dataset, lock_dataset, open_share
 from portside.datasets.errors import ExampleElsewhere, ExampleExists, ExampleNotFound
-from portside.datasets.files import Upload, from_patch
+from portside.datasets.files import Upload, to_change
 from portside.datasets.schemas import DatasetSchemas, Location, check_values
 from portside.datasets.sql import sql
 from portside.datasets.types import (
@@ -31,11 +31,11 @@ from portside.datasets.types import (
     SharedExampleQuery,
     SplitsRequest,
 )
-from portside.datasets.versions import begin_version, resolve_as_of
+from portside.datasets.versions import begin_version, resolve_moment
 from portside.kernel.db import Database, Record, Session, Transaction
 from portside.kernel.errors import Invalid
 from portside.tracing.attachments import DownloadLinks
-from portside.tracing.conditions import ConditionBuilder, all_of, apply_condition
+from portside.tracing.conditions import ConditionBuilder, apply_condition, require_all
 from portside.tracing.fields import read_query_object, to_utc
 from portside.tracing.filters import FilterSchema, PairedFields, compile_filter
 
@@ -71,7 +71,7 @@ async def list_examples(db: Session, workspace_id: UUID, query: ExampleQuery, li
 
     Raises FilterInvalid, Invalid and VersionNotFound.
     """
-    moment = await resolve_as_of(db, workspace_id, query.dataset, query.as_of)
+    moment = await resolve_moment(db, workspace_id, query.dataset, query.as_of)
     builder = ConditionBuilder()
     condition = builder.build(
         sql.when_listed,
@@ -84,7 +84,7 @@ async def list_examples(db: Session, workspace_id: UUID, query: ExampleQuery, li
     )
 
     if query.filter:
-        condition = all_of([condition, compile_filter(query.filter, builder, EXAMPLE_FILTERS)])
+        condition = require_all([condition, compile_filter(query.filter, builder, EXAMPLE_FILTERS)])
 
     page: dict[str, Any] = {"limit": query.limit, "offset": query.offset}
     listing = sql.recent_examples
@@ -95,7 +95,7 @@ async def list_examples(db: Session, workspace_id: UUID, query: ExampleQuery, li
 
     listing, values = apply_condition(listing, condition, **page)
     ids = [row["id"] for row in await db.fetch(listing, **values)]
-    return await show_examples(db, workspace_id, ids, moment, links, shown=_shown_fields(query))
+    return await get_examples(db, workspace_id, ids, moment, links, shown=_select_fields(query))
 
 
 async def list_shared_examples(
@@ -107,7 +107,7 @@ async def list_shared_examples(
     return await list_examples(db, workspace_id, full_query, links)
 
 
-async def show_example(
+async def get_example(
     db: Session, workspace_id: UUID, example_id: UUID, as_of: str | None, links: DownloadLinks
 ) -> Example:
     """Return an example at a version. Raises ExampleNotFound, Invalid and VersionNotFound."""
@@ -115,15 +115,15 @@ async def show_example(
     if dataset_id is None:
         raise ExampleNotFound
 
-    moment = await resolve_as_of(db, workspace_id, dataset_id, as_of)
-    found = await show_examples(db, workspace_id, [example_id], moment, links, shown=EVERYTHING)
+    moment = await resolve_moment(db, workspace_id, dataset_id, as_of)
+    found = await get_examples(db, workspace_id, [example_id], moment, links, shown=EVERYTHING)
     if not found:
         raise ExampleNotFound
 
     return found[0]
 
 
-async def show_examples(  # noqa: PLR0913 - one read with many parameters
+async def get_examples(  # noqa: PLR0913 - one read with many parameters
     db: Session,
     workspace_id: UUID,
     ids: list[UUID],
@@ -134,9 +134,9 @@ async def show_examples(  # noqa: PLR0913 - one read with many parameters
 ) -> list[Example]:
     """Return the examples of these ids that exist at a moment, in this order, with the fields that are `shown`."""
     rows = await db.fetch(sql.examples_by_id, workspace_id=workspace_id, ids=ids, as_of=moment, shown=sorted(shown))
-    found = {row["id"]: _example(row, shown) for row in rows}
+    found = {row["id"]: _to_example(row, shown) for row in rows}
     if ATTACHMENTS in shown:
-        linked = await link_attachments(db, workspace_id, {row["id"]: _names(row) for row in rows}, links)
+        linked = await link_attachments(db, workspace_id, {row["id"]: _read_attachment_ids(row) for row in rows}, links)
         for example_id, attachments in linked.items():
             found[example_id].attachment_urls = attachments
 
@@ -145,12 +145,12 @@ async def show_examples(  # noqa: PLR0913 - one read with many parameters
 
 async def list_splits(db: Session, workspace_id: UUID, dataset_id: UUID, as_of: str | None) -> list[str]:
     """List the splits of a dataset at a version. Raises Invalid and VersionNotFound."""
-    moment = await resolve_as_of(db, workspace_id, dataset_id, as_of)
+    moment = await resolve_moment(db, workspace_id, dataset_id, as_of)
     rows = await db.fetch(sql.list_splits, workspace_id=workspace_id, dataset_id=dataset_id, as_of=moment)
     return [row["split"] for row in rows]
 
 
-def _shown_fields(query: ExampleQuery) -> frozenset[str]:
+def _select_fields(query: ExampleQuery) -> frozenset[str]:
     """Return the selected fields; by default everything but attachments. Raises Invalid."""
     if query.select is None:
         return frozenset({"id"}) if query.exclude_default_fields else EVERYTHING - {ATTACHMENTS}
@@ -160,11 +160,11 @@ def _shown_fields(query: ExampleQuery) -> frozenset[str]:
     return frozenset(query.select) | ({"id"} if query.exclude_default_fields else _DEFAULT_FIELDS)
 
 
-def _names(row: Record) -> AttachmentIds:
+def _read_attachment_ids(row: Record) -> AttachmentIds:
     return {name: UUID(attachment_id) for name, attachment_id in row["attachments"].items()}
 
 
-def _example(row: Record, shown: frozenset[str]) -> Example:
+def _to_example(row: Record, shown: frozenset[str]) -> Example:
     fields: dict[str, Any] = {name: row[name] for name in shown if name in row}
     fields["id"] = row["id"]
 
@@ -184,7 +184,7 @@ def _example(row: Record, shown: frozenset[str]) -> Example:
 async def fill_from_runs(db: Session, workspace_id: UUID, writes: Sequence[ExampleWrite]) -> list[ExampleWrite]:
     """Return the writes, completed with the data of their source runs. Raises Invalid for an unknown run."""
     with_source = [write for write in writes if _uses_source_run(write)]
-    ids = [_source(write) for write in with_source]
+    ids = [_get_source_run(write) for write in with_source]
     rows = await db.fetch(sql.source_runs, workspace_id=workspace_id, ids=ids) if ids else []
 
     runs = {row["id"]: row for row in rows}
@@ -194,15 +194,15 @@ async def fill_from_runs(db: Session, workspace_id: UUID, writes: Sequence[Examp
             filled.append(write)
             continue
 
-        run_id = _source(write)
+        run_id = _get_source_run(write)
         if run_id not in runs:
             raise Invalid.field(["body", str(write.id), "source_run_id"], f"no run {run_id} exists in this workspace")
 
-        files = await _attachments(db, workspace_id, run_id, write)
+        files = await _read_run_attachments(db, workspace_id, run_id, write)
         changes: dict[str, Any] = {"attachments": [*write.attachments, *files]}
         if write.fields.use_source_run_io:
-            changes["inputs"] = write.inputs or _object(runs[run_id]["inputs"]) or {}
-            changes["outputs"] = write.outputs or _object(runs[run_id]["outputs"])
+            changes["inputs"] = write.inputs or _decode_object(runs[run_id]["inputs"]) or {}
+            changes["outputs"] = write.outputs or _decode_object(runs[run_id]["outputs"])
 
         filled.append(msgspec.structs.replace(write, **changes))
 
@@ -213,20 +213,22 @@ def _uses_source_run(write: ExampleWrite) -> bool:
     return write.fields.use_source_run_io or bool(write.fields.use_source_run_attachments)
 
 
-def _source(write: ExampleWrite) -> UUID:
+def _get_source_run(write: ExampleWrite) -> UUID:
     if write.fields.source_run_id is None:
         raise Invalid.field(["body", str(write.id), "source_run_id"], "Field required", "missing")
     return write.fields.source_run_id
 
 
-async def _attachments(db: Session, workspace_id: UUID, run_id: UUID, write: ExampleWrite) -> list[NewAttachment]:
+async def _read_run_attachments(
+    db: Session, workspace_id: UUID, run_id: UUID, write: ExampleWrite
+) -> list[NewAttachment]:
     names = None if write.fields.use_source_run_io else write.fields.use_source_run_attachments
     rows = await db.fetch(sql.attachments_of_run, workspace_id=workspace_id, run_id=run_id, names=names)
     given = {file.name for file in write.attachments}
     return [NewAttachment(**dict(row)) for row in rows if row["name"] not in given]
 
 
-def _object(text: str | None) -> Any:
+def _decode_object(text: str | None) -> Any:
     """Decode JSON text. A run may hold any value, an example holds objects: other values are wrapped."""
     value = None if text is None else msgspec.json.decode(text)
     return value if value is None or isinstance(value, dict) else {"value": value}
@@ -257,7 +259,7 @@ class VersionWriter:
         """Write new examples. Raises ExampleExists and Invalid."""
         _refuse_duplicate_ids(writes)
         if taken := await self._existing_rows([write.id for write in writes]):
-            raise _exists(taken)
+            raise _build_exists(taken)
 
         filled = await fill_from_runs(self._tx, self._owner["workspace_id"], writes)
         states = [await self._new(write, index) for index, write in enumerate(filled)]
@@ -303,10 +305,10 @@ class VersionWriter:
 
         states = []
         for row in rows.values():
-            existing = [split for split in splits_of(row["metadata"]) if split != body.split_name]
+            existing = [split for split in _get_splits(row["metadata"]) if split != body.split_name]
             new = existing if body.remove else [*existing, body.split_name]
-            if new != splits_of(row["metadata"]):
-                state = _state_of(row)
+            if new != _get_splits(row["metadata"]):
+                state = _to_state(row)
                 state.metadata = {**state.metadata, SPLITS: new}
                 states.append(state)
 
@@ -335,7 +337,7 @@ class VersionWriter:
         workspace_id = self._owner["workspace_id"]
         rows = await self._tx.fetch(sql.datasets_of_present_examples, workspace_id=workspace_id, ids=list(ids))
         if rows:
-            raise _elsewhere(rows[0]["id"], rows[0]["dataset_id"])
+            raise _build_elsewhere(rows[0]["id"], rows[0]["dataset_id"])
 
     async def _new(self, write: ExampleWrite, position: int) -> _State:
         if write.inputs is None:
@@ -351,21 +353,21 @@ class VersionWriter:
             position=position,
             inputs=write.inputs,
             outputs=write.outputs,
-            metadata=_metadata(write, {}),
+            metadata=_build_metadata(write, {}),
             source_run_id=write.fields.source_run_id,
-            attachments=await self._attachments(write, {}),
+            attachments=await self._merge_attachments(write, {}),
         )
 
     async def _changed(self, row: Record, write: ExampleWrite) -> _State:
-        state = _state_of(row)
+        state = _to_state(row)
         state.inputs = state.inputs if write.inputs is None else write.inputs
         state.outputs = state.outputs if write.outputs is None else write.outputs
-        state.metadata = _metadata(write, state.metadata)
-        state.attachments = await self._attachments(write, state.attachments)
+        state.metadata = _build_metadata(write, state.metadata)
+        state.attachments = await self._merge_attachments(write, state.attachments)
 
         return state
 
-    async def _attachments(self, write: ExampleWrite, existing: AttachmentIds) -> AttachmentIds:
+    async def _merge_attachments(self, write: ExampleWrite, existing: AttachmentIds) -> AttachmentIds:
         """Return the attachments of an example after a request: stored and renamed ones, and new ones.
 
         New attachments without operations replace the existing ones.
@@ -390,7 +392,7 @@ class VersionWriter:
     async def _check(self, states: Sequence[_State]) -> None:
         if self._schemas != DatasetSchemas():
             values: list[tuple[Location, Any, Any]] = [
-                (["body", str(state.id)], _plain(state.inputs), _plain(state.outputs)) for state in states
+                (["body", str(state.id)], _decode(state.inputs), _decode(state.outputs)) for state in states
             ]
             await check_values(self._schemas, values)
 
@@ -406,14 +408,14 @@ class VersionWriter:
             id=ids,
             created_at=[state.created_at or as_of for state in states],
             position=[state.position for state in states],
-            inputs=[_text(state.inputs) for state in states],
-            outputs=[None if state.outputs is None else _text(state.outputs) for state in states],
-            metadata=[_text(state.metadata) for state in states],
+            inputs=[_encode(state.inputs) for state in states],
+            outputs=[None if state.outputs is None else _encode(state.outputs) for state in states],
+            metadata=[_encode(state.metadata) for state in states],
             source_run_id=[state.source_run_id for state in states],
-            attachments=[_text(state.attachments) for state in states],
+            attachments=[_encode(state.attachments) for state in states],
         )
         if len(written) < len(states):
-            raise _exists(set(ids) - {row["id"] for row in written})
+            raise _build_exists(set(ids) - {row["id"] for row in written})
 
         return Changed(len(ids), ids, as_of)
 
@@ -444,7 +446,7 @@ async def put_examples(db: Database, workspace_id: UUID, writes: Iterable[tuple[
     """
     made: list[Changed] = []
     async with db.transaction() as tx:
-        for dataset_id, own_writes in _by_dataset(writes):
+        for dataset_id, own_writes in _group_by_dataset(writes):
             made.append(await (await open_writer(tx, workspace_id, dataset_id)).put(own_writes))
 
     ids = [example_id for changed in made for example_id in changed.example_ids]
@@ -457,7 +459,7 @@ async def add_to_datasets(
     """Write new examples to the datasets that they name, all or none. Raises what `add_examples` raises."""
     ids: list[UUID] = []
     async with db.transaction() as tx:
-        for dataset_id, own_writes in _by_dataset(writes):
+        for dataset_id, own_writes in _group_by_dataset(writes):
             ids += (await (await open_writer(tx, workspace_id, dataset_id)).add(own_writes)).example_ids
 
     return ids
@@ -474,9 +476,11 @@ async def change_in_any_dataset(db: Database, workspace_id: UUID, patches: Seque
             if patch.id not in datasets:
                 raise ExampleNotFound(f"Example not found: {patch.id}")
             if patch.dataset_id not in {None, datasets[patch.id]}:
-                raise _elsewhere(patch.id, datasets[patch.id])
+                raise _build_elsewhere(patch.id, datasets[patch.id])
 
-        for dataset_id, writes in _by_dataset((from_patch(patch.id, patch), datasets[patch.id]) for patch in patches):
+        for dataset_id, writes in _group_by_dataset(
+            (to_change(patch.id, patch), datasets[patch.id]) for patch in patches
+        ):
             await (await open_writer(tx, workspace_id, dataset_id)).change(writes)
 
     return ExamplesChanged(f"{len(ids)} examples updated", len(ids), ids)
@@ -496,7 +500,7 @@ async def create_from_file(db: Database, workspace_id: UUID, upload: Upload) -> 
         if upload.examples:
             await (await open_writer(tx, workspace_id, dataset.id)).add(upload.examples)
 
-        return await show_dataset(tx, workspace_id, dataset.id)
+        return await get_dataset(tx, workspace_id, dataset.id)
 
 
 async def delete_example(db: Database, workspace_id: UUID, example_id: UUID) -> None:
@@ -523,7 +527,7 @@ async def delete_examples(db: Database, workspace_id: UUID, ids: Sequence[UUID],
     return count
 
 
-def _by_dataset(
+def _group_by_dataset(
     writes: Iterable[tuple[ExampleWrite, UUID | None]],
 ) -> list[tuple[UUID, list[ExampleWrite]]]:
     """Group writes by dataset, in the order of ids, so that two requests lock datasets in the same order."""
@@ -536,13 +540,13 @@ def _by_dataset(
     return sorted(found.items())
 
 
-def splits_of(metadata: dict[str, Any]) -> list[str]:
+def _get_splits(metadata: dict[str, Any]) -> list[str]:
     """Return the splits of an example."""
     existing = metadata.get(SPLITS)
     return existing if isinstance(existing, list) else []
 
 
-def _metadata(write: ExampleWrite, existing: dict[str, Any]) -> dict[str, Any]:
+def _build_metadata(write: ExampleWrite, existing: dict[str, Any]) -> dict[str, Any]:
     """Return the metadata after a request. An example stays in its splits unless the request names others."""
     given = write.fields.metadata
     new = dict(existing if given is None else given)
@@ -560,28 +564,28 @@ def _metadata(write: ExampleWrite, existing: dict[str, Any]) -> dict[str, Any]:
     return new
 
 
-def _state_of(row: Record) -> _State:
+def _to_state(row: Record) -> _State:
     names = {name: UUID(attachment_id) for name, attachment_id in row["attachments"].items()}
     inputs, outputs = (None if row[name] is None else msgspec.Raw(row[name].encode()) for name in ("inputs", "outputs"))
     fields = {**dict(row), "inputs": inputs, "outputs": outputs, "attachments": names}
     return _State(**fields)
 
 
-def _text(value: Any) -> str:
+def _encode(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _elsewhere(example_id: UUID, dataset_id: UUID) -> ExampleElsewhere:
+def _build_elsewhere(example_id: UUID, dataset_id: UUID) -> ExampleElsewhere:
     return ExampleElsewhere(
         f"The example {example_id} is in the dataset {dataset_id}, and examples do not move; name its own dataset."
     )
 
 
-def _exists(ids: Iterable[UUID]) -> ExampleExists:
+def _build_exists(ids: Iterable[UUID]) -> ExampleExists:
     return ExampleExists(f"An example of the id {min(ids)} exists already; change it, or send another id.")
 
 
-def _plain(value: Any) -> Any:
+def _decode(value: Any) -> Any:
     return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
 
 

@@ -12,9 +12,9 @@ from uuid import UUID
 
 import msgspec
 
-from portside.datasets.datasets import open_share, show_dataset
+from portside.datasets.datasets import get_dataset, open_share
 from portside.datasets.errors import ComparisonExists, ComparisonNotFound
-from portside.datasets.examples import EVERYTHING, list_examples, show_examples
+from portside.datasets.examples import EVERYTHING, get_examples, list_examples
 from portside.datasets.sql import sql
 from portside.datasets.types import Example, ExampleQuery, Ids, Limit, Offset, Text
 from portside.kernel.clock import Moment
@@ -25,12 +25,12 @@ from portside.kernel.http.routes import refuse_field
 from portside.kernel.ids import uuid7
 from portside.kernel.large_reads import reserve_page
 from portside.tracing.attachments import DownloadLinks
-from portside.tracing.conditions import Condition, ConditionBuilder, all_of, any_of, apply_condition
+from portside.tracing.conditions import Condition, ConditionBuilder, apply_condition, require_all, require_any
 from portside.tracing.fields import to_utc
 from portside.tracing.filters import compile_filter
 from portside.tracing.projects import ProjectQuery, list_projects
-from portside.tracing.runs import CursorInvalid, show_runs
-from portside.tracing.runs_v2 import Selects, bytes_of_runs, read_selected, read_selects
+from portside.tracing.runs import CursorInvalid, get_runs
+from portside.tracing.runs_v2 import Selects, count_bytes, read_selected, read_selects
 from portside.tracing.types import TracedRun, TracerSession
 
 Filter = Annotated[str, msgspec.Meta(max_length=20_000)]
@@ -107,17 +107,17 @@ async def list_results(
     if page.comparative_experiment_id:
         raise refuse_field("comparative_experiment_id", "is not supported; leave it out")
 
-    condition = await condition_of_experiments(db, workspace_id, dataset_id, page.session_ids, page.filters)
-    example_ids = await examples_of(db, workspace_id, condition, ExamplePage())
+    condition = await build_experiments_condition(db, workspace_id, dataset_id, page.session_ids, page.filters)
+    example_ids = await list_example_ids(db, workspace_id, condition, ExamplePage())
     query = ExampleQuery(dataset=dataset_id, id=example_ids, select=["id"], limit=page.limit, offset=page.offset)
     ids = [example.id for example in await list_examples(db, workspace_id, query, links)]
-    by_example = await runs_of(db, workspace_id, condition, ids)
-    shown = await show_runs(
+    by_example = await list_runs_by_example(db, workspace_id, condition, ids)
+    shown = await get_runs(
         db, workspace_id, [run for runs in by_example.values() for run in runs], _SHOWN_RUN_FIELDS, links
     )
     known = {run.id: run for run in shown}
 
-    examples = await show_examples(db, workspace_id, ids, None, links, shown=EVERYTHING)
+    examples = await get_examples(db, workspace_id, ids, None, links, shown=EVERYTHING)
     return [
         ExampleWithRuns(
             **msgspec.structs.asdict(example),
@@ -127,12 +127,12 @@ async def list_results(
     ]
 
 
-async def condition_of_experiments(
+async def build_experiments_condition(
     db: Session, workspace_id: UUID, dataset_id: UUID, session_ids: list[UUID], filters: Filters | None
 ) -> Condition:
     """Return the condition for the runs of experiments on a dataset. Raises DatasetNotFound and FilterInvalid."""
-    await show_dataset(db, workspace_id, dataset_id)
-    return _run_condition(await _experiments_of(db, workspace_id, dataset_id, session_ids), filters or {})
+    await get_dataset(db, workspace_id, dataset_id)
+    return _build_run_condition(await _find_experiments(db, workspace_id, dataset_id, session_ids), filters or {})
 
 
 class ExamplePage(msgspec.Struct, frozen=True):
@@ -143,14 +143,14 @@ class ExamplePage(msgspec.Struct, frozen=True):
     limit: int | None = None
 
 
-async def examples_of(db: Session, workspace_id: UUID, condition: Condition, page: ExamplePage) -> list[UUID]:
+async def list_example_ids(db: Session, workspace_id: UUID, condition: Condition, page: ExamplePage) -> list[UUID]:
     """Return the examples that matching runs were made on, in the order of their ids."""
     wanted = msgspec.structs.asdict(page)
     listing, values = apply_condition(sql.examples_of_experiments, condition, workspace_id=workspace_id, **wanted)
     return [row["id"] for row in await db.fetch(listing, **values)]
 
 
-async def runs_of(
+async def list_runs_by_example(
     db: Session, workspace_id: UUID, condition: Condition, examples: list[UUID]
 ) -> dict[UUID, list[UUID]]:
     """Return matching runs by the example that they were made on."""
@@ -172,8 +172,8 @@ async def list_shared_experiments(db: Session, token: UUID, query: ProjectQuery)
 
 async def create_comparison(db: Session, workspace_id: UUID, body: ComparisonRequest) -> Comparison:
     """Create a comparison of experiments. Raises DatasetNotFound, ComparisonExists and Invalid."""
-    await show_dataset(db, workspace_id, body.reference_dataset_id)
-    found = await _experiments_of(db, workspace_id, body.reference_dataset_id, body.experiment_ids)
+    await get_dataset(db, workspace_id, body.reference_dataset_id)
+    found = await _find_experiments(db, workspace_id, body.reference_dataset_id, body.experiment_ids)
     if unknown := set(body.experiment_ids) - set(found):
         raise Invalid.field(["body", "experiment_ids"], f"{min(unknown)} is not an experiment on this dataset")
 
@@ -219,18 +219,18 @@ async def delete_comparison(db: Session, workspace_id: UUID, comparison_id: UUID
         raise ComparisonNotFound
 
 
-def _run_condition(sessions: list[UUID], filters: Filters) -> Condition:
+def _build_run_condition(sessions: list[UUID], filters: Filters) -> Condition:
     """Return the condition for runs: they belong to one of the experiments and match its filters."""
     builder = ConditionBuilder()
     condition = []
     for session_id in sessions:
         own = builder.build(sql.when_of_experiment, session_id=session_id)
-        condition.append(all_of([own, *(compile_filter(text, builder) for text in filters.get(session_id, []))]))
+        condition.append(require_all([own, *(compile_filter(text, builder) for text in filters.get(session_id, []))]))
 
-    return any_of(condition)
+    return require_any(condition)
 
 
-async def _experiments_of(db: Session, workspace_id: UUID, dataset_id: UUID, ids: list[UUID]) -> list[UUID]:
+async def _find_experiments(db: Session, workspace_id: UUID, dataset_id: UUID, ids: list[UUID]) -> list[UUID]:
     rows = await db.fetch(sql.sessions_of_dataset, workspace_id=workspace_id, dataset_id=dataset_id, ids=ids)
     return [row["id"] for row in rows]
 
@@ -287,12 +287,12 @@ async def query_results(
             raise refuse_field(name, "is not supported; leave it out")
 
     selects = read_selects(body.selects, "body")
-    after = _after_id(body.cursor)
-    condition = await condition_of_experiments(db, workspace_id, dataset_id, body.experiment_ids, body.filters)
+    after = _read_cursor(body.cursor)
+    condition = await build_experiments_condition(db, workspace_id, dataset_id, body.experiment_ids, body.filters)
     page = ExamplePage(after, body.example_ids, body.page_size + 1)
-    ahead = await examples_of(db, workspace_id, condition, page)
+    ahead = await list_example_ids(db, workspace_id, condition, page)
     ids = ahead[: body.page_size]
-    by_example = await runs_of(db, workspace_id, condition, ids)
+    by_example = await list_runs_by_example(db, workspace_id, condition, ids)
     ids = ids[: await _count_fitting(db, workspace_id, ids, by_example, selects)]
     by_example = {one: by_example[one] for one in ids if one in by_example}
     run_ids = [run for runs in by_example.values() for run in runs]
@@ -301,9 +301,9 @@ async def query_results(
     )
     selected = {run["id"]: run for run in found}
 
-    examples = await show_examples(db, workspace_id, ids, None, links, shown=EVERYTHING)
+    examples = await get_examples(db, workspace_id, ids, None, links, shown=EVERYTHING)
     items = [
-        _item(example, [selected[run] for run in by_example.get(example.id, []) if run in selected])
+        _to_item(example, [selected[run] for run in by_example.get(example.id, []) if run in selected])
         for example in examples
         if example.dataset_id == dataset_id
     ]
@@ -316,7 +316,7 @@ async def _count_fitting(
 ) -> int:
     """Return how many examples with their runs fit into one response, from the first on."""
     run_ids = [run for runs in by_example.values() for run in runs]
-    sizes = await bytes_of_runs(db, workspace_id, run_ids, selects)
+    sizes = await count_bytes(db, workspace_id, run_ids, selects)
     rows = await db.fetch(sql.bytes_of_some_examples, workspace_id=workspace_id, ids=ids)
     own = {row["id"]: row["bytes"] for row in rows}
 
@@ -325,14 +325,14 @@ async def _count_fitting(
     )
 
 
-def _after_id(cursor: str | None) -> UUID | None:
+def _read_cursor(cursor: str | None) -> UUID | None:
     try:
         return None if cursor is None else UUID(cursor)
     except ValueError:
         raise CursorInvalid from None
 
 
-def _item(example: Example, runs: list[dict[str, Any]]) -> ExampleRuns:
+def _to_item(example: Example, runs: list[dict[str, Any]]) -> ExampleRuns:
     fields = {name: value for name, value in msgspec.structs.asdict(example).items() if name in EVERYTHING}
     linked = fields.pop("attachment_urls") or {}
     urls = {name.removeprefix("attachment."): one.presigned_url for name, one in linked.items()}

@@ -31,7 +31,7 @@ from portside.kernel.http.json_validation import read_json
 from portside.kernel.ids import uuid7
 from portside.kernel.large_reads import start_streaming
 from portside.tracing.bodies import UNKNOWN_TYPE, FormPart, parse_multipart
-from portside.tracing.fields import parse_uuid, plain_text
+from portside.tracing.fields import parse_uuid, to_plain_text
 
 MAX_ROWS = 50_000
 # Clients limit bodies by size, and send three or more parts for each example.
@@ -59,24 +59,24 @@ class Upload(msgspec.Struct):
     examples: list[ExampleWrite]
 
 
-def from_request(body: ExampleRequest) -> ExampleWrite:
+def to_write(body: ExampleRequest) -> ExampleWrite:
     """Return the write of one new example."""
     fields = ExampleFields(**{name: getattr(body, name) for name in ExampleFields.__struct_fields__})
     return ExampleWrite(body.id or uuid7(), fields, body.inputs, body.outputs)
 
 
-def from_patch(example_id: UUID, body: ExamplePatch) -> ExampleWrite:
+def to_change(example_id: UUID, body: ExamplePatch) -> ExampleWrite:
     """Return the write of a change."""
     fields = ExampleFields(metadata=body.metadata, split=body.split)
     return ExampleWrite(example_id, fields, body.inputs, body.outputs, [], body.attachments_operations)
 
 
-def from_multipart(body: bytes, content_type: str) -> list[ExampleWrite]:
+def parse_examples(body: bytes, content_type: str) -> list[ExampleWrite]:
     """Parse the parts `<example>`, `<example>.inputs`, `.outputs`, `.attachment.<name>`. Raises Invalid."""
-    return [write for write, _ in from_owned_multipart(body, content_type)]
+    return [write for write, _ in parse_owned_examples(body, content_type)]
 
 
-def from_owned_multipart(body: bytes, content_type: str) -> list[tuple[ExampleWrite, UUID | None]]:
+def parse_owned_examples(body: bytes, content_type: str) -> list[tuple[ExampleWrite, UUID | None]]:
     """Parse the same parts; the part of an example may name its dataset. Raises Invalid."""
     writes: dict[UUID, ExampleWrite] = {}
     datasets: dict[UUID, UUID | None] = {}
@@ -84,7 +84,7 @@ def from_owned_multipart(body: bytes, content_type: str) -> list[tuple[ExampleWr
         id_text, _, field = part.name.partition(".")
         example_id = parse_uuid(id_text, part.name[:200])
         if field == "":
-            fields = convert(_part_object(part), OwnedFields, part.name)
+            fields = convert(_decode_part(part), OwnedFields, part.name)
             if example_id in writes:
                 raise Invalid.field(["body", part.name], "two examples of one request have this id; send it once")
 
@@ -95,7 +95,7 @@ def from_owned_multipart(body: bytes, content_type: str) -> list[tuple[ExampleWr
         if example_id not in writes:
             raise Invalid.field(["body", part.name], "must come after the part of its example")
 
-        _complete(writes[example_id], field, part)
+        _add_part(writes[example_id], field, part)
 
     if not writes:
         raise Invalid.field(["body"], "holds no examples", "missing")
@@ -103,7 +103,7 @@ def from_owned_multipart(body: bytes, content_type: str) -> list[tuple[ExampleWr
     return [(write, datasets[example_id]) for example_id, write in writes.items()]
 
 
-def from_csv(body: bytes, content_type: str) -> Upload:
+def parse_csv(body: bytes, content_type: str) -> Upload:
     """Parse a form with a CSV file and the names of its input and output columns. Raises Invalid."""
     fields: dict[str, Any] = {}
     keys: dict[str, list[str]] = {"input_keys": [], "output_keys": [], "metadata_keys": []}
@@ -114,11 +114,11 @@ def from_csv(body: bytes, content_type: str) -> Upload:
             file = part
             continue
 
-        text = plain_text(part.data.decode("utf-8", "replace"))
+        text = to_plain_text(part.data.decode("utf-8", "replace"))
         if part.name in keys and text:
             keys[part.name].append(text)
         elif part.name.endswith("_definition"):
-            fields[part.name] = _part_object(part)
+            fields[part.name] = _decode_part(part)
         elif part.name in _DATASET_FIELDS:
             fields[part.name] = text
 
@@ -129,23 +129,23 @@ def from_csv(body: bytes, content_type: str) -> Upload:
 
     fields.setdefault("name", file.filename or "upload.csv")
     dataset = convert({name: value for name, value in fields.items() if value is not None}, DatasetRequest, "body")
-    return Upload(dataset, _rows(file.data, keys))
+    return Upload(dataset, _read_rows(file.data, keys))
 
 
-def _complete(write: ExampleWrite, field: str, part: FormPart) -> None:
+def _add_part(write: ExampleWrite, field: str, part: FormPart) -> None:
     kind, _, name = field.partition(".")
     match kind:
         case "inputs" | "outputs" if not name:
-            setattr(write, kind, _part_object(part))
+            setattr(write, kind, _decode_part(part))
         case "attachments_operations" if not name:
-            write.operations = convert(_part_object(part), AttachmentsOperations, part.name)
+            write.operations = convert(_decode_part(part), AttachmentsOperations, part.name)
         case "attachment" if name:
             # Checked here and not only before the write: the names below are compared with each other.
             if len(write.attachments) == MAX_ATTACHMENTS:
                 problem = f"an example has at most {MAX_ATTACHMENTS} attachments"
                 raise Invalid.field(["body", part.name[:200]], problem)
 
-            mime_type = (plain_text(part.content_type.split(";")[0]) or UNKNOWN_TYPE)[:200]
+            mime_type = (to_plain_text(part.content_type.split(";")[0]) or UNKNOWN_TYPE)[:200]
             if any(file.name == name for file in write.attachments):
                 raise Invalid.field(["body", part.name[:200]], "two attachments have this name")
 
@@ -158,7 +158,7 @@ def _complete(write: ExampleWrite, field: str, part: FormPart) -> None:
             )
 
 
-def _part_object(part: FormPart) -> Any:
+def _decode_part(part: FormPart) -> Any:
     """Decode the JSON object of a part. Raises Invalid."""
     try:
         value = read_json(part.data)
@@ -172,7 +172,7 @@ def _part_object(part: FormPart) -> Any:
     return value
 
 
-def _rows(data: bytes, keys: dict[str, list[str]]) -> list[ExampleWrite]:
+def _read_rows(data: bytes, keys: dict[str, list[str]]) -> list[ExampleWrite]:
     """Parse a CSV file; every cell is text."""
     try:
         reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
@@ -189,7 +189,7 @@ def _rows(data: bytes, keys: dict[str, list[str]]) -> list[ExampleWrite]:
             if len(writes) == MAX_ROWS:
                 raise Invalid.field(["body", "file"], f"a file has at most {MAX_ROWS} rows")
 
-            cells = {field: {key: _csv_cell(row[key]) for key in columns} for field, columns in keys.items()}
+            cells = {field: {key: _read_cell(row[key]) for key in columns} for field, columns in keys.items()}
             fields = ExampleFields(metadata=cells["metadata_keys"] or None)
             writes.append(ExampleWrite(uuid7(), fields, cells["input_keys"], cells["output_keys"] or None))
     except (UnicodeDecodeError, csv.Error) as exc:
@@ -198,7 +198,7 @@ def _rows(data: bytes, keys: dict[str, list[str]]) -> list[ExampleWrite]:
     return writes
 
 
-def _csv_cell(text: str | None) -> str:
+def _read_cell(text: str | None) -> str:
     if text is not None and "\x00" in text:
         raise Invalid.field(["body", "file"], "a cell holds a NUL character, which cannot be stored; remove it")
     return restore(text or "")
@@ -226,8 +226,8 @@ async def write_csv(db: Database, version: DatasetVersion) -> AsyncIterator[str]
     )
 
     async for row in db.stream_by_size(sql.bytes_of_examples, sql.some_examples, **version):
-        values = (_decoded(row["inputs"]), _decoded(row["outputs"]) or {})
-        writer.writerow(_cell(values[is_output].get(key)) for is_output, key in columns)
+        values = (_decode(row["inputs"]), _decode(row["outputs"]) or {})
+        writer.writerow(_to_cell(values[is_output].get(key)) for is_output, key in columns)
 
         if buffer.tell() >= _CHUNK_BYTES:
             yield buffer.getvalue()
@@ -256,10 +256,10 @@ async def check_conversations(db: Database, version: DatasetVersion) -> None:
     """
     start_streaming()
     async for row in db.stream_by_size(sql.bytes_of_examples, sql.some_examples, **version):
-        as_finetuning(row)
+        to_finetuning(row)
 
 
-def dataset_version(workspace_id: UUID, dataset_id: UUID, as_of: datetime) -> DatasetVersion:
+def build_version(workspace_id: UUID, dataset_id: UUID, as_of: datetime) -> DatasetVersion:
     """Return the query parameters for the examples of a dataset at a version.
 
     Files are written in several statements, so `as_of` must be a moment at which nothing changes any more.
@@ -267,42 +267,42 @@ def dataset_version(workspace_id: UUID, dataset_id: UUID, as_of: datetime) -> Da
     return {"workspace_id": workspace_id, "dataset_id": dataset_id, "as_of": as_of}
 
 
-def as_line(row: Record) -> dict[str, Any]:
+def to_line(row: Record) -> dict[str, Any]:
     """Return an example as a line of JSON."""
     inputs, outputs = (msgspec.Raw((row[name] or "null").encode()) for name in ("inputs", "outputs"))
     return {"id": row["id"], "inputs": inputs, "outputs": outputs, "metadata": row["metadata"]}
 
 
-def as_finetuning(row: Record) -> dict[str, Any]:
+def to_finetuning(row: Record) -> dict[str, Any]:
     """Return an example in the format of OpenAI's fine-tuning. Raises NotConversations."""
-    return {"messages": [*_input_messages(row), *_output_messages(row)]}
+    return {"messages": [*_read_input_messages(row), *_read_output_messages(row)]}
 
 
-def as_evaluation(row: Record) -> dict[str, Any]:
+def to_evaluation(row: Record) -> dict[str, Any]:
     """Return an example in the format of OpenAI's evaluations. Raises NotConversations."""
     return {
-        "input": _input_messages(row),
-        "ideal": "".join(_text_of(message.get("content")) for message in _output_messages(row)),
+        "input": _read_input_messages(row),
+        "ideal": "".join(_to_text(message.get("content")) for message in _read_output_messages(row)),
     }
 
 
-def _text_of(content: Any) -> str:
+def _to_text(content: Any) -> str:
     """Return the text of a message: of a list its text blocks, and nothing where a message only calls tools."""
     if isinstance(content, list):
-        return "".join(_text_of(part.get("text") if isinstance(part, Mapping) else part) for part in content)
+        return "".join(_to_text(part.get("text") if isinstance(part, Mapping) else part) for part in content)
     return content if isinstance(content, str) else ""
 
 
-def _input_messages(row: Record) -> list[dict[str, Any]]:
-    return _messages(_decoded(row["inputs"]), ("messages", "input"), "user")
+def _read_input_messages(row: Record) -> list[dict[str, Any]]:
+    return _to_messages(_decode(row["inputs"]), ("messages", "input"), "user")
 
 
-def _output_messages(row: Record) -> list[dict[str, Any]]:
-    outputs = _decoded(row["outputs"])
-    return _messages(outputs, ("messages", "message", "output"), "assistant") if outputs else []
+def _read_output_messages(row: Record) -> list[dict[str, Any]]:
+    outputs = _decode(row["outputs"])
+    return _to_messages(outputs, ("messages", "message", "output"), "assistant") if outputs else []
 
 
-def _messages(values: Any, names: tuple[str, ...], role: str) -> list[dict[str, Any]]:
+def _to_messages(values: Any, names: tuple[str, ...], role: str) -> list[dict[str, Any]]:
     found = next((values[name] for name in names if isinstance(values, Mapping) and name in values), None)
     if isinstance(found, str):
         return [{"role": role, "content": found}]
@@ -311,10 +311,10 @@ def _messages(values: Any, names: tuple[str, ...], role: str) -> list[dict[str, 
     if not parts:
         raise NotConversations
 
-    return [_message(part) for part in parts]
+    return [_to_message(part) for part in parts]
 
 
-def _message(part: Any) -> dict[str, Any]:
+def _to_message(part: Any) -> dict[str, Any]:
     """Convert a message of OpenAI or LangChain."""
     if isinstance(part, Mapping) and isinstance(part.get("role"), str):
         return dict(part)
@@ -331,11 +331,11 @@ def _message(part: Any) -> dict[str, Any]:
     return {"role": _ROLES.get(kind, kind), "content": data["content"], **(extra if isinstance(extra, Mapping) else {})}
 
 
-def _cell(value: Any) -> str:
+def _to_cell(value: Any) -> str:
     if value is None:
         return ""
     return escape_formula(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _decoded(text: str | None) -> Any:
+def _decode(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)

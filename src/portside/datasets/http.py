@@ -53,7 +53,7 @@ from portside.datasets.types import (
     VersionAt,
     VersionTagRequest,
 )
-from portside.datasets.versions import fixed_moment, resolve_as_of
+from portside.datasets.versions import find_fixed_moment, resolve_moment
 from portside.kernel.errors import BodyTooLarge, Invalid
 from portside.kernel.http.downloads import download
 from portside.kernel.http.routes import MULTIPART
@@ -62,7 +62,7 @@ from portside.kernel.spool import DownloadTooLarge, TooManyDownloads
 from portside.tracing.attachments import DownloadQuery, LinkInvalid
 from portside.tracing.bodies import UNKNOWN_TYPE, EncodingBroken, EncodingUnknown, read_body
 from portside.tracing.filters import FilterInvalid
-from portside.tracing.http import links_of
+from portside.tracing.http import build_links
 from portside.tracing.projects import ProjectQuery
 from portside.tracing.runs import CursorInvalid
 from portside.tracing.services import Context, Routes
@@ -100,14 +100,14 @@ async def list_datasets(ctx: Context, query: DatasetQuery) -> list[Dataset]:
 async def upload_dataset(ctx: Context) -> Dataset:
     """Create a dataset from a CSV file, sent as a form with `input_keys` and `output_keys`."""
     services = ctx.services
-    async with read_body(ctx.request, services.read_budget, services.ingest_limits, files.from_csv) as upload:
+    async with read_body(ctx.request, services.read_budget, services.ingest_limits, files.parse_csv) as upload:
         return await examples.create_from_file(ctx.db, ctx.actor.workspace_id, upload)
 
 
 @routes.get("/datasets/{dataset_id}", permission="datasets:read", raises=(DatasetNotFound,))
-async def show_dataset(ctx: Context, dataset_id: UUID) -> Dataset:
+async def get_dataset(ctx: Context, dataset_id: UUID) -> Dataset:
     """Return one dataset."""
-    return await datasets.show_dataset(ctx.db, ctx.actor.workspace_id, dataset_id)
+    return await datasets.get_dataset(ctx.db, ctx.actor.workspace_id, dataset_id)
 
 
 @routes.patch("/datasets/{dataset_id}", permission="datasets:update", raises=(DatasetNotFound, DatasetExists, Invalid))
@@ -130,9 +130,9 @@ async def share_dataset(ctx: Context, dataset_id: UUID) -> DatasetShare:
 
 
 @routes.get("/datasets/{dataset_id}/share", permission="datasets:read", raises=(DatasetNotFound,))
-async def show_dataset_share(ctx: Context, dataset_id: UUID) -> DatasetShare:
+async def get_dataset_share(ctx: Context, dataset_id: UUID) -> DatasetShare:
     """Return the share of a dataset; 404 if it is not shared."""
-    return await datasets.show_share(ctx.db, ctx.actor.workspace_id, dataset_id)
+    return await datasets.get_share(ctx.db, ctx.actor.workspace_id, dataset_id)
 
 
 @routes.delete("/datasets/{dataset_id}/share", status=204, permission="datasets:share")
@@ -144,14 +144,14 @@ async def unshare_dataset(ctx: Context, dataset_id: UUID) -> None:
 @routes.get("/datasets/{dataset_id}/csv", permission="datasets:read", raises=_DOWNLOADS, media_type="text/csv")
 async def download_csv(ctx: Context, dataset_id: UUID, query: AtVersion) -> StreamingResponse:
     """Write the examples as CSV, a column for each key."""
-    version = await _version_of(ctx, dataset_id, query)
+    version = await _find_version(ctx, dataset_id, query)
     return await download(files.write_csv(ctx.db, version), "dataset.csv", "text/csv")
 
 
 @routes.get("/datasets/{dataset_id}/jsonl", permission="datasets:read", raises=_DOWNLOADS, media_type=_LINES)
 async def download_jsonl(ctx: Context, dataset_id: UUID, query: AtVersion) -> StreamingResponse:
     """Write the examples as lines of JSON."""
-    lines = files.write_lines(ctx.db, await _version_of(ctx, dataset_id, query), files.as_line)
+    lines = files.write_lines(ctx.db, await _find_version(ctx, dataset_id, query), files.to_line)
     return await download(lines, "dataset.jsonl", _LINES)
 
 
@@ -163,9 +163,9 @@ async def download_jsonl(ctx: Context, dataset_id: UUID, query: AtVersion) -> St
 )
 async def download_openai_finetuning(ctx: Context, dataset_id: UUID, query: AtVersion) -> StreamingResponse:
     """Write conversations in the format of OpenAI's fine-tuning."""
-    version = await _version_of(ctx, dataset_id, query)
+    version = await _find_version(ctx, dataset_id, query)
     await files.check_conversations(ctx.db, version)
-    lines = files.write_lines(ctx.db, version, files.as_finetuning)
+    lines = files.write_lines(ctx.db, version, files.to_finetuning)
     return await download(lines, "dataset.jsonl", _LINES)
 
 
@@ -177,18 +177,18 @@ async def download_openai_finetuning(ctx: Context, dataset_id: UUID, query: AtVe
 )
 async def download_openai_evaluation(ctx: Context, dataset_id: UUID, query: AtVersion) -> StreamingResponse:
     """Write conversations in the format of OpenAI's evaluations."""
-    version = await _version_of(ctx, dataset_id, query)
+    version = await _find_version(ctx, dataset_id, query)
     await files.check_conversations(ctx.db, version)
-    lines = files.write_lines(ctx.db, version, files.as_evaluation)
+    lines = files.write_lines(ctx.db, version, files.to_evaluation)
     return await download(lines, "dataset.jsonl", _LINES)
 
 
-async def _version_of(ctx: Context, dataset_id: UUID, query: AtVersion) -> files.DatasetVersion:
+async def _find_version(ctx: Context, dataset_id: UUID, query: AtVersion) -> files.DatasetVersion:
     workspace_id = ctx.actor.workspace_id
-    await datasets.show_dataset(ctx.db, workspace_id, dataset_id)
-    moment = await resolve_as_of(ctx.db, workspace_id, dataset_id, query.as_of)
-    fixed = await fixed_moment(ctx.db, workspace_id, dataset_id, moment)
-    return files.dataset_version(workspace_id, dataset_id, fixed)
+    await datasets.get_dataset(ctx.db, workspace_id, dataset_id)
+    moment = await resolve_moment(ctx.db, workspace_id, dataset_id, query.as_of)
+    fixed = await find_fixed_moment(ctx.db, workspace_id, dataset_id, moment)
+    return files.build_version(workspace_id, dataset_id, fixed)
 
 
 # Versions and splits
@@ -212,9 +212,9 @@ async def diff_dataset_versions(ctx: Context, dataset_id: UUID, query: DiffQuery
 
 
 @routes.get("/datasets/{dataset_id}/version", permission="datasets:read", raises=(VersionNotFound, Invalid))
-async def show_dataset_version(ctx: Context, dataset_id: UUID, query: VersionAt) -> Version:
+async def get_dataset_version(ctx: Context, dataset_id: UUID, query: VersionAt) -> Version:
     """Return the version that has a tag, or the last one until a moment."""
-    return await versions.show_version(ctx.db, ctx.actor.workspace_id, dataset_id, query)
+    return await versions.get_version(ctx.db, ctx.actor.workspace_id, dataset_id, query)
 
 
 @routes.put(
@@ -230,7 +230,7 @@ async def tag_dataset_version(ctx: Context, dataset_id: UUID, body: VersionTagRe
 )
 async def list_dataset_splits(ctx: Context, dataset_id: UUID, query: AtVersion) -> list[str]:
     """List the splits of a dataset."""
-    await datasets.show_dataset(ctx.db, ctx.actor.workspace_id, dataset_id)
+    await datasets.get_dataset(ctx.db, ctx.actor.workspace_id, dataset_id)
     return await examples.list_splits(ctx.db, ctx.actor.workspace_id, dataset_id, query.as_of)
 
 
@@ -253,7 +253,7 @@ async def update_dataset_splits(ctx: Context, dataset_id: UUID, body: SplitsRequ
 )
 async def list_experiment_results(ctx: Context, dataset_id: UUID, body: ExperimentPage) -> list[ExampleWithRuns]:
     """List the examples that experiments ran on, each with its runs."""
-    links = links_of(ctx)
+    links = build_links(ctx)
     return await experiments.list_results(ctx.db, ctx.actor.workspace_id, dataset_id, body, links)
 
 
@@ -265,7 +265,7 @@ async def list_experiment_results(ctx: Context, dataset_id: UUID, body: Experime
 )
 async def query_experiment_runs(ctx: Context, dataset_id: UUID, body: ExperimentRunsQuery) -> ExperimentRuns:
     """Find the examples that experiments ran on, each with the selected fields of its runs."""
-    links = links_of(ctx)
+    links = build_links(ctx)
     return await experiments.query_results(ctx.db, ctx.actor.workspace_id, dataset_id, body, links)
 
 
@@ -298,16 +298,14 @@ NamedPatches = Annotated[list[NamedPatch], msgspec.Meta(min_length=1, max_length
 @routes.get("/examples", permission="datasets:read", raises=(FilterInvalid, VersionNotFound, Invalid))
 async def list_examples(ctx: Context, query: ExampleQuery) -> list[Example]:
     """List examples, by default at the latest version."""
-    return await examples.list_examples(ctx.db, ctx.actor.workspace_id, query, links_of(ctx))
+    return await examples.list_examples(ctx.db, ctx.actor.workspace_id, query, build_links(ctx))
 
 
 @routes.post("/examples", permission="datasets:update", raises=(DatasetNotFound, ExampleExists, Invalid))
 async def create_example(ctx: Context, body: ExampleRequest) -> Example:
     """Create one example."""
-    (made,) = await examples.add_to_datasets(
-        ctx.db, ctx.actor.workspace_id, [(files.from_request(body), body.dataset_id)]
-    )
-    return await examples.show_example(ctx.db, ctx.actor.workspace_id, made, None, links_of(ctx))
+    (made,) = await examples.add_to_datasets(ctx.db, ctx.actor.workspace_id, [(files.to_write(body), body.dataset_id)])
+    return await examples.get_example(ctx.db, ctx.actor.workspace_id, made, None, build_links(ctx))
 
 
 @routes.delete("/examples", permission="datasets:update")
@@ -320,10 +318,10 @@ async def delete_examples(ctx: Context, query: ExamplesToDelete) -> Accepted:
 @routes.post("/examples/bulk", permission="datasets:update", raises=(DatasetNotFound, ExampleExists, Invalid))
 async def create_examples(ctx: Context, body: ExampleRequests) -> list[Example]:
     """Create several examples, all or none."""
-    owned = [(files.from_request(one), one.dataset_id) for one in body]
+    owned = [(files.to_write(one), one.dataset_id) for one in body]
     made = await examples.add_to_datasets(ctx.db, ctx.actor.workspace_id, owned)
     shown = examples.EVERYTHING - {examples.ATTACHMENTS}
-    return await examples.show_examples(ctx.db, ctx.actor.workspace_id, made, None, links_of(ctx), shown=shown)
+    return await examples.get_examples(ctx.db, ctx.actor.workspace_id, made, None, build_links(ctx), shown=shown)
 
 
 @routes.patch("/examples/bulk", permission="datasets:update", raises=(ExampleNotFound, ExampleElsewhere, Invalid))
@@ -333,9 +331,9 @@ async def update_examples(ctx: Context, body: NamedPatches) -> ExamplesChanged:
 
 
 @routes.get("/examples/{example_id}", permission="datasets:read", raises=(ExampleNotFound, VersionNotFound, Invalid))
-async def show_example(ctx: Context, example_id: UUID, query: AtVersion) -> Example:
+async def get_example(ctx: Context, example_id: UUID, query: AtVersion) -> Example:
     """Return one example, by default at the latest version."""
-    return await examples.show_example(ctx.db, ctx.actor.workspace_id, example_id, query.as_of, links_of(ctx))
+    return await examples.get_example(ctx.db, ctx.actor.workspace_id, example_id, query.as_of, build_links(ctx))
 
 
 @routes.patch(
@@ -365,7 +363,7 @@ async def delete_example(ctx: Context, example_id: UUID) -> Accepted:
 async def upload_examples(ctx: Context, dataset_id: UUID) -> Changed:
     """Create the examples of a multipart body with their attachments, all or none."""
     services = ctx.services
-    async with read_body(ctx.request, services.read_budget, services.ingest_limits, files.from_multipart) as writes:
+    async with read_body(ctx.request, services.read_budget, services.ingest_limits, files.parse_examples) as writes:
         return await examples.add_examples(ctx.db, ctx.actor.workspace_id, dataset_id, writes)
 
 
@@ -379,7 +377,7 @@ async def upload_examples(ctx: Context, dataset_id: UUID) -> Changed:
 async def upload_changes(ctx: Context, dataset_id: UUID) -> Changed:
     """Change the examples of a multipart body and their attachments, all or none."""
     services = ctx.services
-    async with read_body(ctx.request, services.read_budget, services.ingest_limits, files.from_multipart) as writes:
+    async with read_body(ctx.request, services.read_budget, services.ingest_limits, files.parse_examples) as writes:
         return await examples.change_examples(ctx.db, ctx.actor.workspace_id, dataset_id, writes)
 
 
@@ -395,7 +393,7 @@ async def put_examples(ctx: Context) -> Changed:
     """Create or change the examples of a multipart body that names their datasets."""
     services = ctx.services
     async with read_body(
-        ctx.request, services.read_budget, services.ingest_limits, files.from_owned_multipart
+        ctx.request, services.read_budget, services.ingest_limits, files.parse_owned_examples
     ) as owned:
         return await examples.put_examples(ctx.db, ctx.actor.workspace_id, owned)
 
@@ -413,9 +411,9 @@ async def delete_examples_for_good(ctx: Context, body: ExampleDeletion) -> Accep
 
 
 @routes.get("/public/{share_token}/datasets", public=True, raises=(SharedDatasetNotFound,))
-async def show_shared_dataset(ctx: Context, share_token: UUID) -> Dataset:
+async def get_shared_dataset(ctx: Context, share_token: UUID) -> Dataset:
     """Return a shared dataset, without an API key."""
-    return await datasets.show_dataset(ctx.db, *await datasets.open_share(ctx.db, share_token))
+    return await datasets.get_dataset(ctx.db, *await datasets.open_share(ctx.db, share_token))
 
 
 @routes.get(
@@ -425,7 +423,7 @@ async def show_shared_dataset(ctx: Context, share_token: UUID) -> Dataset:
 )
 async def list_shared_examples(ctx: Context, share_token: UUID, query: SharedExampleQuery) -> list[Example]:
     """List the examples of a shared dataset, without an API key."""
-    return await examples.list_shared_examples(ctx.db, share_token, query, links_of(ctx))
+    return await examples.list_shared_examples(ctx.db, share_token, query, build_links(ctx))
 
 
 @routes.get("/public/{share_token}/datasets/sessions", public=True, raises=(SharedDatasetNotFound, Invalid))

@@ -27,7 +27,7 @@ class SchemaTooLarge(Exception):
     """The schema refers to itself or to other documents, or is too large with its references expanded."""
 
 
-def expanded_size(schema: dict[str, Any]) -> int:
+def count_expanded_parts(schema: dict[str, Any]) -> int:
     """Count the objects and lists of a schema with every reference expanded.
 
     Raises SchemaTooLarge. The validator reports references that do not resolve.
@@ -103,8 +103,8 @@ class DatasetSchemas(msgspec.Struct):
 def check_schema(schema: dict[str, Any], field: str) -> None:
     """Check that a JSON Schema is valid, self-contained and finite. Raises Invalid."""
     try:
-        expanded_size(schema)
-        _validator(schema)
+        count_expanded_parts(schema)
+        _build_validator(schema)
     except SchemaTooLarge as exc:
         raise Invalid.field(["body", field], str(exc)) from exc
     except (ValueError, jsonschema_rs.ReferencingError) as exc:
@@ -125,7 +125,7 @@ async def check_values(schemas: DatasetSchemas, values: Sequence[tuple[Location,
 def _find_problems(schemas: DatasetSchemas, values: Sequence[tuple[Location, Any, Any]]) -> list[Problem]:
     found: list[Problem] = []
     given = {name: schema for name, schema in msgspec.structs.asdict(schemas).items() if schema is not None}
-    validators = [(name, expanded_size(schema), _validator(schema)) for name, schema in given.items()]
+    validators = [(name, count_expanded_parts(schema), _build_validator(schema)) for name, schema in given.items()]
     for location, inputs, outputs in values:
         values_by_name = {"inputs": inputs or {}, "outputs": outputs or {}}
         for name, size, validator in validators:
@@ -141,5 +141,5 @@ def _find_problems(schemas: DatasetSchemas, values: Sequence[tuple[Location, Any
     return found
 
 
-def _validator(schema: dict[str, Any]) -> Any:
+def _build_validator(schema: dict[str, Any]) -> Any:
     return jsonschema_rs.validator_for(schema, offline=True, pattern_options=jsonschema_rs.RegexOptions())

@@ -4,7 +4,7 @@ import re
 from datetime import datetime
 from uuid import UUID
 
-from portside.datasets.datasets import lock_dataset, show_dataset
+from portside.datasets.datasets import get_dataset, lock_dataset
 from portside.datasets.errors import VersionNotFound
 from portside.datasets.sql import sql
 from portside.datasets.types import DatasetVersionsQuery, Difference, Version, VersionAt, VersionTagRequest
@@ -26,7 +26,7 @@ async def begin_version(tx: Transaction, workspace_id: UUID, dataset_id: UUID) -
     return as_of
 
 
-async def resolve_as_of(
+async def resolve_moment(
     db: Session,
     workspace_id: UUID,
     dataset_id: UUID | None,
@@ -40,7 +40,7 @@ async def resolve_as_of(
     if as_of is None or as_of == LATEST:
         return None
     if _MOMENT.match(as_of):
-        return _read_moment(as_of, where)
+        return _parse_moment(as_of, where)
     if dataset_id is None:
         raise Invalid.field(where, "a tag needs the dataset: name it in `dataset`")
 
@@ -56,19 +56,19 @@ async def list_versions(
     db: Session, workspace_id: UUID, dataset_id: UUID, query: DatasetVersionsQuery
 ) -> list[Version]:
     """List the versions of a dataset, newest first. Raises DatasetNotFound."""
-    await show_dataset(db, workspace_id, dataset_id)
+    await get_dataset(db, workspace_id, dataset_id)
     page = {"search": query.search, "limit": query.limit, "offset": query.offset}
     rows = await db.fetch(sql.list_versions, workspace_id=workspace_id, dataset_id=dataset_id, **page)
     return [Version(**dict(row)) for row in rows]
 
 
-async def show_version(db: Session, workspace_id: UUID, dataset_id: UUID, query: VersionAt) -> Version:
+async def get_version(db: Session, workspace_id: UUID, dataset_id: UUID, query: VersionAt) -> Version:
     """Return the version that has a tag, or the last one until a moment. Raises VersionNotFound and Invalid."""
     if (query.as_of is None) == (query.tag is None):
         raise Invalid.field(["query", "as_of"], "send either as_of or tag")
 
-    moment = await resolve_as_of(db, workspace_id, dataset_id, query.tag or query.as_of)
-    return await _version_at(db, workspace_id, dataset_id, moment)
+    moment = await resolve_moment(db, workspace_id, dataset_id, query.tag or query.as_of)
+    return await _find_version(db, workspace_id, dataset_id, moment)
 
 
 async def tag_version(db: Database, workspace_id: UUID, dataset_id: UUID, body: VersionTagRequest) -> Version:
@@ -81,26 +81,26 @@ async def tag_version(db: Database, workspace_id: UUID, dataset_id: UUID, body: 
 
     async with db.transaction() as tx:
         await lock_dataset(tx, workspace_id, dataset_id)
-        moment = await resolve_as_of(tx, workspace_id, dataset_id, body.as_of, ("body", "as_of"))
-        version = await _version_at(tx, workspace_id, dataset_id, moment)
+        moment = await resolve_moment(tx, workspace_id, dataset_id, body.as_of, ("body", "as_of"))
+        version = await _find_version(tx, workspace_id, dataset_id, moment)
 
         exact = version.as_of if moment is None else moment
         owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
         if not await tx.execute(sql.tag_version, **owner, tag=body.tag, as_of=exact):
             raise VersionNotFound
 
-        return await _version_at(tx, workspace_id, dataset_id, exact)
+        return await _find_version(tx, workspace_id, dataset_id, exact)
 
 
 async def diff_versions(
     db: Session, workspace_id: UUID, dataset_id: UUID, from_version: str, to_version: str
 ) -> Difference:
     """Return the changes of examples between two versions. Raises DatasetNotFound and VersionNotFound."""
-    await show_dataset(db, workspace_id, dataset_id)
+    await get_dataset(db, workspace_id, dataset_id)
     moments = []
     for field, given in (("from_version", from_version), ("to_version", to_version)):
-        moment = await resolve_as_of(db, workspace_id, dataset_id, given, ("query", field))
-        moments.append(moment or (await _version_at(db, workspace_id, dataset_id, None)).as_of)
+        moment = await resolve_moment(db, workspace_id, dataset_id, given, ("query", field))
+        moments.append(moment or (await _find_version(db, workspace_id, dataset_id, None)).as_of)
 
     owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
     found = Difference([], [], [])
@@ -111,7 +111,7 @@ async def diff_versions(
     return found
 
 
-async def fixed_moment(db: Session, workspace_id: UUID, dataset_id: UUID, as_of: datetime | None) -> datetime:
+async def find_fixed_moment(db: Session, workspace_id: UUID, dataset_id: UUID, as_of: datetime | None) -> datetime:
     """Return the moment of the last version until `as_of`: its examples stay the same, whatever changes from now on.
 
     A version that begins later is later than this moment. Without any version it is the current time.
@@ -121,7 +121,7 @@ async def fixed_moment(db: Session, workspace_id: UUID, dataset_id: UUID, as_of:
     return found or min(as_of or now(), now())
 
 
-async def _version_at(db: Session, workspace_id: UUID, dataset_id: UUID, moment: datetime | None) -> Version:
+async def _find_version(db: Session, workspace_id: UUID, dataset_id: UUID, moment: datetime | None) -> Version:
     owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
     last = await db.fetchrow(sql.version_at, **owner, as_of=moment)
     if last is None or last["as_of"] is None:
@@ -131,7 +131,7 @@ async def _version_at(db: Session, workspace_id: UUID, dataset_id: UUID, moment:
     return Version(last["as_of"], tags, last["number"])
 
 
-def _read_moment(text: str, where: tuple[str, str]) -> datetime:
+def _parse_moment(text: str, where: tuple[str, str]) -> datetime:
     try:
         return in_utc(datetime.fromisoformat(_SPACED_OFFSET.sub(r"+\1", text)))
     except (ValueError, OverflowError) as exc:

@@ -65,7 +65,7 @@ async def commit_files(db: Database, owner: str, handle: str, body: DirectoryCom
             elif entry.type == "file":
                 files[path] = Entry(type="file", content=entry.content)
             else:
-                files[path] = _stored_link(path, entry, links)
+                files[path] = _resolve_link(path, entry, links)
 
         _check_tree(files)
 
@@ -82,7 +82,7 @@ async def pull_files(db: Session, owner: str, handle: str, query: DirectoryQuery
     if repo.repo_type == "prompt" or query.repo_type not in {None, repo.repo_type}:
         raise PromptNotFound
 
-    row = await repos.pull_row(db, repo.id, query.commit or LATEST)
+    row = await repos.pull_commit_row(db, repo.id, query.commit or LATEST)
     files = _decode_files(row["manifest"])
     links = await _find_links(db, files, by=by)
     for path, entry in files.items():
@@ -134,7 +134,7 @@ async def _find_links(db: Session, files: Files, *, by: Actor) -> dict[tuple[str
     return found
 
 
-def _stored_link(path: str, entry: Entry, links: dict[tuple[str | None, str | None], Any]) -> Entry:
+def _resolve_link(path: str, entry: Entry, links: dict[tuple[str | None, str | None], Any]) -> Entry:
     """Return a link with the owner of its repository. Raises Invalid if the caller can read no such repository."""
     link = links.get((entry.owner, entry.repo_handle))
     if link is None or link["repo_type"] != entry.type:

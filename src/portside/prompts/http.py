@@ -43,9 +43,9 @@ _CHANGES = (PromptNotFound, PromptOfOthers)
 
 
 @routes.get("/settings", permission="prompts:read")
-async def show_settings(ctx: Context[BaseServices]) -> Settings:
+async def get_settings(ctx: Context[BaseServices]) -> Settings:
     """Return the workspace of the API key, and its handle, which is the owner of its prompts."""
-    return await repos.show_settings(ctx.db, by=ctx.actor)
+    return await repos.get_settings(ctx.db, by=ctx.actor)
 
 
 @routes.get("/repos", permission="prompts:read")
@@ -63,9 +63,9 @@ async def create_prompt(ctx: Context[BaseServices], body: PromptRequest) -> Prom
 
 
 @routes.get("/repos/{owner}/{repo}", permission="prompts:read", raises=(PromptNotFound,))
-async def show_prompt(ctx: Context[BaseServices], owner: str, repo: str) -> PromptResponse:
+async def get_prompt(ctx: Context[BaseServices], owner: str, repo: str) -> PromptResponse:
     """Return a prompt; the owner `-` is the caller's own workspace."""
-    return PromptResponse(await repos.show_prompt(ctx.db, owner, repo, by=ctx.actor))
+    return PromptResponse(await repos.get_prompt(ctx.db, owner, repo, by=ctx.actor))
 
 
 @routes.patch("/repos/{owner}/{repo}", permission="prompts:update", raises=_CHANGES)
@@ -96,9 +96,9 @@ async def tag_commit(ctx: Context[BaseServices], owner: str, repo: str, body: Co
 @routes.get(
     "/repos/{owner}/{repo}/tags/{tag_name}", permission="prompts:read", raises=(PromptNotFound, PromptTagNotFound)
 )
-async def show_prompt_tag(ctx: Context[BaseServices], owner: str, repo: str, tag_name: str) -> CommitTag:
+async def get_prompt_tag(ctx: Context[BaseServices], owner: str, repo: str, tag_name: str) -> CommitTag:
     """Return a tag and its commit."""
-    return await repos.show_tag(ctx.db, owner, repo, tag_name, by=ctx.actor)
+    return await repos.get_tag(ctx.db, owner, repo, tag_name, by=ctx.actor)
 
 
 @routes.patch(
@@ -110,7 +110,7 @@ async def move_prompt_tag(
     ctx: Context[BaseServices], owner: str, repo: str, tag_name: str, body: TagPatch
 ) -> CommitTag:
     """Move an existing tag to another commit."""
-    await repos.show_tag(ctx.db, owner, repo, tag_name, by=ctx.actor)
+    await repos.get_tag(ctx.db, owner, repo, tag_name, by=ctx.actor)
     return await repos.tag_commit(ctx.db, owner, repo, CommitTagRequest(tag_name, body.commit_id), by=ctx.actor)
 
 

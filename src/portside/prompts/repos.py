@@ -51,7 +51,7 @@ _SHORT_HASH = re.compile(r"[0-9a-f]{8,64}")
 _SEQUENCE = "RunnableSequence"
 
 
-async def show_settings(db: Session, *, by: Actor) -> Settings:
+async def get_settings(db: Session, *, by: Actor) -> Settings:
     """Return the workspace of the caller."""
     row = await db.fetchrow(sql.settings_of_workspace, workspace_id=by.workspace_id)
     if row is None:
@@ -89,20 +89,20 @@ async def _keep_repo(tx: Session, repo_id: UUID) -> None:
 
 async def list_prompts(db: Session, query: PromptQuery, *, by: Actor) -> PromptList:
     """List the prompts of the workspace, last changed first unless the query sorts them."""
-    found = await _list(db, query, None, by=by)
+    found = await _list_prompts(db, query, None, by=by)
     if not found and query.offset:
         # Rows carry the total, and a page behind the end has none.
-        first = await _list(db, msgspec.structs.replace(query, offset=0, limit=1), None, by=by)
+        first = await _list_prompts(db, msgspec.structs.replace(query, offset=0, limit=1), None, by=by)
         return PromptList([], first[0][1] if first else 0)
 
     return PromptList([prompt for prompt, _ in found], found[0][1] if found else 0)
 
 
-async def show_prompt(db: Session, owner: str, handle: str, *, by: Actor) -> Prompt:
+async def get_prompt(db: Session, owner: str, handle: str, *, by: Actor) -> Prompt:
     """Return a prompt, and count the view. Raises PromptNotFound."""
     repo_id = (await find_repo(db, owner, handle, by=by)).id
     await db.execute(sql.count_view, id=repo_id)
-    return await _show(db, repo_id, by=by)
+    return await _get_prompt(db, repo_id, by=by)
 
 
 async def create_prompt(db: Session, body: PromptRequest, *, by: Actor) -> Prompt:
@@ -121,14 +121,14 @@ async def create_prompt(db: Session, body: PromptRequest, *, by: Actor) -> Promp
     if created is None:
         raise PromptExists
 
-    return await _show(db, created, by=by)
+    return await _get_prompt(db, created, by=by)
 
 
 async def update_prompt(db: Session, owner: str, handle: str, patch: PromptPatch, *, by: Actor) -> Prompt:
     """Change the description of a prompt. Raises PromptNotFound and PromptOfOthers."""
     repo_id = (await find_repo(db, owner, handle, by=by, to_change=True)).id
-    await db.execute(sql.update_repo, id=repo_id, workspace_id=by.workspace_id, **_fields(patch))
-    return await _show(db, repo_id, by=by)
+    await db.execute(sql.update_repo, id=repo_id, workspace_id=by.workspace_id, **_to_fields(patch))
+    return await _get_prompt(db, repo_id, by=by)
 
 
 async def delete_prompt(db: Session, owner: str, handle: str, *, by: Actor) -> None:
@@ -142,26 +142,28 @@ async def like_prompt(db: Database, owner: str, handle: str, *, like: bool, by: 
     repo_id = (await find_repo(db, owner, handle, by=by)).id
     async with db.transaction() as tx:
         await _keep_repo(tx, repo_id)
-        await tx.execute(sql.like_repo if like else sql.unlike_repo, id=repo_id, liked_by=_liker(by))
+        await tx.execute(sql.like_repo if like else sql.unlike_repo, id=repo_id, liked_by=_get_liker(by))
         return Likes(await tx.fetchval(sql.likes_of_repo, id=repo_id))
 
 
-async def _show(db: Session, repo_id: UUID, *, by: Actor) -> Prompt:
-    found = await _list(db, PromptQuery(), repo_id, by=by)
+async def _get_prompt(db: Session, repo_id: UUID, *, by: Actor) -> Prompt:
+    found = await _list_prompts(db, PromptQuery(), repo_id, by=by)
     if not found:
         raise PromptNotFound
 
     return found[0][0]
 
 
-async def _list(db: Session, query: PromptQuery, repo_id: UUID | None, *, by: Actor) -> list[tuple[Prompt, int]]:
+async def _list_prompts(
+    db: Session, query: PromptQuery, repo_id: UUID | None, *, by: Actor
+) -> list[tuple[Prompt, int]]:
     """Return prompts, each with the total number of matches."""
     rows = await db.fetch(
         sql.list_repos,
         id=repo_id,
         workspace_id=by.workspace_id,
         repo_type=query.repo_type,
-        liked_by=_liker(by),
+        liked_by=_get_liker(by),
         is_public=query.is_public,
         is_archived=_ARCHIVED[query.is_archived],
         tags=query.tags,
@@ -177,11 +179,11 @@ async def _list(db: Session, query: PromptQuery, repo_id: UUID | None, *, by: Ac
     return [(Prompt(**{name: row[name] for name in row.keys() if name != "total"}), row["total"]) for row in rows]  # noqa: SIM118 - a record iterates over its values
 
 
-def _liker(by: Actor) -> UUID:
+def _get_liker(by: Actor) -> UUID:
     return by.user_id or by.key_id
 
 
-def _fields(struct: Any) -> dict[str, Any]:
+def _to_fields(struct: Any) -> dict[str, Any]:
     return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
@@ -272,16 +274,16 @@ async def pull_commit(db: Session, address: CommitAddress, *, include_model: boo
     Raises PromptNotFound and CommitNotFound.
     """
     repo = await find_repo(db, address.owner, address.repo, by=by)
-    row = await pull_row(db, repo.id, address.commit)
+    row = await pull_commit_row(db, repo.id, address.commit)
 
     manifest = msgspec.Raw(row["manifest"].encode())
     if not include_model:
-        manifest = without_model(manifest)
+        manifest = remove_model(manifest)
 
     return Manifest(row["commit_hash"], manifest, row["description"])
 
 
-async def pull_row(db: Session, repo_id: UUID, commit: str) -> Record:
+async def pull_commit_row(db: Session, repo_id: UUID, commit: str) -> Record:
     """Return the row of a commit, and count the pull. Raises CommitNotFound."""
     row = await db.fetchrow(sql.pull_commit, repo_id=repo_id, id=await _find_commit(db, repo_id, commit))
     if row is None:
@@ -313,7 +315,7 @@ async def list_tags(db: Session, owner: str, handle: str, *, by: Actor) -> list[
     return await _list_tags(db, (await find_repo(db, owner, handle, by=by)).id, None)
 
 
-async def show_tag(db: Session, owner: str, handle: str, name: str, *, by: Actor) -> CommitTag:
+async def get_tag(db: Session, owner: str, handle: str, name: str, *, by: Actor) -> CommitTag:
     """Return a tag. Raises PromptNotFound and PromptTagNotFound."""
     found = await _list_tags(db, (await find_repo(db, owner, handle, by=by)).id, name)
     if not found:
@@ -329,17 +331,17 @@ async def delete_tag(db: Session, owner: str, handle: str, name: str, *, by: Act
         raise PromptTagNotFound
 
 
-def without_model(manifest: msgspec.Raw) -> msgspec.Raw:
+def remove_model(manifest: msgspec.Raw) -> msgspec.Raw:
     """Return the prompt of a manifest that is a prompt followed by a model; other manifests unchanged."""
     if _SEQUENCE.encode() not in bytes(manifest):
         return manifest
 
     value = msgspec.json.decode(manifest)
-    first = value.get("kwargs", {}).get("first") if _kind(value) == _SEQUENCE else None
-    return msgspec.Raw(msgspec.json.encode(first)) if "Prompt" in _kind(first) else manifest
+    first = value.get("kwargs", {}).get("first") if _get_class_name(value) == _SEQUENCE else None
+    return msgspec.Raw(msgspec.json.encode(first)) if "Prompt" in _get_class_name(first) else manifest
 
 
-def _kind(value: Any) -> str:
+def _get_class_name(value: Any) -> str:
     """Return the name of the class that a part of a manifest serializes."""
     path = value.get("id") if isinstance(value, dict) and isinstance(value.get("kwargs"), dict) else None
     return str(path[-1]) if isinstance(path, list) and path else ""

@@ -68,7 +68,7 @@ class _RunAttachmentTicket(DownloadTicket, array_like=True):
 T = TypeVar("T", bound=DownloadTicket)
 
 
-def link_expiry() -> datetime:
+def compute_link_expiry() -> datetime:
     """Return when a link that is created now expires."""
     return now() + _LINK_LIFETIME
 
@@ -106,7 +106,7 @@ async def find_attachments(
     """Return the attachments of runs by run and name, with links."""
     found: dict[UUID, dict[str, RunAttachment]] = {}
     for row in await db.fetch(sql.attachments_of_runs, workspace_id=workspace_id, ids=sorted(run_ids)):
-        ticket = _RunAttachmentTicket(link_expiry(), workspace_id, row["run_id"], row["name"])
+        ticket = _RunAttachmentTicket(compute_link_expiry(), workspace_id, row["run_id"], row["name"])
         found.setdefault(row["run_id"], {})[row["name"]] = RunAttachment(links.url(PATH, ticket), row["content_type"])
 
     return found
@@ -119,10 +119,10 @@ async def download(db: Session, box: SecretBox, query: DownloadQuery) -> Respons
     if row is None:
         raise AttachmentNotFound
 
-    return file_response(row["data"], row["content_type"], ticket.name)
+    return build_file_response(row["data"], row["content_type"], ticket.name)
 
 
-def file_response(data: bytes, mime_type: str, name: str) -> Response:
+def build_file_response(data: bytes, mime_type: str, name: str) -> Response:
     """Return a response that makes browsers save the file.
 
     The file comes from an untrusted client and may be a page with scripts: browsers must never render it, whatever its

@@ -253,34 +253,34 @@ def parse_multipart(body: bytes, content_type: str, *, max_parts: int = MAX_PART
     # The first delimiter may stand at the very beginning, where no line ends before it.
     opening = 0 if body.startswith(delimiter[2:]) else body.find(delimiter)
     if opening < 0:
-        raise _broken("the boundary does not occur")
+        raise _build_malformed("the boundary does not occur")
 
     at = opening + len(delimiter) - (2 if opening == 0 else 0)
     count = 0
-    while (start := _line_end(body, at)) is not None:
+    while (start := _find_line_end(body, at)) is not None:
         count += 1
         if count > max_parts:
-            raise _broken(f"more than {max_parts} parts")
+            raise _build_malformed(f"more than {max_parts} parts")
 
-        data_at, headers = _headers(body, start)
-        end = _next_delimiter(body, delimiter, data_at)
-        yield FormPart(_name(headers), headers.get("content-type", ""), body[data_at:end], _filename(headers))
+        data_at, headers = _read_headers(body, start)
+        end = _find_delimiter(body, delimiter, data_at)
+        yield FormPart(_read_name(headers), headers.get("content-type", ""), body[data_at:end], _read_filename(headers))
         at = end + len(delimiter)
 
 
-def _line_end(body: bytes, at: int) -> int | None:
+def _find_line_end(body: bytes, at: int) -> int | None:
     """Return where the line of a delimiter ends; None for the closing one."""
     if body.startswith(b"--", at):
         return None
 
     end = body.find(b"\r\n", at, at + 200)
     if end < 0:
-        raise _broken("a boundary is not followed by a part")
+        raise _build_malformed("a boundary is not followed by a part")
 
     return end + 2
 
 
-def _next_delimiter(body: bytes, delimiter: bytes, at: int) -> int:
+def _find_delimiter(body: bytes, delimiter: bytes, at: int) -> int:
     while (at := body.find(delimiter, at)) >= 0:
         after = at + len(delimiter)
         if body.startswith((b"--", b"\r\n"), after) or body[after : after + 200].lstrip(b" \t").startswith(b"\r\n"):
@@ -288,17 +288,17 @@ def _next_delimiter(body: bytes, delimiter: bytes, at: int) -> int:
 
         at += 1
 
-    raise _broken("a part does not end")
+    raise _build_malformed("a part does not end")
 
 
-def _headers(body: bytes, at: int) -> tuple[int, dict[str, str]]:
+def _read_headers(body: bytes, at: int) -> tuple[int, dict[str, str]]:
     """Read a part's headers; return where its data begins, and the headers by lower-case name."""
     if body.startswith(b"\r\n", at):
         return at + 2, {}
 
     end = body.find(b"\r\n\r\n", at, at + _MAX_HEADER_BYTES)
     if end < 0:
-        raise _broken("the headers of a part do not end")
+        raise _build_malformed("the headers of a part do not end")
 
     headers: dict[str, str] = {}
     for line in body[at:end].decode("utf-8", "replace").split("\r\n"):
@@ -308,26 +308,26 @@ def _headers(body: bytes, at: int) -> tuple[int, dict[str, str]]:
     return end + 4, headers
 
 
-def _name(headers: dict[str, str]) -> str:
+def _read_name(headers: dict[str, str]) -> str:
     disposition = headers.get("content-disposition", "")
     if extended := _EXTENDED_NAME.search(disposition):
         return unquote(extended[1])
 
     match = _NAME.search(disposition)
     if match is None:
-        raise _broken("a part has no name")
+        raise _build_malformed("a part has no name")
 
-    return _unquoted(match)
+    return _unquote(match)
 
 
-def _filename(headers: dict[str, str]) -> str:
+def _read_filename(headers: dict[str, str]) -> str:
     match = _FILENAME.search(headers.get("content-disposition", ""))
-    return "" if match is None else _unquoted(match)
+    return "" if match is None else _unquote(match)
 
 
-def _unquoted(match: re.Match[str]) -> str:
+def _unquote(match: re.Match[str]) -> str:
     return re.sub(r"\\(.)", r"\1", match[1]) if match[1] is not None else match[2]
 
 
-def _broken(why: str) -> Invalid:
+def _build_malformed(why: str) -> Invalid:
     return Invalid.field(["body"], f"malformed multipart body: {why}", "multipart_invalid")

@@ -18,9 +18,9 @@ from portside.kernel.clock import Moment, in_utc, now
 from portside.kernel.db import Database, Record, Session
 from portside.kernel.errors import Invalid, NotFound
 from portside.kernel.ids import uuid7
-from portside.tracing.conditions import Condition, ConditionBuilder, all_of
+from portside.tracing.conditions import Condition, ConditionBuilder, require_all
 from portside.tracing.fields import to_utc
-from portside.tracing.runs import RunFilters, conditions_of
+from portside.tracing.runs import RunFilters, build_run_condition
 from portside.tracing.sql import sql
 from portside.tracing.stats import (
     FeedbackStats,
@@ -28,10 +28,10 @@ from portside.tracing.stats import (
     RollupQuery,
     RunStats,
     StatsGrouping,
+    compute_run_stats,
     compute_stats,
     read_grouping,
-    rollup_query,
-    run_stats,
+    to_rollup_query,
 )
 
 Metric = Literal[
@@ -286,8 +286,8 @@ def check_points(charts: Iterable[Sequence[ChartSeries]], buckets: TimeBuckets) 
 def check_series(series: list[ChartSeries], common: ChartFilters | None) -> None:
     """Check the filters, groupings and keys of series. Raises Invalid and FilterInvalid."""
     for one in series:
-        _conditions(UUID(int=0), one, common, None)
-        _grouping(one, None)
+        _build_condition(UUID(int=0), one, common, None)
+        _build_grouping(one, None)
         if one.metric.startswith("feedback") and one.feedback_key is None:
             raise Invalid.field(["body", "series", "feedback_key"], f"{one.metric} needs a feedback key", "missing")
 
@@ -296,33 +296,33 @@ async def read_data(
     db: Session, workspace_id: UUID, series: list[ChartSeries], common: ChartFilters | None, buckets: TimeBuckets
 ) -> list[Point]:
     """Return the points of all series; those of one series in order of time."""
-    return [point for one in series for point in await _points(db, workspace_id, one, common, buckets)]
+    return [point for one in series for point in await _compute_points(db, workspace_id, one, common, buckets)]
 
 
-async def _points(
+async def _compute_points(
     db: Session, workspace_id: UUID, series: ChartSeries, common: ChartFilters | None, buckets: TimeBuckets
 ) -> list[Point]:
-    condition = _conditions(workspace_id, series, common, buckets)
-    grouping = _grouping(series, buckets)
+    condition = _build_condition(workspace_id, series, common, buckets)
+    grouping = _build_grouping(series, buckets)
     groups = [""]
     if series.group_by is not None:
         largest = msgspec.structs.replace(grouping, stride=None, limit=series.group_by.max_groups)
-        groups = [group for _, group in await run_stats(db, condition, largest)]
+        groups = [group for _, group in await compute_run_stats(db, condition, largest)]
         grouping = msgspec.structs.replace(grouping, groups=groups)
 
-    rollup = _rollup_query(workspace_id, series, common, buckets)
+    rollup = _to_rollup_query(workspace_id, series, common, buckets)
     found = await compute_stats(db, condition, grouping, rollup) if groups else {}
     empty = RunStats()
     starts = buckets.starts()
 
     return [
-        Point(series.id, bucket, _value(series, found.get((bucket, group), empty)), group or None)
+        Point(series.id, bucket, _get_value(series, found.get((bucket, group), empty)), group or None)
         for group in groups
         for bucket in starts
     ]
 
 
-def _grouping(series: ChartSeries, buckets: TimeBuckets | None) -> StatsGrouping:
+def _build_grouping(series: ChartSeries, buckets: TimeBuckets | None) -> StatsGrouping:
     grouping = StatsGrouping() if series.group_by is None else read_grouping(series.group_by, None, "series")
     limit = MAX_BUCKETS * 200
     if buckets is None:
@@ -331,15 +331,15 @@ def _grouping(series: ChartSeries, buckets: TimeBuckets | None) -> StatsGrouping
     return msgspec.structs.replace(grouping, stride=buckets.width, origin=buckets.origin, limit=limit)
 
 
-def _conditions(
+def _build_condition(
     workspace_id: UUID, series: ChartSeries, common: ChartFilters | None, buckets: TimeBuckets | None
 ) -> Condition:
     builder = ConditionBuilder()
-    both = [_filters_in_period(filters, buckets) for filters in (series.filters, common)]
-    return all_of([conditions_of(filters, workspace_id, builder) for filters in both])
+    both = [_to_run_filters(filters, buckets) for filters in (series.filters, common)]
+    return require_all([build_run_condition(filters, workspace_id, builder) for filters in both])
 
 
-def _rollup_query(
+def _to_rollup_query(
     workspace_id: UUID, series: ChartSeries, common: ChartFilters | None, buckets: TimeBuckets
 ) -> RollupQuery | None:
     """Return a series as a rollup query if only one of its two filters is set and rollups can answer it."""
@@ -347,10 +347,10 @@ def _rollup_query(
     if len(given) > 1:
         return None
 
-    return rollup_query(_filters_in_period(given[0] if given else None, buckets), workspace_id)
+    return to_rollup_query(_to_run_filters(given[0] if given else None, buckets), workspace_id)
 
 
-def _filters_in_period(filters: ChartFilters | None, buckets: TimeBuckets | None) -> RunFilters:
+def _to_run_filters(filters: ChartFilters | None, buckets: TimeBuckets | None) -> RunFilters:
     times: dict[str, Any] = {}
     if buckets is not None:
         times = {"start_time": buckets.start, "end_time": buckets.end - timedelta(microseconds=1)}
@@ -358,7 +358,7 @@ def _filters_in_period(filters: ChartFilters | None, buckets: TimeBuckets | None
     return RunFilters(**msgspec.structs.asdict(filters or ChartFilters()), **times)
 
 
-def _value(series: ChartSeries, stats: RunStats) -> Value:
+def _get_value(series: ChartSeries, stats: RunStats) -> Value:
     metric = series.metric
     if metric.startswith("feedback"):
         feedback = stats.feedback_stats.get(series.feedback_key or "", FeedbackStats(0, None))
@@ -387,19 +387,19 @@ async def create_section(db: Session, workspace_id: UUID, body: SectionRequest) 
     """Create a section, by default as the last one."""
     section_id = uuid7()
     await db.execute(sql.create_section, id=section_id, workspace_id=workspace_id, **msgspec.structs.asdict(body))
-    return await _section(db, workspace_id, section_id)
+    return await _find_section(db, workspace_id, section_id)
 
 
 async def list_sections(db: Session, workspace_id: UUID) -> list[Section]:
     """List the sections in their order, without their charts."""
-    return await _sections(db, workspace_id)
+    return await _fetch_sections(db, workspace_id)
 
 
 async def update_section(db: Session, workspace_id: UUID, section_id: UUID, body: SectionPatch) -> Section:
     """Change a section; null leaves a field unchanged. Raises SectionNotFound."""
     owner = {"workspace_id": workspace_id, "section_id": section_id}
     await db.execute(sql.update_section, **owner, **msgspec.structs.asdict(body))
-    return await _section(db, workspace_id, section_id)
+    return await _find_section(db, workspace_id, section_id)
 
 
 async def delete_section(db: Session, workspace_id: UUID, section_id: UUID) -> None:
@@ -413,21 +413,21 @@ async def create_chart(db: Database, workspace_id: UUID, body: ChartRequest) -> 
     check_series(body.series, body.common_filters)
     chart_id = uuid7()
     async with db.transaction() as tx:
-        section_id = body.section_id or await _first_section(tx, workspace_id)
-        await _section(tx, workspace_id, section_id)
-        values = {**_stored(body), "section_id": section_id}
+        section_id = body.section_id or await _find_first_section(tx, workspace_id)
+        await _find_section(tx, workspace_id, section_id)
+        values = {**_to_columns(body), "section_id": section_id}
         await tx.execute(sql.create_chart, id=chart_id, workspace_id=workspace_id, **values)
-        return await _chart(tx, workspace_id, chart_id)
+        return await _find_chart(tx, workspace_id, chart_id)
 
 
 async def update_chart(db: Session, workspace_id: UUID, chart_id: UUID, body: ChartPatch) -> Chart:
     """Change a chart. Raises ChartNotFound, SectionNotFound, FilterInvalid and Invalid."""
     check_series(body.series or [], body.common_filters)
     if body.section_id is not None:
-        await _section(db, workspace_id, body.section_id)
+        await _find_section(db, workspace_id, body.section_id)
 
-    await db.execute(sql.update_chart, workspace_id=workspace_id, chart_id=chart_id, **_stored(body))
-    return await _chart(db, workspace_id, chart_id)
+    await db.execute(sql.update_chart, workspace_id=workspace_id, chart_id=chart_id, **_to_columns(body))
+    return await _find_chart(db, workspace_id, chart_id)
 
 
 async def delete_chart(db: Session, workspace_id: UUID, chart_id: UUID) -> None:
@@ -436,20 +436,20 @@ async def delete_chart(db: Session, workspace_id: UUID, chart_id: UUID) -> None:
         raise ChartNotFound
 
 
-async def show_chart(db: Session, workspace_id: UUID, chart_id: UUID, window: ChartWindow) -> Chart:
+async def get_chart(db: Session, workspace_id: UUID, chart_id: UUID, window: ChartWindow) -> Chart:
     """Return a chart with its data. Raises ChartNotFound and Invalid."""
-    return (await _with_data(db, workspace_id, [await _chart(db, workspace_id, chart_id)], window))[0]
+    return (await _add_data(db, workspace_id, [await _find_chart(db, workspace_id, chart_id)], window))[0]
 
 
-async def show_section(db: Session, workspace_id: UUID, section_id: UUID, window: ChartWindow) -> Section:
+async def get_section(db: Session, workspace_id: UUID, section_id: UUID, window: ChartWindow) -> Section:
     """Return a section with its charts and their data. Raises SectionNotFound and Invalid."""
-    return (await _with_charts(db, workspace_id, [await _section(db, workspace_id, section_id)], window))[0]
+    return (await _add_charts(db, workspace_id, [await _find_section(db, workspace_id, section_id)], window))[0]
 
 
-async def show_sections(db: Session, workspace_id: UUID, window: SectionsWindow) -> Sections:
+async def get_sections(db: Session, workspace_id: UUID, window: SectionsWindow) -> Sections:
     """Return the sections with their charts and their data. Raises Invalid."""
-    found = await _sections(db, workspace_id, after_index=window.after_index)
-    return Sections(await _with_charts(db, workspace_id, found, window))
+    found = await _fetch_sections(db, workspace_id, after_index=window.after_index)
+    return Sections(await _add_charts(db, workspace_id, found, window))
 
 
 async def preview_chart(db: Session, workspace_id: UUID, body: PreviewRequest) -> Preview:
@@ -460,16 +460,16 @@ async def preview_chart(db: Session, workspace_id: UUID, body: PreviewRequest) -
     return Preview(await read_data(db, workspace_id, body.chart.series, body.chart.common_filters, buckets))
 
 
-async def _with_charts(db: Session, workspace_id: UUID, sections: list[Section], window: ChartWindow) -> list[Section]:
+async def _add_charts(db: Session, workspace_id: UUID, sections: list[Section], window: ChartWindow) -> list[Section]:
     found = {section.id: section for section in sections}
     rows = await db.fetch(sql.charts, workspace_id=workspace_id, ids=None, sections=sorted(found))
-    for chart in await _with_data(db, workspace_id, [_read(row) for row in rows], window):
+    for chart in await _add_data(db, workspace_id, [_to_chart(row) for row in rows], window):
         found[chart.section_id].charts.append(chart)
 
     return sections
 
 
-async def _with_data(db: Session, workspace_id: UUID, charts: list[Chart], window: ChartWindow) -> list[Chart]:
+async def _add_data(db: Session, workspace_id: UUID, charts: list[Chart], window: ChartWindow) -> list[Chart]:
     buckets = read_buckets(window)
     if not window.omit_data:
         check_points([chart.series for chart in charts], buckets)
@@ -479,20 +479,20 @@ async def _with_data(db: Session, workspace_id: UUID, charts: list[Chart], windo
     return charts
 
 
-async def _first_section(db: Session, workspace_id: UUID) -> UUID:
-    found = await _sections(db, workspace_id)
+async def _find_first_section(db: Session, workspace_id: UUID) -> UUID:
+    found = await _fetch_sections(db, workspace_id)
     return found[0].id if found else (await create_section(db, workspace_id, SectionRequest(title=_FIRST_SECTION))).id
 
 
-async def _section(db: Session, workspace_id: UUID, section_id: UUID) -> Section:
-    found = await _sections(db, workspace_id, [section_id])
+async def _find_section(db: Session, workspace_id: UUID, section_id: UUID) -> Section:
+    found = await _fetch_sections(db, workspace_id, [section_id])
     if not found:
         raise SectionNotFound
 
     return found[0]
 
 
-async def _sections(
+async def _fetch_sections(
     db: Session, workspace_id: UUID, ids: list[UUID] | None = None, after_index: int | None = None
 ) -> list[Section]:
     within = {"ids": ids, "after_index": after_index, "limit": _MAX_SECTIONS}
@@ -500,19 +500,19 @@ async def _sections(
     return [Section(**dict(row), charts=[]) for row in rows]
 
 
-async def _chart(db: Session, workspace_id: UUID, chart_id: UUID) -> Chart:
+async def _find_chart(db: Session, workspace_id: UUID, chart_id: UUID) -> Chart:
     rows = await db.fetch(sql.charts, workspace_id=workspace_id, ids=[chart_id], sections=None)
     if not rows:
         raise ChartNotFound
 
-    return _read(rows[0])
+    return _to_chart(rows[0])
 
 
-def _read(row: Record) -> Chart:
+def _to_chart(row: Record) -> Chart:
     return msgspec.convert(dict(row), Chart)
 
 
-def _stored(body: ChartRequest | ChartPatch) -> dict[str, Any]:
+def _to_columns(body: ChartRequest | ChartPatch) -> dict[str, Any]:
     """Return the columns of a chart. Series with the same id get new ones."""
     taken: set[UUID] = set()
     for series in body.series or ():

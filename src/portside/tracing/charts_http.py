@@ -27,9 +27,9 @@ _ON_WRITE = (ChartNotFound, SectionNotFound, FilterInvalid, Invalid)
 
 
 @routes.post("/charts", permission="charts:read", read_only=True, raises=(Invalid,))
-async def show_charts(ctx: Context, body: SectionsWindow) -> Sections:
+async def get_charts(ctx: Context, body: SectionsWindow) -> Sections:
     """Return all sections with their charts and data."""
-    return await charts.show_sections(ctx.db, ctx.actor.workspace_id, body)
+    return await charts.get_sections(ctx.db, ctx.actor.workspace_id, body)
 
 
 @routes.post("/charts/create", permission="charts:create", raises=_ON_WRITE)
@@ -59,9 +59,9 @@ async def create_chart_section(ctx: Context, body: SectionRequest) -> Section:
 @routes.post(
     "/charts/section/{section_id}", permission="charts:read", read_only=True, raises=(SectionNotFound, Invalid)
 )
-async def show_chart_section(ctx: Context, section_id: UUID, body: ChartWindow) -> Section:
+async def get_chart_section(ctx: Context, section_id: UUID, body: ChartWindow) -> Section:
     """Return a section with its charts and their data."""
-    return await charts.show_section(ctx.db, ctx.actor.workspace_id, section_id, body)
+    return await charts.get_section(ctx.db, ctx.actor.workspace_id, section_id, body)
 
 
 @routes.patch("/charts/section/{section_id}", permission="charts:update", raises=(SectionNotFound,))
@@ -77,9 +77,9 @@ async def delete_chart_section(ctx: Context, section_id: UUID) -> None:
 
 
 @routes.post("/charts/{chart_id}", permission="charts:read", read_only=True, raises=(ChartNotFound, Invalid))
-async def show_chart(ctx: Context, chart_id: UUID, body: ChartWindow) -> Chart:
+async def get_chart(ctx: Context, chart_id: UUID, body: ChartWindow) -> Chart:
     """Return a chart and its data."""
-    return await charts.show_chart(ctx.db, ctx.actor.workspace_id, chart_id, body)
+    return await charts.get_chart(ctx.db, ctx.actor.workspace_id, chart_id, body)
 
 
 @routes.patch("/charts/{chart_id}", permission="charts:update", raises=_ON_WRITE)

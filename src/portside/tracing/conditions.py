@@ -34,14 +34,14 @@ class ConditionBuilder:
         return Condition(f"({text.strip()})", {prefix + name: value for name, value in values.items()})
 
 
-def all_of(conditions: list[Condition]) -> Condition:
+def require_all(conditions: list[Condition]) -> Condition:
     """Return the conjunction; true without any condition."""
-    return _joined(" and ", conditions, "true")
+    return _join(" and ", conditions, "true")
 
 
-def any_of(conditions: list[Condition]) -> Condition:
+def require_any(conditions: list[Condition]) -> Condition:
     """Return the disjunction; false without any condition."""
-    return _joined(" or ", conditions, "false")
+    return _join(" or ", conditions, "false")
 
 
 def negate(condition: Condition) -> Condition:
@@ -64,6 +64,6 @@ def _with_named_parameters(query: Query, prefix: str) -> str:
     return _PARAMETER.sub(lambda match: f":{prefix}{query.parameters[int(match[1]) - 1]}", query.sql)
 
 
-def _joined(word: str, conditions: list[Condition], empty: str) -> Condition:
+def _join(word: str, conditions: list[Condition], empty: str) -> Condition:
     values = {name: value for condition in conditions for name, value in condition.values.items()}
     return Condition(f"({word.join(condition.text for condition in conditions) or empty})", values)

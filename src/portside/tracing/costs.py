@@ -21,9 +21,9 @@ from portside.kernel.reconcile import Status, Task
 from portside.kernel.transient_errors import log_failure
 from portside.tracing.fields import to_utc
 from portside.tracing.otlp_usage import reread_extra
-from portside.tracing.projects import show_project
+from portside.tracing.projects import get_project
 from portside.tracing.sql import sql
-from portside.tracing.stats import counted_days
+from portside.tracing.stats import find_counted_days
 
 _MAX_MODELS = 1_000
 _MAX_ERROR_CHARS = 500
@@ -53,7 +53,7 @@ class ModelInUse(msgspec.Struct):
 async def list_models(db: Session, workspace_id: UUID, query: ModelsQuery) -> list[ModelInUse]:
     """List the models of a workspace: those without a price first, then those with the most runs."""
     end = now() + timedelta(minutes=1)
-    period = await counted_days(db, end - timedelta(days=query.days), end)
+    period = await find_counted_days(db, end - timedelta(days=query.days), end)
     rows = await db.fetch(sql.models_in_use, workspace_id=workspace_id, limit=_MAX_MODELS, **period)
     return [ModelInUse(**dict(row)) for row in rows]
 
@@ -97,7 +97,7 @@ class RecomputationNotFound(NotFound):
 async def start_recomputation(db: Session, workspace_id: UUID, body: RecomputationRequest) -> Recomputation:
     """Begin to compute costs again; a background task does it. Raises ProjectNotFound and Invalid."""
     if body.session_id is not None:
-        await show_project(db, workspace_id, body.session_id)
+        await get_project(db, workspace_id, body.session_id)
 
     end = to_utc(body.end_time, "end_time") if body.end_time else now()
     start = body.start_time and to_utc(body.start_time, "start_time")
@@ -114,17 +114,17 @@ async def start_recomputation(db: Session, workspace_id: UUID, body: Recomputati
         end_time=end,
     )
 
-    return await show_recomputation(db, workspace_id, recomputation_id)
+    return await get_recomputation(db, workspace_id, recomputation_id)
 
 
 async def list_recomputations(db: Session, workspace_id: UUID) -> list[Recomputation]:
     """List the latest recomputations, the newest first."""
-    return await _read(db, workspace_id, None)
+    return await _list_recomputations(db, workspace_id, None)
 
 
-async def show_recomputation(db: Session, workspace_id: UUID, recomputation_id: UUID) -> Recomputation:
+async def get_recomputation(db: Session, workspace_id: UUID, recomputation_id: UUID) -> Recomputation:
     """Return a recomputation. Raises RecomputationNotFound."""
-    found = await _read(db, workspace_id, recomputation_id)
+    found = await _list_recomputations(db, workspace_id, recomputation_id)
     if not found:
         raise RecomputationNotFound
 
@@ -137,7 +137,7 @@ async def cancel_recomputation(db: Session, workspace_id: UUID, recomputation_id
         raise RecomputationNotFound
 
 
-async def _read(db: Session, workspace_id: UUID, recomputation_id: UUID | None) -> list[Recomputation]:
+async def _list_recomputations(db: Session, workspace_id: UUID, recomputation_id: UUID | None) -> list[Recomputation]:
     rows = await db.fetch(sql.recomputations, workspace_id=workspace_id, id=recomputation_id)
     found = []
     for row in rows:
@@ -221,11 +221,14 @@ class RecomputedCosts(Task):
         )
 
         await self._db.execute(
-            sql.postpone_recomputation, id=work["id"], pause_s=pause_s, error=_reason(failure)[:_MAX_ERROR_CHARS]
+            sql.postpone_recomputation,
+            id=work["id"],
+            pause_s=pause_s,
+            error=_describe_failure(failure)[:_MAX_ERROR_CHARS],
         )
 
 
-def _reason(failure: Exception) -> str:
+def _describe_failure(failure: Exception) -> str:
     """Return what the owner of the runs may read: what Postgres said of them, but nothing of the platform's inside."""
     if isinstance(failure, asyncpg.PostgresError):
         return str(failure)

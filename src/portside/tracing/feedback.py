@@ -32,7 +32,7 @@ Score = bool | int | float | None
 Value = bool | int | float | str | dict[str, Any] | None
 Comment = str | None
 Correction = str | dict[str, Any] | None
-_FROM_BODY = ("score", "value", "comment", "correction", "feedback_source", "extra")
+_BODY_FIELDS = ("score", "value", "comment", "correction", "feedback_source", "extra")
 PATH = "/feedback/tokens/"
 MAX_TOKENS = 1000
 _DEFAULT_LIFETIME = timedelta(hours=3)
@@ -136,7 +136,7 @@ async def create_feedback(db: Database, body: FeedbackRequest, *, by: Actor) -> 
     feedback_id = body.id or uuid7()
 
     await store_feedback(db, by.workspace_id, feedback_id, body)
-    return await show_feedback(db, feedback_id, by=by)
+    return await get_feedback(db, feedback_id, by=by)
 
 
 async def store_feedback(db: Session, workspace_id: UUID, feedback_id: UUID, body: FeedbackRequest) -> None:
@@ -156,7 +156,7 @@ async def list_feedback(db: Session, query: FeedbackQuery, *, by: Actor) -> list
     return await find_feedback(db, by.workspace_id, query)
 
 
-async def show_feedback(db: Session, feedback_id: UUID, *, by: Actor) -> Feedback:
+async def get_feedback(db: Session, feedback_id: UUID, *, by: Actor) -> Feedback:
     """Return one piece of feedback. Raises FeedbackNotFound."""
     found = await find_feedback(db, by.workspace_id, FeedbackQuery(), [feedback_id])
     if not found:
@@ -174,10 +174,10 @@ async def update_feedback(db: Database, feedback_id: UUID, patch: FeedbackPatch,
             raise FeedbackNotFound
 
         given = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not None}
-        body = dump_user({**_read(row["body"]), **given}).decode()
+        body = dump_user({**_decode_body(row["body"]), **given}).decode()
         await tx.execute(sql.change_feedback, **owner, body=body, modified_at=now())
 
-    return await show_feedback(db, feedback_id, by=by)
+    return await get_feedback(db, feedback_id, by=by)
 
 
 async def delete_feedback(db: Session, feedback_id: UUID, *, by: Actor) -> None:
@@ -206,20 +206,20 @@ async def find_feedback(
         offset=query.offset,
     )
 
-    return [_shown(row) for row in rows]
+    return [_to_feedback(row) for row in rows]
 
 
-def _shown(row: Record) -> Feedback:
+def _to_feedback(row: Record) -> Feedback:
     fields = dict(row)
-    body = _read(fields.pop("body"))
+    body = _decode_body(fields.pop("body"))
     created_at = body.get("created_at")
     fields["created_at"] = created_at if isinstance(created_at, str) else iso(row["modified_at"])
 
-    fields.update({name: body.get(name) for name in _FROM_BODY})
+    fields.update({name: body.get(name) for name in _BODY_FIELDS})
     return Feedback(**fields)
 
 
-def _read(text: str) -> dict[str, Any]:
+def _decode_body(text: str) -> dict[str, Any]:
     body = read_json(text.encode(), object, "body")
     return body if isinstance(body, dict) else {}
 
@@ -287,7 +287,7 @@ class TokenFeedbackQuery(msgspec.Struct):
 
 async def create_tokens(db: Session, requests: list[TokenRequest], base_url: str, *, by: Actor) -> list[Token]:
     """Create tokens; the runs may arrive later. Raises Invalid for an expiry in the past or too far away."""
-    created = [(uuid4(), request, _expiry(request)) for request in requests]
+    created = [(uuid4(), request, _compute_expiry(request)) for request in requests]
     await db.execute(
         sql.create_feedback_tokens,
         workspace_id=by.workspace_id,
@@ -300,7 +300,8 @@ async def create_tokens(db: Session, requests: list[TokenRequest], base_url: str
     )
 
     return [
-        Token(token, _url(base_url, token), expires_at, request.feedback_key) for token, request, expires_at in created
+        Token(token, _build_url(base_url, token), expires_at, request.feedback_key)
+        for token, request, expires_at in created
     ]
 
 
@@ -308,7 +309,7 @@ async def list_tokens(db: Session, query: TokenQuery, base_url: str, *, by: Acto
     """List the tokens of a run, newest first."""
     page = {"run_id": query.run_id, "limit": query.limit, "offset": query.offset}
     rows = await db.fetch(sql.feedback_tokens_of_run, workspace_id=by.workspace_id, **page)
-    return [Token(**dict(row), url=_url(base_url, row["id"])) for row in rows]
+    return [Token(**dict(row), url=_build_url(base_url, row["id"])) for row in rows]
 
 
 async def use_token(db: Database, token: UUID, given: TokenFeedback | TokenFeedbackQuery) -> None:
@@ -349,7 +350,7 @@ class ExpiredFeedbackTokens(Task):
         return Status({"feedback_tokens": deleted}, again=deleted == self.batch)
 
 
-def _expiry(request: TokenRequest) -> datetime:
+def _compute_expiry(request: TokenRequest) -> datetime:
     """Return the expiry of a token. Raises Invalid if it is in the past or too far away."""
     if request.expires_at is not None:
         field = "expires_at"
@@ -367,5 +368,5 @@ def _expiry(request: TokenRequest) -> datetime:
     return expires_at
 
 
-def _url(base_url: str, token: UUID) -> str:
+def _build_url(base_url: str, token: UUID) -> str:
     return f"{base_url.rstrip('/')}{PATH}{token}"

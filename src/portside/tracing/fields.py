@@ -50,7 +50,7 @@ def limit_objects(raw: bytes, limit: int) -> None:
         raise Invalid.field(["body"], f"holds more than {limit} objects; send smaller batches")
 
 
-def json_text(value: msgspec.Raw) -> str | None:
+def to_json_text(value: msgspec.Raw) -> str | None:
     """Return JSON that was already validated as text; None for null."""
     if value is NULL:
         return None
@@ -66,7 +66,7 @@ def json_text(value: msgspec.Raw) -> str | None:
         return dump_user(json.loads(raw.decode("utf-8", "replace"))).decode()
 
 
-def plain_text(value: Any) -> str | None:
+def to_plain_text(value: Any) -> str | None:
     """Return text without NUL, which Postgres cannot store; None for empty text. Other types become JSON text."""
     if value is None:
         return None
@@ -75,9 +75,9 @@ def plain_text(value: Any) -> str | None:
     return text.replace("\x00", "") or None
 
 
-def name_text(value: str | None) -> str | None:
+def to_name(value: str | None) -> str | None:
     """Return a name, cut to the stored length; None for an empty one."""
-    return (plain_text(value) or "")[:MAX_NAME_CHARS] or None
+    return (to_plain_text(value) or "")[:MAX_NAME_CHARS] or None
 
 
 def parse_time(value: str | float | None, where: str) -> datetime | None:
@@ -98,7 +98,7 @@ def to_utc(value: datetime, where: str) -> datetime:
     return read_utc(value, ["body", where])
 
 
-def dotted_order_part(start: datetime, run_id: UUID) -> str:
+def build_dotted_order_part(start: datetime, run_id: UUID) -> str:
     """Return the last part of a run's dotted order; the start is in UTC. `dotted_order_part` is the same in SQL."""
     # Called for every root: several times faster than strftime.
     digits = start.isoformat(timespec="microseconds")[:26].replace("-", "").replace(":", "").replace(".", "")

@@ -19,7 +19,7 @@ import msgspec
 from portside.kernel.db import Query
 from portside.kernel.errors import BadRequest, Invalid
 from portside.kernel.http.json_validation import read_json
-from portside.tracing.conditions import Condition, ConditionBuilder, all_of, any_of, negate
+from portside.tracing.conditions import Condition, ConditionBuilder, negate, require_all, require_any
 from portside.tracing.fields import parse_time
 from portside.tracing.sql import sql
 
@@ -105,7 +105,7 @@ class _FilterParser:
             return FilterValue(float(text) if re.search(r"[.eE]", text) else int(text), offset)
 
         if kind == "text":
-            return FilterValue(_unquoted(text), offset, text[1:-1])
+            return FilterValue(_unquote(text), offset, text[1:-1])
         if text == "[":
             return FilterValue([self._item(part) for part in self._list("]", offset, depth)], offset)
 
@@ -164,9 +164,9 @@ class _FilterParser:
         return match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     """Return what a quoted text says, without NUL, which Postgres cannot store."""
-    said = _ESCAPE.sub(_unescaped, text[1:-1])
+    said = _ESCAPE.sub(_unescape, text[1:-1])
     if not said.isascii():
         # Two escapes may be one character: a pair of surrogates.
         said = said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -174,12 +174,12 @@ def _unquoted(text: str) -> str:
     return said.replace("\x00", "")
 
 
-def _unescaped(match: re.Match[str]) -> str:
+def _unescape(match: re.Match[str]) -> str:
     escape = match[1]
     return chr(int(escape[1:], 16)) if len(escape) == 5 else _ESCAPED.get(escape, escape)
 
 
-def text_as_json(text: str) -> str:
+def escape_for_json(text: str) -> str:
     """Return a text as it stands within JSON: with escapes of quotes, backslashes and control characters."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
@@ -305,25 +305,25 @@ class _ConditionCompiler:
             case "and":
                 return self._all(tree.arguments)
             case "or":
-                return any_of([self.compile(part) for part in tree.arguments])
+                return require_any([self.compile(part) for part in tree.arguments])
             case "not" if len(tree.arguments) == 1:
                 return negate(self.compile(tree.arguments[0]))
             case "search" if len(tree.arguments) == 1:
-                return self._search(self._schema.searched, _text(tree.arguments[0]))
+                return self._search(self._schema.searched, _parse_text(tree.arguments[0]))
             case "has" if len(tree.arguments) == 2:
                 return self._has(*tree.arguments)
 
         return self._compare(tree)
 
     def _search(self, query: Query, text: str) -> Condition:
-        values = {"value": text, "escaped": text_as_json(text)}
+        values = {"value": text, "escaped": escape_for_json(text)}
         return self._builder.build(query, **{name: values[name] for name in query.parameters})
 
     def _all(self, parts: list[Any]) -> Condition:
         found: list[Condition] = []
         groups: dict[str, list[Slots]] = {pair_name: [] for pair_name in self._schema.pairs}
         for part in parts:
-            pair = self._schema.pair(_field(part))
+            pair = self._schema.pair(_get_field(part))
             if pair and part.name in _COMPARISONS:
                 pair_name, slot = pair
                 _add_to_pair(groups[pair_name], slot, _read_pair(part, slot))
@@ -331,7 +331,7 @@ class _ConditionCompiler:
                 found.append(self.compile(part))
 
         pairs = [self._compare_pair(pair_name, slots) for pair_name, every in groups.items() for slots in every]
-        return all_of([*found, *pairs])
+        return require_all([*found, *pairs])
 
     def _compare_pair(self, pair_name: str, slots: Slots) -> Condition:
         query, names = self._schema.pairs[pair_name]
@@ -343,14 +343,14 @@ class _ConditionCompiler:
 
     def _has(self, field: Any, value: Any) -> Condition:
         schema = self._schema
-        name = _name(field)
+        name = _get_name(field)
         if name == "tags" and schema.tagged:
-            return self._builder.build(schema.tagged, value=[_text(value)])
+            return self._builder.build(schema.tagged, value=[_parse_text(value)])
 
         if name == "metadata":
-            if schema.metadata_key and not (key := _text(value)).lstrip().startswith("{"):
+            if schema.metadata_key and not (key := _parse_text(value)).lstrip().startswith("{"):
                 return self._builder.build(schema.metadata_key, value=key)
-            return self._builder.build(schema.metadata, value=_object(value))
+            return self._builder.build(schema.metadata, value=_parse_object(value))
 
         raise FilterInvalid.at(field.offset, f"has() is for {'tags and ' if schema.tagged else ''}metadata")
 
@@ -360,10 +360,10 @@ class _ConditionCompiler:
             problem = f"there is no function {call.name}() with {len(call.arguments)} arguments"
             raise FilterInvalid.at(call.offset, f"{problem}; use one of {known}")
 
-        field = _field(call)
+        field = _get_field(call)
         schema = self._schema
         if field == "metadata" and call.name == "exists" and len(call.arguments) == 2 and schema.metadata_key:
-            return self._builder.build(schema.metadata_key, value=_text(call.arguments[1]))
+            return self._builder.build(schema.metadata_key, value=_parse_text(call.arguments[1]))
 
         if pair := schema.pair(field):
             pair_name, slot = pair
@@ -376,7 +376,7 @@ class _ConditionCompiler:
         if (special := self._special(call, field)) is not None:
             return special
 
-        for fields, read in ((schema.texts, _text), (schema.numbers, _number), (schema.times, _time)):
+        for fields, read in ((schema.texts, _parse_text), (schema.numbers, _parse_number), (schema.times, _parse_time)):
             if field in fields:
                 return self._plain(call, fields[field], read)
 
@@ -386,9 +386,9 @@ class _ConditionCompiler:
         """Return the condition of a comparison that has a query of its own."""
         schema = self._schema
         if call.name == "eq" and field in schema.equal and isinstance(getattr(call.arguments[-1], "value", None), str):
-            return self._builder.build(schema.equal[field], value=_operands(call, _text)[0])
+            return self._builder.build(schema.equal[field], value=_parse_operands(call, _parse_text)[0])
         if call.name == "search" and field in schema.searched_fields:
-            return self._search(schema.searched_fields[field], _operands(call, _text)[0])
+            return self._search(schema.searched_fields[field], _parse_operands(call, _parse_text)[0])
 
         return None
 
@@ -398,14 +398,14 @@ class _ConditionCompiler:
         return FilterInvalid.at(offset, f"{problem}; use one of {', '.join(self._schema.fields())}")
 
     def _root(self, call: FilterCall, query: Query) -> Condition:
-        value = _operands(call, _flag)[0] if call.name in {"eq", "neq"} else None
+        value = _parse_operands(call, _parse_flag)[0] if call.name in {"eq", "neq"} else None
         if value is None:
             raise FilterInvalid.at(call.offset, "is_root supports eq and neq only")
 
         return self._builder.build(query, value=value == (call.name == "eq"))
 
     def _plain(self, call: FilterCall, query: Query, read: Callable[[Any], Any]) -> Condition:
-        if call.name == "search" and read is not _text:
+        if call.name == "search" and read is not _parse_text:
             raise FilterInvalid.at(call.offset, "search() supports text fields only")
 
         last = call.arguments[-1]
@@ -414,7 +414,7 @@ class _ConditionCompiler:
             exists = self._builder.build(query, op="exists", value=[])
             return exists if call.name == "neq" else negate(exists)
 
-        return self._builder.build(query, op=call.name, value=_operands(call, read))
+        return self._builder.build(query, op=call.name, value=_parse_operands(call, read))
 
     def _tags(self, call: FilterCall, query: Query, any_tag: Query) -> Condition:
         if call.name == "exists":
@@ -422,15 +422,15 @@ class _ConditionCompiler:
         if call.name not in {"eq", "neq", "in"}:
             raise FilterInvalid.at(call.offset, f"tags do not support {call.name}()")
 
-        tagged = self._builder.build(query, value=_operands(call, _text))
+        tagged = self._builder.build(query, value=_parse_operands(call, _parse_text))
         return negate(tagged) if call.name == "neq" else tagged
 
 
-def _field(part: Any) -> str:
-    return _name(part.arguments[0]) if isinstance(part, FilterCall) and part.arguments else ""
+def _get_field(part: Any) -> str:
+    return _get_name(part.arguments[0]) if isinstance(part, FilterCall) and part.arguments else ""
 
 
-def _name(part: Any) -> str:
+def _get_name(part: Any) -> str:
     """Return the name of a field, which may be in quotes."""
     if isinstance(part, FilterField):
         return part.name
@@ -438,7 +438,7 @@ def _name(part: Any) -> str:
 
 
 def _read_pair(call: FilterCall, slot: str) -> tuple[str, list[Any]]:
-    return call.name, _operands(call, _number if slot == "score" else _text)
+    return call.name, _parse_operands(call, _parse_number if slot == "score" else _parse_text)
 
 
 def _add_to_pair(groups: list[Slots], slot: str, read: tuple[str, list[Any]]) -> None:
@@ -451,7 +451,7 @@ def _add_to_pair(groups: list[Slots], slot: str, read: tuple[str, list[Any]]) ->
         groups.append({slot: read})
 
 
-def _operands(call: FilterCall, read: Callable[[Any], Any]) -> list[Any]:
+def _parse_operands(call: FilterCall, read: Callable[[Any], Any]) -> list[Any]:
     """Return the values that the field is compared with. Raises FilterInvalid for a wrong number of arguments."""
     if len(call.arguments) != (1 if call.name == "exists" else 2):
         expected = "a field alone" if call.name == "exists" else "a field and a value"
@@ -469,7 +469,7 @@ def _operands(call: FilterCall, read: Callable[[Any], Any]) -> list[Any]:
     return [read(FilterValue(item, given.offset)) for item in given.value]
 
 
-def _text(part: Any) -> str:
+def _parse_text(part: Any) -> str:
     value = part.value if isinstance(part, FilterValue) else None
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -479,7 +479,7 @@ def _text(part: Any) -> str:
     raise FilterInvalid.at(part.offset, "expected a string")
 
 
-def _number(part: Any) -> float:
+def _parse_number(part: Any) -> float:
     value = part.value if isinstance(part, FilterValue) else None
     if isinstance(value, (bool, int, float)):
         return float(value)
@@ -489,7 +489,7 @@ def _number(part: Any) -> float:
     raise FilterInvalid.at(part.offset, 'expected a number, or a duration such as "5s"')
 
 
-def _flag(part: Any) -> bool:
+def _parse_flag(part: Any) -> bool:
     value = part.value if isinstance(part, FilterValue) else None
     if isinstance(value, bool):
         return value
@@ -497,7 +497,7 @@ def _flag(part: Any) -> bool:
     raise FilterInvalid.at(part.offset, "expected true or false")
 
 
-def _time(part: Any) -> datetime:
+def _parse_time(part: Any) -> datetime:
     try:
         read = (
             parse_time(part.value, "filter") if isinstance(part, FilterValue) and isinstance(part.value, str) else None
@@ -511,9 +511,9 @@ def _time(part: Any) -> datetime:
     return read
 
 
-def _object(part: Any) -> dict[str, Any]:
+def _parse_object(part: Any) -> dict[str, Any]:
     """Return the object in a string. Some clients escape it for the filter, others write the JSON as it is."""
-    for text in (_text(part), part.written):
+    for text in (_parse_text(part), part.written):
         try:
             value = read_json(text.encode())
         except Invalid:

@@ -127,7 +127,7 @@ _REPORT: RouteOptions = {"public": True, "max_body_bytes": 256 * 1024, "works_on
 
 
 @routes.get("/info", public=True)
-async def show_info(ctx: Context) -> PlatformInfo:
+async def get_info(ctx: Context) -> PlatformInfo:
     """Return the region, versions and limits of this server, which SDKs read first."""
     return ctx.services.info
 
@@ -156,7 +156,7 @@ async def create_run(ctx: Context) -> Accepted:
 @routes.patch("/runs/{run_id}", status=202, permission="runs:create", raises=_REFUSALS, consumes=_LENIENT)
 async def update_run(ctx: Context, run_id: UUID) -> Accepted:
     """Store changes of a run; null leaves a field unchanged. The update may arrive before the run."""
-    return await _store_runs(ctx, ingest.run_update_parser(run_id))
+    return await _store_runs(ctx, ingest.build_update_parser(run_id))
 
 
 @routes.post(
@@ -227,9 +227,9 @@ async def delete_sessions(ctx: Context, query: ProjectsToDelete) -> Accepted:
 
 
 @routes.get("/sessions/{session_id}", permission="projects:read", raises=(ProjectNotFound,))
-async def show_session(ctx: Context, session_id: UUID, query: ProjectShowQuery) -> TracerSession:
+async def get_session(ctx: Context, session_id: UUID, query: ProjectShowQuery) -> TracerSession:
     """Return one project, with statistics if requested."""
-    return await projects.show_project_with_stats(ctx.db, ctx.actor.workspace_id, session_id, query)
+    return await projects.get_project_with_stats(ctx.db, ctx.actor.workspace_id, session_id, query)
 
 
 @routes.patch("/sessions/{session_id}", permission="projects:update", raises=(ProjectNotFound, ProjectExists, Invalid))
@@ -241,7 +241,7 @@ async def update_session(ctx: Context, session_id: UUID, body: ProjectPatch) -> 
 @routes.delete("/sessions/{session_id}", status=202, permission="projects:delete", raises=(ProjectNotFound,))
 async def delete_session(ctx: Context, session_id: UUID) -> Accepted:
     """Delete a project and its runs; billing records stay."""
-    await projects.show_project(ctx.db, ctx.actor.workspace_id, session_id)
+    await projects.get_project(ctx.db, ctx.actor.workspace_id, session_id)
     await projects.delete_projects(ctx.db, ctx.actor.workspace_id, [session_id])
     return Accepted()
 
@@ -267,9 +267,9 @@ async def list_feedback(ctx: Context, query: FeedbackQuery) -> list[Feedback]:
 
 
 @routes.get("/feedback/{feedback_id}", permission="feedback:read", raises=(FeedbackNotFound,))
-async def show_feedback(ctx: Context, feedback_id: UUID) -> Feedback:
+async def get_feedback(ctx: Context, feedback_id: UUID) -> Feedback:
     """Return one piece of feedback."""
-    return await feedback.show_feedback(ctx.db, feedback_id, by=ctx.actor)
+    return await feedback.get_feedback(ctx.db, feedback_id, by=ctx.actor)
 
 
 @routes.patch("/feedback/{feedback_id}", permission="feedback:update", raises=(FeedbackNotFound,))
@@ -317,9 +317,9 @@ async def give_feedback(ctx: Context, token: UUID, body: TokenFeedback = TokenFe
 
 
 @routes.get("/runs/{run_id}", permission="runs:read", raises=(TracedRunNotFound,))
-async def show_run(ctx: Context, run_id: UUID, query: RunQuery) -> TracedRun:
+async def get_run(ctx: Context, run_id: UUID, query: RunQuery) -> TracedRun:
     """Return one run."""
-    return await runs.show_run(ctx.db, run_id, query, links_of(ctx), by=ctx.actor)
+    return await runs.get_run(ctx.db, run_id, query, build_links(ctx), by=ctx.actor)
 
 
 @routes.post(
@@ -327,7 +327,7 @@ async def show_run(ctx: Context, run_id: UUID, query: RunQuery) -> TracedRun:
 )
 async def query_runs(ctx: Context, body: RunPage) -> FoundRuns:
     """Find runs, newest first unless the body orders them, in pages with cursors."""
-    return await runs.query_runs(ctx.db, ctx.actor.workspace_id, body, links_of(ctx))
+    return await runs.query_runs(ctx.db, ctx.actor.workspace_id, body, build_links(ctx))
 
 
 @routes.post("/runs/delete", status=202, permission="runs:delete", raises=(ProjectNotFound,), works_on_full_disk=True)
@@ -340,25 +340,25 @@ async def delete_traces(ctx: Context, body: TracesToDelete) -> Accepted:
 @routes.post("/v2/runs/query", permission="runs:read", read_only=True, raises=(CursorInvalid, FilterInvalid, Invalid))
 async def query_runs_v2(ctx: Context, body: RunsQuery) -> RunItems:
     """Find runs of projects with selected fields, in pages of up to 1,000."""
-    return await runs_v2.query_runs(ctx.db, ctx.actor.workspace_id, body, links_of(ctx))
+    return await runs_v2.query_runs(ctx.db, ctx.actor.workspace_id, body, build_links(ctx))
 
 
 @routes.get("/v2/runs/{run_id}", permission="runs:read", raises=(TracedRunNotFound, Invalid))
-async def show_run_v2(ctx: Context, run_id: UUID, query: RunSelection) -> dict[str, Any]:
+async def get_run_v2(ctx: Context, run_id: UUID, query: RunSelection) -> dict[str, Any]:
     """Return the selected fields of one run."""
-    return await runs_v2.show_run(ctx.db, ctx.actor.workspace_id, run_id, query, links_of(ctx))
+    return await runs_v2.get_run(ctx.db, ctx.actor.workspace_id, run_id, query, build_links(ctx))
 
 
 @routes.post("/runs/stats", permission="runs:read", read_only=True, raises=(FilterInvalid, Invalid), returns=RunStats)
-async def show_stats(ctx: Context, body: StatsRequest) -> dict[str, Any]:
+async def get_stats(ctx: Context, body: StatsRequest) -> dict[str, Any]:
     """Return statistics of the runs that match filters; with `group_by`, an object with those of each group."""
-    return await stats.stats_of_runs(ctx.db, ctx.actor.workspace_id, body)
+    return await stats.get_stats(ctx.db, ctx.actor.workspace_id, body)
 
 
 @routes.get("/runs/{run_id}/values", permission="runs:read", raises=(TracedRunNotFound,))
-async def show_run_values(ctx: Context, run_id: UUID, query: ValuesQuery) -> RunValues:
+async def get_run_values(ctx: Context, run_id: UUID, query: ValuesQuery) -> RunValues:
     """Return the size and the beginning of each value of a run: inputs, outputs, error, extra, events, serialized."""
-    return await runs.show_values(ctx.db, ctx.actor.workspace_id, run_id, query)
+    return await runs.get_values(ctx.db, ctx.actor.workspace_id, run_id, query)
 
 
 @routes.get(
@@ -375,7 +375,7 @@ async def download_run_value(ctx: Context, run_id: UUID, name: str) -> Response:
 @routes.get("/v2/traces/{trace_id}/runs", permission="runs:read", raises=(TracedRunNotFound, FilterInvalid, Invalid))
 async def list_runs_of_trace(ctx: Context, trace_id: UUID, query: TraceQuery) -> TraceRuns:
     """List the runs of a trace with selected fields, in the order of their start."""
-    return await runs_v2.list_runs_of_trace(ctx.db, ctx.actor.workspace_id, trace_id, query, links_of(ctx))
+    return await runs_v2.list_runs_of_trace(ctx.db, ctx.actor.workspace_id, trace_id, query, build_links(ctx))
 
 
 @routes.post(
@@ -393,7 +393,7 @@ async def share_run(ctx: Context, run_id: UUID, body: ShareRequest = ShareReques
 
 
 @routes.get("/runs/{run_id}/share", permission="runs:read", returns=Share | None)
-async def show_share(ctx: Context, run_id: UUID) -> Response:
+async def get_share(ctx: Context, run_id: UUID) -> Response:
     """Return the share of a run; null if it is not shared."""
     shared = await sharing.find_share(ctx.db, run_id, by=ctx.actor)
     return encode_response(shared, 200) if shared else Response(b"null", media_type="application/json")
@@ -409,21 +409,21 @@ async def unshare_run(ctx: Context, run_id: UUID) -> None:
 
 
 @routes.get("/public/{share_token}/run", public=True, raises=(ShareNotFound,))
-async def show_shared_run(ctx: Context, share_token: UUID) -> TracedRun:
+async def get_shared_run(ctx: Context, share_token: UUID) -> TracedRun:
     """Return a shared run, without an API key."""
-    return await sharing.show_shared_run(ctx.db, share_token, links_of(ctx))
+    return await sharing.get_shared_run(ctx.db, share_token, build_links(ctx))
 
 
 @routes.get("/public/{share_token}/run/{run_id}", public=True, raises=(ShareNotFound, TracedRunNotFound))
-async def show_run_below_shared(ctx: Context, share_token: UUID, run_id: UUID) -> TracedRun:
+async def get_run_below_shared(ctx: Context, share_token: UUID, run_id: UUID) -> TracedRun:
     """Return a run below a shared one, without an API key."""
-    return await sharing.show_shared_run(ctx.db, share_token, links_of(ctx), run_id)
+    return await sharing.get_shared_run(ctx.db, share_token, build_links(ctx), run_id)
 
 
 @routes.get("/public/{share_token}/run/{run_id}/values", public=True, raises=(ShareNotFound, TracedRunNotFound))
-async def show_shared_values(ctx: Context, share_token: UUID, run_id: UUID, query: ValuesQuery) -> RunValues:
+async def get_shared_values(ctx: Context, share_token: UUID, run_id: UUID, query: ValuesQuery) -> RunValues:
     """Return the size and the beginning of each value of a shared run, without an API key."""
-    return await sharing.show_shared_values(ctx.db, share_token, run_id, query)
+    return await sharing.get_shared_values(ctx.db, share_token, run_id, query)
 
 
 @routes.get(
@@ -446,7 +446,7 @@ async def download_shared_value(ctx: Context, share_token: UUID, run_id: UUID, n
 )
 async def query_shared_runs(ctx: Context, share_token: UUID, body: RunPage = _FIRST_PAGE) -> FoundRuns:
     """Find runs among a shared run and the runs below it, without an API key."""
-    return await sharing.query_shared_runs(ctx.db, share_token, body, links_of(ctx))
+    return await sharing.query_shared_runs(ctx.db, share_token, body, build_links(ctx))
 
 
 @routes.post(
@@ -458,7 +458,7 @@ async def query_shared_runs(ctx: Context, share_token: UUID, body: RunPage = _FI
 )
 async def list_shared_runs_v2(ctx: Context, share_token: UUID, body: SharedSelection = _IDS) -> RunItems:
     """Return selected fields of a shared run and the runs below it, without an API key."""
-    return await sharing.list_shared_runs_v2(ctx.db, share_token, body, links_of(ctx))
+    return await sharing.list_shared_runs_v2(ctx.db, share_token, body, build_links(ctx))
 
 
 @routes.get("/public/{share_token}/feedbacks", public=True, raises=(ShareNotFound,))
@@ -473,7 +473,7 @@ async def download_attachment(ctx: Context, query: DownloadQuery) -> Response:
     return await attachments.download(ctx.db, ctx.services.box, query)
 
 
-def links_of(ctx: Context) -> DownloadLinks:
+def build_links(ctx: Context) -> DownloadLinks:
     """Return the links of a request, below the address that the client used."""
     return DownloadLinks(ctx.services.box, str(ctx.request.base_url))
 
@@ -500,9 +500,9 @@ async def delete_usage_limit(ctx: Context, limit_id: UUID) -> None:
 
 
 @routes.get("/workspaces/current/usage_limits", permission="workspaces:read")
-async def show_usage_state(ctx: Context) -> UsageState:
+async def get_usage_state(ctx: Context) -> UsageState:
     """Return whether a limit is reached, so that new traces are refused."""
-    return await quotas.show_state(ctx.db, ctx.actor.workspace_id)
+    return await quotas.get_state(ctx.db, ctx.actor.workspace_id)
 
 
 # Health, reports of other installations, and operations that this platform does not offer
@@ -521,7 +521,7 @@ class NoRules(NotSupported):
 
 
 @routes.get("/info/health", public=True)
-async def show_instance_health(ctx: Context) -> Response:
+async def get_instance_health(ctx: Context) -> Response:
     """Return 200 if every dependency responds and 500 otherwise, like `/ok`."""
     return await check_health(ctx)
 

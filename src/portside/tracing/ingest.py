@@ -39,14 +39,14 @@ from portside.tracing.fields import (
     NULL,
     FeedbackFields,
     RunFields,
-    dotted_order_part,
-    json_text,
+    build_dotted_order_part,
     limit_objects,
-    name_text,
     parse_time,
     parse_uuid,
-    plain_text,
     read_json,
+    to_json_text,
+    to_name,
+    to_plain_text,
 )
 from portside.tracing.pieces import RunPieces
 from portside.tracing.positions import check_position
@@ -122,15 +122,15 @@ class _ObjectsOfBatch(msgspec.Struct):
 def parse_run(body: bytes, _content_type: str) -> IngestBatch:
     """Parse the body of POST /runs. Raises Invalid."""
     fields = read_json(body, RunFields, "body")
-    return IngestBatch([_complete_post(_run_write(fields, None, is_post=True))])
+    return IngestBatch([_complete_post(_to_run_write(fields, None, is_post=True))])
 
 
-def run_update_parser(run_id: UUID) -> Callable[[bytes, str], IngestBatch]:
+def build_update_parser(run_id: UUID) -> Callable[[bytes, str], IngestBatch]:
     """Return the parser of PATCH /runs/{run_id}."""
 
     def parse_update(body: bytes, _content_type: str) -> IngestBatch:
         fields = read_json(body, RunFields, "body")
-        return IngestBatch([_complete_patch(_run_write(fields, run_id, is_post=False))])
+        return IngestBatch([_complete_patch(_to_run_write(fields, run_id, is_post=False))])
 
     return parse_update
 
@@ -164,7 +164,7 @@ def _add_run(batch: IngestBatch, operation: str, raw: bytes) -> None:
         if run_id is None:
             raise Invalid.field(["body", operation, "id"], "Field required", "missing")
 
-        write = _run_write(fields, None, is_post=operation == "post")
+        write = _to_run_write(fields, None, is_post=operation == "post")
         batch.runs.append(_complete_post(write) if write.is_post else _complete_patch(write))
     except Invalid as exc:
         batch.refused.append(RefusedRun(run_id, exc.problems))
@@ -228,17 +228,17 @@ class _MultipartReader:
 
     def _add(self, kind: str, item_id: UUID, field: str, part: FormPart) -> None:
         if kind == "feedback":
-            self._batch.feedback.append(_feedback_write(item_id, part))
+            self._batch.feedback.append(_to_feedback_write(item_id, part))
         elif kind == "attachment":
-            name = name_text(field) or "file"
-            content_type = plain_text(part.content_type.split(";")[0])
+            name = to_name(field) or "file"
+            content_type = to_plain_text(part.content_type.split(";")[0])
             stored_type = (content_type or bodies.UNKNOWN_TYPE)[:200]
             self._batch.attachments.append(AttachmentWrite(item_id, name, stored_type, part.data))
         elif field:
             self._set_field(kind, item_id, field, part)
         else:
             fields = read_json(part.data, RunFields, part.name)
-            self._begin(kind, _run_write(fields, item_id, is_post=kind == "post"))
+            self._begin(kind, _to_run_write(fields, item_id, is_post=kind == "post"))
 
     def _begin(self, kind: str, write: RunWrite) -> None:
         self._writes.append(write)
@@ -250,41 +250,41 @@ class _MultipartReader:
 
         write = self._latest[kind, run_id]
         if field == "error":
-            write.error = plain_text(read_json(part.data, object, part.name))
+            write.error = to_plain_text(read_json(part.data, object, part.name))
         elif field in _JSON_FIELDS:
-            setattr(write, field, json_text(read_json(part.data, msgspec.Raw, part.name)))
+            setattr(write, field, to_json_text(read_json(part.data, msgspec.Raw, part.name)))
         else:
             raise Invalid.field(["body", part.name], f"runs have no field {field[:100]}")
 
 
-def _run_write(fields: RunFields, run_id: UUID | None, *, is_post: bool) -> RunWrite:
+def _to_run_write(fields: RunFields, run_id: UUID | None, *, is_post: bool) -> RunWrite:
     run_id = run_id or fields.id or uuid7()
     return RunWrite(
         id=run_id,
         is_post=is_post,
         trace_id=fields.trace_id,
         parent_run_id=None if fields.parent_run_id == run_id else fields.parent_run_id,
-        dotted_order=plain_text(fields.dotted_order),
+        dotted_order=to_plain_text(fields.dotted_order),
         project_id=fields.session_id,
-        session_name=plain_text(fields.session_name),
+        session_name=to_plain_text(fields.session_name),
         reference_example_id=fields.reference_example_id,
-        name=name_text(fields.name),
-        run_type=name_text(fields.run_type),
+        name=to_name(fields.name),
+        run_type=to_name(fields.run_type),
         start_time=parse_time(fields.start_time, "start_time"),
         end_time=parse_time(fields.end_time, "end_time"),
-        tags=None if fields.tags is None else tags_text(fields.tags),
-        error=None if fields.error is NULL else plain_text(read_json(bytes(fields.error), object, "error")),
-        inputs=json_text(fields.inputs),
-        outputs=json_text(fields.outputs),
-        extra=json_text(fields.extra),
-        events=json_text(fields.events),
-        serialized=json_text(fields.serialized),
+        tags=None if fields.tags is None else encode_tags(fields.tags),
+        error=None if fields.error is NULL else to_plain_text(read_json(bytes(fields.error), object, "error")),
+        inputs=to_json_text(fields.inputs),
+        outputs=to_json_text(fields.outputs),
+        extra=to_json_text(fields.extra),
+        events=to_json_text(fields.events),
+        serialized=to_json_text(fields.serialized),
     )
 
 
-def tags_text(tags: Iterable[str]) -> str:
+def encode_tags(tags: Iterable[str]) -> str:
     """Return tags as the JSON text that a `RunWrite` holds."""
-    return msgspec.json.encode([name_text(tag) or "" for tag in tags]).decode()
+    return msgspec.json.encode([to_name(tag) or "" for tag in tags]).decode()
 
 
 def _complete_patch(write: RunWrite) -> RunWrite:
@@ -308,7 +308,7 @@ def _complete_post(write: RunWrite) -> RunWrite:
 
     if write.dotted_order is None and write.parent_run_id is None:
         write.trace_id = write.trace_id or write.id
-        write.dotted_order = dotted_order_part(write.start_time or now(), write.id)
+        write.dotted_order = build_dotted_order_part(write.start_time or now(), write.id)
 
     return write
 
@@ -328,14 +328,14 @@ def _check_shapes(write: RunWrite) -> None:
             raise Invalid.field(["body", str(write.id), "events"], problem, "type_error") from exc
 
 
-def _feedback_write(feedback_id: UUID, part: FormPart) -> FeedbackWrite:
+def _to_feedback_write(feedback_id: UUID, part: FormPart) -> FeedbackWrite:
     fields = read_json(part.data, FeedbackFields, part.name)
     return FeedbackWrite(
         id=feedback_id,
         run_id=fields.run_id,
         trace_id=fields.trace_id,
-        key=name_text(fields.key) or "",
-        body=json_text(read_json(part.data, msgspec.Raw, part.name)) or "{}",
+        key=to_name(fields.key) or "",
+        body=to_json_text(read_json(part.data, msgspec.Raw, part.name)) or "{}",
         modified_at=parse_time(fields.modified_at, "modified_at") or now(),
         extends_trace=fields.extend_trace_retention is not False,
     )
@@ -390,9 +390,9 @@ async def store_batch(
     await _check_projects(db, by.workspace_id, batch)
     runs = merge_repeated(batch.runs)
     await _resolve_projects(db, by.workspace_id, runs)
-    runs = _with_awaited_parents(runs)
+    runs = _add_awaited_parents(runs)
     owner = {"workspace_id": by.workspace_id, "api_key_id": by.key_id, "user_id": by.user_id, "tier": tier}
-    extras = _Extras(batch, _large_writes(runs, max_run_bytes), max_run_bytes, RunPieces(by.workspace_id))
+    extras = _Extras(batch, _find_large_writes(runs, max_run_bytes), max_run_bytes, RunPieces(by.workspace_id))
 
     await extras.pieces.cut(runs)
     awaited = await _write_until_stored(db, runs, owner, extras)
@@ -451,7 +451,7 @@ async def _write_until_stored(db: Database, runs: list[RunWrite], owner: dict[st
     The tracing SDKs drop a batch whose response is a 409, and send it again after a 503. Raises RunTooLarge, and
     Unavailable if each attempt conflicted.
     """
-    copies = _seem_new(runs)
+    copies = _are_probably_new(runs)
 
     async def write() -> list[UUID]:
         nonlocal copies
@@ -506,7 +506,7 @@ async def _write(
     return awaited
 
 
-def _large_writes(runs: list[RunWrite], max_run_bytes: int) -> list[UUID]:
+def _find_large_writes(runs: list[RunWrite], max_run_bytes: int) -> list[UUID]:
     """Return the runs whose stored size has to be checked.
 
     A field is replaced and never appended to. So a run whose writes are all below this share of the limit stays below
@@ -522,7 +522,7 @@ async def _check_projects(db: Session, workspace_id: UUID, batch: IngestBatch) -
     if not given:
         return
 
-    unknown = await projects.unknown_projects(db, workspace_id, given)
+    unknown = await projects.find_unknown_projects(db, workspace_id, given)
     for run in batch.runs:
         if run.project_id in unknown:
             problem = f"no project {run.project_id} exists in this workspace"
@@ -546,7 +546,7 @@ async def _resolve_projects(db: Session, workspace_id: UUID, runs: list[RunWrite
         run.project_id = ids[run.session_name or ""]
 
 
-def _with_awaited_parents(runs: list[RunWrite]) -> list[RunWrite]:
+def _add_awaited_parents(runs: list[RunWrite]) -> list[RunWrite]:
     parents = {run.parent_run_id for run in runs if run.is_post and run.dotted_order is None and run.parent_run_id}
     if not parents:
         return runs
@@ -554,7 +554,7 @@ def _with_awaited_parents(runs: list[RunWrite]) -> list[RunWrite]:
     return merge_repeated([*runs, *(RunWrite(id=parent, is_awaited=True) for parent in parents)])
 
 
-def _seem_new(runs: list[RunWrite]) -> bool:
+def _are_probably_new(runs: list[RunWrite]) -> bool:
     """Whether a copy pays: enough runs, all of them posted with their position, so probably none of them is stored."""
     return len(runs) >= COPY_MIN_RUNS and all(run.is_post and run.dotted_order is not None for run in runs)
 
@@ -564,12 +564,12 @@ async def _merge_runs(session: Session, runs: list[RunWrite], owner: dict[str, A
     if not runs:
         return []
 
-    columns = {name: _column(runs, name) for name in _COLUMNS}
+    columns = {name: _get_column(runs, name) for name in _COLUMNS}
     row = await session.fetchrow(sql.merge_runs, **owner, **columns)
     return (row and row["awaited"]) or []
 
 
-def _column(runs: list[RunWrite], name: str) -> list[Any] | None:
+def _get_column(runs: list[RunWrite], name: str) -> list[Any] | None:
     """Return the values of a field; None if all are null, because an array of nulls costs time to send."""
     values = [getattr(run, name) for run in runs]
     return values if any(value is not None for value in values) else None

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from portside.tracing.otlp_values import decode_list, nested
+from portside.tracing.otlp_values import decode_list, nest
 from portside.tracing.otlp_wire import Span, SpanEvent
 
 # Four digits: a list has at most 10,000 items.
@@ -68,7 +68,7 @@ class SpanAttributes:
             names = [name for name in self._values if name.startswith(prefix) and _is_numbered(name, prefix)]
             if names:
                 self.read.update(names)
-                items = nested({name.removeprefix(prefix): self._values[name] for name in names})
+                items = nest({name.removeprefix(prefix): self._values[name] for name in names})
                 return [items[index] for index in sorted(items, key=int)]
 
         return []
@@ -94,7 +94,7 @@ class SpanAttributes:
         self.read.add(_EVENTS)
 
         for event in events:
-            self.events.append(SpanEvent(event[_EVENT_NAME], None, _without(event, {_EVENT_NAME})))
+            self.events.append(SpanEvent(event[_EVENT_NAME], None, _omit(event, {_EVENT_NAME})))
 
 
 def _is_numbered(name: str, prefix: str) -> bool:
@@ -102,5 +102,5 @@ def _is_numbered(name: str, prefix: str) -> bool:
     return bool(dot) and _INDEX.fullmatch(index) is not None
 
 
-def _without(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def _omit(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in names}

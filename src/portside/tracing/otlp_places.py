@@ -47,34 +47,34 @@ class SpanPlaces:
     def __init__(self, spans: Iterable[Span]) -> None:
         self.warnings: list[str] = []
         self._spans = {(span.trace_id, span.span_id): span for span in spans}
-        self._given: dict[tuple[bytes, bytes], _Place] = {}
+        self._places: dict[tuple[bytes, bytes], _Place] = {}
         self._traces: dict[tuple[bytes, bytes], UUID] = {}
 
         for key, span in self._spans.items():
             if not span.attributes.keys().isdisjoint(PLACES):
-                self._read(key, span)
+                self._add_place(key, span)
 
-    def run_id_of(self, span: Span) -> UUID:
+    def get_run_id(self, span: Span) -> UUID:
         """Return the id of a span's run."""
-        place = self._place(span)
-        return place.run_id or derived_id(span.trace_id, span.span_id)
+        place = self._get_place(span)
+        return place.run_id or derive_run_id(span.trace_id, span.span_id)
 
-    def parent_run_id_of(self, span: Span) -> UUID | None:
+    def get_parent_run_id(self, span: Span) -> UUID | None:
         """Return the id of the parent's run, or None for a root."""
-        place = self._place(span)
+        place = self._get_place(span)
         if place.parent_run_id is not None:
             return place.parent_run_id
 
         if _is_root(span, place):
             # A span that names only its trace is below the root of that trace.
-            return None if place.trace_id in {None, self.run_id_of(span)} or place.is_root else place.trace_id
+            return None if place.trace_id in {None, self.get_run_id(span)} or place.is_root else place.trace_id
 
         parent = self._spans.get((span.trace_id, span.parent_id))
-        return derived_id(span.trace_id, span.parent_id) if parent is None else self.run_id_of(parent)
+        return derive_run_id(span.trace_id, span.parent_id) if parent is None else self.get_run_id(parent)
 
-    def trace_id_of(self, span: Span) -> UUID | None:
+    def get_trace_id(self, span: Span) -> UUID | None:
         """Return the trace of a span's run; None for a run below one whose trace is not known yet."""
-        place = self._place(span)
+        place = self._get_place(span)
         if place.trace_id is not None:
             return place.trace_id
         if place.parent_run_id is not None:
@@ -82,24 +82,24 @@ class SpanPlaces:
         if place.run_id is not None and _is_root(span, place):
             return place.run_id
 
-        return self._inherited_trace(span)
+        return self._find_inherited_trace(span)
 
-    def dotted_order_of(self, span: Span) -> str | None:
+    def get_dotted_order(self, span: Span) -> str | None:
         """Return the dotted order that the attributes give."""
-        return self._place(span).dotted_order
+        return self._get_place(span).dotted_order
 
     def is_placed(self, span: Span) -> bool:
         """Whether the attributes say where the span stands."""
-        return _key(span) in self._given
+        return _get_key(span) in self._places
 
     def add_relations(self, span: Span, batch: IngestBatch) -> None:
         """Tell ingest how this span and the spans above and below it find each other."""
-        place = self._place(span)
-        derived = derived_id(span.trace_id, span.span_id)
+        place = self._get_place(span)
+        derived = derive_run_id(span.trace_id, span.span_id)
 
         is_below_span = place.parent_run_id is None and place.dotted_order is None and not _is_root(span, place)
-        if is_below_span and (span.trace_id, span.parent_id) not in self._given:
-            parent_id = derived_id(span.trace_id, span.parent_id)
+        if is_below_span and (span.trace_id, span.parent_id) not in self._places:
+            parent_id = derive_run_id(span.trace_id, span.parent_id)
             batch.span_parents.append(SpanParent(parent_id, UUID(bytes=span.trace_id), span.parent_id))
 
         if place.run_id is None or place.run_id == derived:
@@ -107,16 +107,16 @@ class SpanPlaces:
 
         batch.span_aliases.append(SpanAlias(derived, place.run_id))
         trace_id = place.trace_id or UUID(bytes=span.trace_id)
-        batch.span_aliases.append(SpanAlias(derived_id(trace_id.bytes, place.run_id.bytes[:8]), place.run_id))
+        batch.span_aliases.append(SpanAlias(derive_run_id(trace_id.bytes, place.run_id.bytes[:8]), place.run_id))
 
         if span.scope != _SDK_SCOPE:
             # A child of a later request reads here which run this span became.
             batch.runs.append(RunWrite(id=derived, parent_run_id=place.run_id))
 
-    def _place(self, span: Span) -> _Place:
-        return self._given.get(_key(span), _NOWHERE)
+    def _get_place(self, span: Span) -> _Place:
+        return self._places.get(_get_key(span), _NOWHERE)
 
-    def _read(self, key: tuple[bytes, bytes], span: Span) -> None:
+    def _add_place(self, key: tuple[bytes, bytes], span: Span) -> None:
         """Read the attributes of a span. Where they contradict each other, OpenTelemetry's own ids count."""
         try:
             place = _read_place(span)
@@ -129,16 +129,16 @@ class SpanPlaces:
             return
 
         if place != _NOWHERE:
-            self._given[key] = place
+            self._places[key] = place
 
-    def _inherited_trace(self, span: Span) -> UUID:
+    def _find_inherited_trace(self, span: Span) -> UUID:
         """Return the trace of the nearest span above that is in the request and names one, else OpenTelemetry's."""
         passed: set[tuple[bytes, bytes]] = set()
         found: UUID | None = None
         current: Span | None = span
         while current is not None and found is None:
-            key = _key(current)
-            place = self._given.get(key, _NOWHERE)
+            key = _get_key(current)
+            place = self._places.get(key, _NOWHERE)
             found = self._traces.get(key) or place.trace_id
 
             if key in passed or place.parent_run_id is not None:
@@ -155,13 +155,13 @@ class SpanPlaces:
 _NOWHERE = _Place()
 
 
-def derived_id(trace_id: bytes, span_id: bytes) -> UUID:
+def derive_run_id(trace_id: bytes, span_id: bytes) -> UUID:
     """Return the run id that is derived from the ids of a span."""
     trace = UUID(bytes=trace_id)
     return trace if span_id == trace_id[:8] else uuid5(trace, span_id.hex())
 
 
-def _key(span: Span) -> tuple[bytes, bytes]:
+def _get_key(span: Span) -> tuple[bytes, bytes]:
     return span.trace_id, span.span_id
 
 
@@ -172,27 +172,29 @@ def _is_root(span: Span, place: _Place) -> bool:
 
 def _read_place(span: Span) -> _Place:
     """Return what attributes say. An id that is no UUID is not read. Raises Invalid if they contradict each other."""
-    run_id, trace_id, parent_run_id = (_uuid(span, name) for name in (_RUN, _TRACE, _PARENT))
+    run_id, trace_id, parent_run_id = (_read_uuid(span, name) for name in (_RUN, _TRACE, _PARENT))
     order = span.attributes.get(_ORDER)
     if not isinstance(order, str) or not order:
         is_root = span.attributes.get(_IS_ROOT) in {True, "true"} and parent_run_id is None
         return _Place(run_id, trace_id, None if parent_run_id == run_id else parent_run_id, None, is_root)
 
-    write = RunWrite(id=run_id or _last_id(order), trace_id=trace_id, parent_run_id=parent_run_id, dotted_order=order)
+    write = RunWrite(
+        id=run_id or _read_last_id(order), trace_id=trace_id, parent_run_id=parent_run_id, dotted_order=order
+    )
     check_position(write)
     is_root = write.parent_run_id is None
 
     return _Place(write.id, write.trace_id, write.parent_run_id, write.dotted_order, is_root)
 
 
-def _last_id(order: str) -> UUID:
+def _read_last_id(order: str) -> UUID:
     try:
         return UUID(order[-36:])
     except ValueError:
         return UUID(int=0)
 
 
-def _uuid(span: Span, name: str) -> UUID | None:
+def _read_uuid(span: Span, name: str) -> UUID | None:
     value: Any = span.attributes.get(name)
     try:
         found = UUID(value) if isinstance(value, str) else None
@@ -200,6 +202,6 @@ def _uuid(span: Span, name: str) -> UUID | None:
         return None
 
     if found is not None and found.bytes.startswith(_PADDING) and found.int:
-        return derived_id(span.trace_id, found.bytes[8:])
+        return derive_run_id(span.trace_id, found.bytes[8:])
 
     return found

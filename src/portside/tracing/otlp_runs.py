@@ -15,8 +15,8 @@ from uuid import UUID
 
 from portside.kernel.errors import Invalid
 from portside.kernel.user_json import dump_user
-from portside.tracing.fields import dotted_order_part, name_text, parse_uuid, plain_text
-from portside.tracing.ingest import tags_text
+from portside.tracing.fields import build_dotted_order_part, parse_uuid, to_name, to_plain_text
+from portside.tracing.ingest import encode_tags
 from portside.tracing.otlp_attributes import SpanAttributes
 from portside.tracing.otlp_messages import read_values
 from portside.tracing.otlp_places import PLACES, SpanPlaces
@@ -108,11 +108,11 @@ def parse_otlp(body: bytes, content_type: str, project: str | None) -> IngestBat
     places = SpanPlaces(spans)
     batch = IngestBatch(warnings=places.warnings)
     for span in spans:
-        run_id = places.run_id_of(span)
+        run_id = places.get_run_id(span)
         try:
             attributes = SpanAttributes(span)
-            attachments = _attachments(attributes, run_id)
-            batch.runs.append(_run_of(span, attributes, project, places))
+            attachments = _read_attachments(attributes, run_id)
+            batch.runs.append(_to_run(span, attributes, project, places))
             batch.attachments += attachments
         except Invalid as exc:
             batch.refused.append(RefusedRun(run_id, exc.problems))
@@ -123,38 +123,38 @@ def parse_otlp(body: bytes, content_type: str, project: str | None) -> IngestBat
     return batch
 
 
-def _run_of(span: Span, attributes: SpanAttributes, project: str | None, places: SpanPlaces) -> RunWrite:
+def _to_run(span: Span, attributes: SpanAttributes, project: str | None, places: SpanPlaces) -> RunWrite:
     """Return the run of a span. Ingest places a child below its parent once the parent is stored. Raises Invalid."""
-    run_type = _run_type(attributes)
-    name = _name(attributes, run_type) or span.name
-    tags = _tags(attributes)
-    project_id = _uuid(attributes, "langsmith.trace.session_id")
-    example_id = _uuid(attributes, "langsmith.reference_example_id")
+    run_type = _read_run_type(attributes)
+    name = _read_name(attributes, run_type) or span.name
+    tags = _read_tags(attributes)
+    project_id = _read_uuid(attributes, "langsmith.trace.session_id")
+    example_id = _read_uuid(attributes, "langsmith.reference_example_id")
     session_name = attributes.text("langsmith.trace.session_name") or project
     inputs, outputs = read_values(attributes, run_type)
 
     write = RunWrite(
-        id=places.run_id_of(span),
+        id=places.get_run_id(span),
         is_post=True,
-        trace_id=places.trace_id_of(span),
-        parent_run_id=places.parent_run_id_of(span),
-        dotted_order=places.dotted_order_of(span),
+        trace_id=places.get_trace_id(span),
+        parent_run_id=places.get_parent_run_id(span),
+        dotted_order=places.get_dotted_order(span),
         project_id=project_id,
-        session_name=plain_text(session_name),
+        session_name=to_plain_text(session_name),
         reference_example_id=example_id,
-        name=name_text(name) or "span",
+        name=to_name(name) or "span",
         run_type=run_type,
         start_time=span.start,
         end_time=span.end,
-        tags=tags_text(tags) if tags else None,
-        error=plain_text(_error(span)),
+        tags=encode_tags(tags) if tags else None,
+        error=to_plain_text(_read_error(span)),
         inputs=dump_user(inputs).decode(),
         outputs=dump_user(outputs).decode(),
-        extra=dump_user(_extra(attributes, span, is_placed=places.is_placed(span))).decode(),
-        events=_events(span),
+        extra=dump_user(_read_extra(attributes, span, is_placed=places.is_placed(span))).decode(),
+        events=_encode_events(span),
     )
     if write.dotted_order is None and write.parent_run_id is None and span.start:
-        write.dotted_order = dotted_order_part(span.start, write.id)
+        write.dotted_order = build_dotted_order_part(span.start, write.id)
 
     return write
 
@@ -162,7 +162,7 @@ def _run_of(span: Span, attributes: SpanAttributes, project: str | None, places:
 # Fields
 
 
-def _run_type(attributes: SpanAttributes) -> str:
+def _read_run_type(attributes: SpanAttributes) -> str:
     """Return the run type: as named by an attribute, else by the attributes that exist, else chain."""
     for name in _KIND_NAMES:
         kind = (attributes.text(name) or "").lower()
@@ -181,35 +181,35 @@ def _run_type(attributes: SpanAttributes) -> str:
     return "prompt" if _PROMPT_VARIABLES in attributes.values else "chain"
 
 
-def _name(attributes: SpanAttributes, run_type: str) -> str | None:
+def _read_name(attributes: SpanAttributes, run_type: str) -> str | None:
     """Return the name that attributes give to the run."""
     name = attributes.text("langsmith.trace.name")
     tool = attributes.text("tool.name", "ai.toolCall.name") if run_type == "tool" else None
     return name or tool or attributes.text("traceloop.entity.name")
 
 
-def _uuid(attributes: SpanAttributes, name: str) -> UUID | None:
+def _read_uuid(attributes: SpanAttributes, name: str) -> UUID | None:
     value = attributes.text(name)
     return parse_uuid(value, name) if value else None
 
 
-def _tags(attributes: SpanAttributes) -> list[str]:
+def _read_tags(attributes: SpanAttributes) -> list[str]:
     value = attributes.first("langsmith.span.tags")
     parts = value if isinstance(value, list) else str(value or "").split(",")
     parts = [*parts, *attributes.items("tag.tags")]
     return [tag for part in parts if (tag := str(part).strip())]
 
 
-def _extra(attributes: SpanAttributes, span: Span, *, is_placed: bool) -> dict[str, Any]:
+def _read_extra(attributes: SpanAttributes, span: Span, *, is_placed: bool) -> dict[str, Any]:
     """Return metadata and model parameters. Call this last: every attribute that was not read becomes metadata."""
-    parameters = _parameters(attributes)
+    parameters = _read_parameters(attributes)
     usage, counts = read_usage(attributes.values)
 
     attributes.read |= counts
     if is_placed:
         attributes.read.update(PLACES)
 
-    metadata = decode_object(attributes.first("metadata")) | _model_of(attributes)
+    metadata = decode_object(attributes.first("metadata")) | _read_model(attributes)
 
     for prefix in reversed(_METADATA):
         metadata |= {name: value for name, value in attributes.below(prefix).items() if f"{prefix}{name}" not in counts}
@@ -225,7 +225,7 @@ def _extra(attributes: SpanAttributes, span: Span, *, is_placed: bool) -> dict[s
     return {"metadata": metadata} | ({"invocation_params": parameters} if parameters else {})
 
 
-def _model_of(attributes: SpanAttributes) -> dict[str, str]:
+def _read_model(attributes: SpanAttributes) -> dict[str, str]:
     """Return the metadata that names the provider and the model."""
     provider = attributes.text(*_PROVIDERS)
     model = attributes.text(*_MODELS, *_OTHER_MODELS)
@@ -238,7 +238,7 @@ def _model_of(attributes: SpanAttributes) -> dict[str, str]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _parameters(attributes: SpanAttributes) -> dict[str, Any]:
+def _read_parameters(attributes: SpanAttributes) -> dict[str, Any]:
     """Return the parameters of the call."""
     parameters = decode_object(attributes.first("llm.invocation_parameters"))
     for prefix in reversed(_REQUESTS):
@@ -265,20 +265,20 @@ def _parameters(attributes: SpanAttributes) -> dict[str, Any]:
     if functions:
         parameters.setdefault("functions", functions)
 
-    tools = _tool_definitions(attributes)
+    tools = _read_tool_definitions(attributes)
     if tools:
         parameters.setdefault("tools", tools)
 
     return parameters
 
 
-def _tool_definitions(attributes: SpanAttributes) -> list[Any]:
-    numbered = [_definition(item) for item in attributes.numbered(*_NUMBERED_TOOLS)]
+def _read_tool_definitions(attributes: SpanAttributes) -> list[Any]:
+    numbered = [_unwrap_definition(item) for item in attributes.numbered(*_NUMBERED_TOOLS)]
     listed = [items for name in _LISTED_TOOLS if (items := attributes.items(name))]
     return numbered or next(iter(listed), [])
 
 
-def _definition(item: Any) -> Any:
+def _unwrap_definition(item: Any) -> Any:
     """Return the definition of a tool from attributes such as `llm.tools.0.tool.json_schema`."""
     tool = item.get("tool") if isinstance(item, dict) else None
     schema = tool.get("json_schema") if isinstance(tool, dict) else None
@@ -298,7 +298,7 @@ def _add_conversation(metadata: dict[str, Any], attributes: SpanAttributes) -> N
         metadata.setdefault("user_id", user)
 
 
-def _attachments(attributes: SpanAttributes, run_id: UUID) -> list[AttachmentWrite]:
+def _read_attachments(attributes: SpanAttributes, run_id: UUID) -> list[AttachmentWrite]:
     """Return the files of a span: a JSON list of objects with name, type and content in base64. Raises Invalid."""
     items = decode_list(attributes.values.get(_ATTACHMENTS))
     if len(items) > MAX_ATTACHMENTS:
@@ -307,10 +307,10 @@ def _attachments(attributes: SpanAttributes, run_id: UUID) -> list[AttachmentWri
         return []
 
     attributes.read.add(_ATTACHMENTS)
-    return [_attachment(item, run_id) for item in items]
+    return [_to_attachment(item, run_id) for item in items]
 
 
-def _attachment(item: Any, run_id: UUID) -> AttachmentWrite:
+def _to_attachment(item: Any, run_id: UUID) -> AttachmentWrite:
     problem = "must be a list of objects with name, content (base64) and mime_type"
     if not isinstance(item, dict) or not isinstance(item.get("content"), str):
         raise Invalid.field(["body", _ATTACHMENTS], problem)
@@ -320,12 +320,12 @@ def _attachment(item: Any, run_id: UUID) -> AttachmentWrite:
     except (binascii.Error, ValueError):
         raise Invalid.field(["body", _ATTACHMENTS], f"{problem}; a content is no base64") from None
 
-    name = name_text(str(item.get("name") or "")) or "file"
-    content_type = plain_text(str(item.get("mime_type") or "")) or "application/octet-stream"
+    name = to_name(str(item.get("name") or "")) or "file"
+    content_type = to_plain_text(str(item.get("mime_type") or "")) or "application/octet-stream"
     return AttachmentWrite(run_id, name, content_type.split(";")[0][:200], data)
 
 
-def _error(span: Span) -> str | None:
+def _read_error(span: Span) -> str | None:
     texts: Iterable[str] = (
         "\n\n".join(
             str(event.attributes[key])
@@ -340,6 +340,6 @@ def _error(span: Span) -> str | None:
     return (exception or span.message or "error") if span.is_error or exception else None
 
 
-def _events(span: Span) -> str | None:
+def _encode_events(span: Span) -> str | None:
     events = [{"name": e.name, "time": e.at, "attributes": e.attributes} for e in span.events]
     return dump_user(events).decode() if events else None

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from portside.kernel.user_json import dump_user
-from portside.tracing.otlp_values import decode_object, decode_text, nested
+from portside.tracing.otlp_values import decode_object, decode_text, nest
 
 INPUT = "input_tokens"
 OUTPUT = "output_tokens"
@@ -71,7 +71,7 @@ def read_usage(
     usage = _Usage()
     usage.add_whole(known or {})
 
-    for name, whole in _wholes(attributes):
+    for name, whole in _find_whole_usages(attributes):
         usage.add_whole(whole)
         usage.read.add(name)
 
@@ -119,14 +119,14 @@ class _Usage:
 
     def add_raw(self, document: Mapping[str, Any]) -> None:
         """Add the parts that a provider reported."""
-        for path, reported in _leaves(document):
-            side, key = _target_of(path) or (None, "")
+        for path, reported in _list_leaves(document):
+            side, key = _find_target(path) or (None, "")
             if side is not None:
                 self.add_details(side, {key: reported})
 
     def add_attribute(self, name: str, words: str, value: Any) -> None:
         """Add one attribute, unless it is something else than a count."""
-        target = _target_of(words)
+        target = _find_target(words)
         count = read_count(value)
         if target is None or count is None:
             return
@@ -174,16 +174,16 @@ def read_count(value: Any) -> int | None:
     return int(value)
 
 
-def _leaves(document: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def _list_leaves(document: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values of a provider's own usage, with the names that lead to them."""
     for name, value in document.items():
         if isinstance(value, dict) and path.count(".") < _MAX_RAW_DEPTH:
-            yield from _leaves(value, f"{path}{name}.")
+            yield from _list_leaves(value, f"{path}{name}.")
         else:
             yield path + name, value
 
 
-def _wholes(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _find_whole_usages(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the attributes that hold a whole usage: as JSON, as an object, or one attribute for each count."""
     for name in _WHOLE:
         whole = decode_text(attributes.get(name))
@@ -193,7 +193,7 @@ def _wholes(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, A
         prefix = f"{name}."
         parts = {key.removeprefix(prefix): attributes[key] for key in attributes if key.startswith(prefix)}
         if parts:
-            whole = nested(parts)
+            whole = nest(parts)
             yield from ((prefix + key, whole) for key in parts)
 
 
@@ -206,7 +206,7 @@ def _read_details(value: Any) -> dict[str, Any]:
     return {match[1]: float(match[2]) for match in _ENTRY.finditer(value)}
 
 
-def _target_of(name: str) -> tuple[str | None, str] | None:  # noqa: PLR0911 - one return for each kind of count
+def _find_target(name: str) -> tuple[str | None, str] | None:  # noqa: PLR0911 - one return for each kind of count
     """Return the group and the key of a count by the words of its name; None for something else."""
     words = {word.lower() for word in _WORD.findall(name)}
     if words & _OTHER_WORDS:

@@ -49,7 +49,7 @@ def decode_list(value: Any) -> list[Any]:
     return [decode_text(item) for item in content] if isinstance(content, list) else []
 
 
-def nested(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def nest(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return attributes as nested objects: `{"a.0.b": 1}` becomes `{"a": [{"b": 1}]}`."""
     tree: dict[str, Any] = {}
     for name, value in attributes.items():
@@ -68,17 +68,17 @@ def nested(attributes: Mapping[str, Any]) -> dict[str, Any]:
         else:
             place[last] = value
 
-    return {key: _plain(value) for key, value in tree.items()}
+    return {key: _to_plain(value) for key, value in tree.items()}
 
 
 class _Branch(dict[str, Any]):
     """An object that was made of names with dots, in contrast to a value that is an object."""
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if not isinstance(value, _Branch):
         return value
     if all(_INDEX.fullmatch(key) for key in value):
-        return [_plain(value[key]) for key in sorted(value, key=int)]
+        return [_to_plain(value[key]) for key in sorted(value, key=int)]
 
-    return {key: _plain(part) for key, part in value.items()}
+    return {key: _to_plain(part) for key, part in value.items()}

@@ -62,8 +62,8 @@ def has_more_messages(body: bytes, descriptor: Any, limit: int) -> bool:
             if fields > limit * _FIELDS_OF_A_MESSAGE:
                 return True
 
-            tag, at = _varint(body, at, end)
-            payload, at = _payload(body, at, end, tag & 7)
+            tag, at = _read_varint(body, at, end)
+            payload, at = _read_payload(body, at, end, tag & 7)
             if at > end:
                 break
 
@@ -79,19 +79,19 @@ def has_more_messages(body: bytes, descriptor: Any, limit: int) -> bool:
     return False
 
 
-def _payload(body: bytes, at: int, end: int, wire_type: int) -> tuple[int | None, int]:
+def _read_payload(body: bytes, at: int, end: int, wire_type: int) -> tuple[int | None, int]:
     """Return the start of a field's bytes (None if it cannot hold a message) and the start of the next field."""
     if wire_type == _BYTES:
-        length, at = _varint(body, at, end)
+        length, at = _read_varint(body, at, end)
         return at, at + length
 
     if wire_type == _VARINT:
-        return None, _varint(body, at, end)[1]
+        return None, _read_varint(body, at, end)[1]
 
     return None, at + {_FIXED64: 8, _FIXED32: 4}.get(wire_type, 0)
 
 
-def _varint(body: bytes, at: int, end: int) -> tuple[int, int]:
+def _read_varint(body: bytes, at: int, end: int) -> tuple[int, int]:
     """Return a number and the offset after it; an offset after `end` if the number is cut."""
     value = shift = 0
     while at < end and shift <= _MAX_SHIFT:
@@ -154,7 +154,7 @@ def encode_response(rejected: int, message: str, *, as_json: bool) -> bytes:
 
 def read_spans(body: bytes, content_type: str) -> list[Span]:
     """Decode a request. Raises Invalid for malformed bodies and for more than MAX_SPANS spans."""
-    read = _from_json(body) if is_json(content_type) else _from_protobuf(body)
+    read = _decode_json(body) if is_json(content_type) else _decode_protobuf(body)
     spans: list[Span] = []
     for span in read:
         if len(spans) == MAX_SPANS:
@@ -167,7 +167,7 @@ def read_spans(body: bytes, content_type: str) -> list[Span]:
     return spans
 
 
-def _of_process(attributes: dict[str, Any], spans: int) -> dict[str, Any]:
+def _select_process_attributes(attributes: dict[str, Any], spans: int) -> dict[str, Any]:
     """Return the attributes of a process that its spans repeat: short ones, and not what names the exporter."""
     kept: dict[str, Any] = {}
     chars = 0
@@ -185,7 +185,7 @@ def _of_process(attributes: dict[str, Any], spans: int) -> dict[str, Any]:
     return kept
 
 
-def _moment(nanoseconds: int) -> datetime | None:
+def _to_moment(nanoseconds: int) -> datetime | None:
     if not 0 < nanoseconds < _LAST_NS:
         return None
     return _EPOCH + timedelta(microseconds=nanoseconds // 1000)
@@ -194,7 +194,7 @@ def _moment(nanoseconds: int) -> datetime | None:
 # Protobuf
 
 
-def _from_protobuf(body: bytes) -> Iterator[Span]:
+def _decode_protobuf(body: bytes) -> Iterator[Span]:
     if len(body) > _SMALL_BYTES and has_more_messages(body, ExportTraceServiceRequest.DESCRIPTOR, MAX_MESSAGES):
         raise Invalid.field(["body"], f"holds more than {MAX_MESSAGES} messages; send smaller batches")
 
@@ -206,7 +206,7 @@ def _from_protobuf(body: bytes) -> Iterator[Span]:
 
     for resource in request.resource_spans:
         spans = sum(len(scope.spans) for scope in resource.scope_spans)
-        of_process = _of_process(_plain_pairs(resource.resource.attributes), spans)
+        of_process = _select_process_attributes(_decode_pairs(resource.resource.attributes), spans)
         for scope in resource.scope_spans:
             for span in scope.spans:
                 yield Span(
@@ -214,11 +214,12 @@ def _from_protobuf(body: bytes) -> Iterator[Span]:
                     span_id=span.span_id,
                     parent_id=span.parent_span_id,
                     name=span.name,
-                    start=_moment(span.start_time_unix_nano),
-                    end=_moment(span.end_time_unix_nano),
-                    attributes=_plain_pairs(span.attributes),
+                    start=_to_moment(span.start_time_unix_nano),
+                    end=_to_moment(span.end_time_unix_nano),
+                    attributes=_decode_pairs(span.attributes),
                     events=[
-                        SpanEvent(e.name, _moment(e.time_unix_nano), _plain_pairs(e.attributes)) for e in span.events
+                        SpanEvent(e.name, _to_moment(e.time_unix_nano), _decode_pairs(e.attributes))
+                        for e in span.events
                     ],
                     is_error=span.status.code == _ERROR,
                     message=span.status.message,
@@ -227,18 +228,18 @@ def _from_protobuf(body: bytes) -> Iterator[Span]:
                 )
 
 
-def _plain_pairs(pairs: Iterable[Any]) -> dict[str, Any]:
-    return {pair.key: _plain(pair.value) for pair in pairs}
+def _decode_pairs(pairs: Iterable[Any]) -> dict[str, Any]:
+    return {pair.key: _decode_value(pair.value) for pair in pairs}
 
 
-def _plain(value: Any) -> Any:
+def _decode_value(value: Any) -> Any:
     match value.WhichOneof("value"):
         case None:
             return None
         case "array_value":
-            return [_plain(item) for item in value.array_value.values]
+            return [_decode_value(item) for item in value.array_value.values]
         case "kvlist_value":
-            return _plain_pairs(value.kvlist_value.values)
+            return _decode_pairs(value.kvlist_value.values)
         case "bytes_value":
             return base64.b64encode(value.bytes_value).decode()
         case kind:
@@ -316,26 +317,30 @@ class _JsonRequest(msgspec.Struct, rename="camel"):
     resource_spans: list[_JsonResource] = []
 
 
-def _from_json(body: bytes) -> Iterator[Span]:
+def _decode_json(body: bytes) -> Iterator[Span]:
     limit_objects(body, MAX_MESSAGES)
     request = read_json(body, _JsonRequest, "body")
     for resource in request.resource_spans:
         spans = sum(len(scope.spans) for scope in resource.scope_spans)
-        process = _json_pairs(resource.resource.attributes) if resource.resource else {}
+        process = _decode_json_pairs(resource.resource.attributes) if resource.resource else {}
 
-        of_process = _of_process(process, spans)
+        of_process = _select_process_attributes(process, spans)
         for scope in resource.scope_spans:
             for span in scope.spans:
                 yield Span(
-                    trace_id=_hex(span.trace_id, "traceId"),
-                    span_id=_hex(span.span_id, "spanId"),
-                    parent_id=_hex(span.parent_span_id, "parentSpanId"),
+                    trace_id=_parse_hex(span.trace_id, "traceId"),
+                    span_id=_parse_hex(span.span_id, "spanId"),
+                    parent_id=_parse_hex(span.parent_span_id, "parentSpanId"),
                     name=span.name,
-                    start=_json_moment(span.start_time_unix_nano, "startTimeUnixNano"),
-                    end=_json_moment(span.end_time_unix_nano, "endTimeUnixNano"),
-                    attributes=_json_pairs(span.attributes),
+                    start=_parse_json_moment(span.start_time_unix_nano, "startTimeUnixNano"),
+                    end=_parse_json_moment(span.end_time_unix_nano, "endTimeUnixNano"),
+                    attributes=_decode_json_pairs(span.attributes),
                     events=[
-                        SpanEvent(e.name, _json_moment(e.time_unix_nano, "timeUnixNano"), _json_pairs(e.attributes))
+                        SpanEvent(
+                            e.name,
+                            _parse_json_moment(e.time_unix_nano, "timeUnixNano"),
+                            _decode_json_pairs(e.attributes),
+                        )
                         for e in span.events
                     ],
                     is_error=span.status.code in {_ERROR, "STATUS_CODE_ERROR"},
@@ -345,34 +350,34 @@ def _from_json(body: bytes) -> Iterator[Span]:
                 )
 
 
-def _json_moment(nanoseconds: int | str, name: str) -> datetime | None:
-    return _moment(_integer(nanoseconds, name))
+def _parse_json_moment(nanoseconds: int | str, name: str) -> datetime | None:
+    return _to_moment(_parse_integer(nanoseconds, name))
 
 
-def _json_pairs(pairs: Iterable[_JsonPair], depth: int = 0) -> dict[str, Any]:
-    return {pair.key: _json_plain(pair.value, depth) for pair in pairs}
+def _decode_json_pairs(pairs: Iterable[_JsonPair], depth: int = 0) -> dict[str, Any]:
+    return {pair.key: _decode_json_value(pair.value, depth) for pair in pairs}
 
 
-def _json_plain(value: _JsonValue, depth: int) -> Any:
+def _decode_json_value(value: _JsonValue, depth: int) -> Any:
     if depth > _MAX_ATTRIBUTE_DEPTH:
         problem = f"an attribute is nested more than {_MAX_ATTRIBUTE_DEPTH} levels deep; send it as text"
         raise Invalid.field(["body", "attributes"], problem)
 
     if value.array_value is not None:
-        return [_json_plain(item, depth + 1) for item in value.array_value.values]
+        return [_decode_json_value(item, depth + 1) for item in value.array_value.values]
     if value.kvlist_value is not None:
-        return _json_pairs(value.kvlist_value.values, depth + 1)
+        return _decode_json_pairs(value.kvlist_value.values, depth + 1)
     if value.int_value is not None:
-        return _integer(value.int_value, "intValue")
+        return _parse_integer(value.int_value, "intValue")
 
     if value.double_value is not None:
-        return _float(value.double_value, "doubleValue")
+        return _parse_float(value.double_value, "doubleValue")
 
     simple = (value.string_value, value.bool_value, value.bytes_value)
     return next((found for found in simple if found is not None), None)
 
 
-def _integer(value: int | str, name: str) -> int:
+def _parse_integer(value: int | str, name: str) -> int:
     """Parse an integer; OTLP/JSON writes 64-bit integers as strings."""
     try:
         return int(value)
@@ -380,14 +385,14 @@ def _integer(value: int | str, name: str) -> int:
         raise Invalid.field(["body", name], f"{str(value)[:40]!r} is not an integer") from None
 
 
-def _float(value: float | str, name: str) -> float:
+def _parse_float(value: float | str, name: str) -> float:
     try:
         return float(value)
     except ValueError:
         raise Invalid.field(["body", name], f"{str(value)[:40]!r} is not a number") from None
 
 
-def _hex(text: str, name: str) -> bytes:
+def _parse_hex(text: str, name: str) -> bytes:
     try:
         return binascii.unhexlify(text)
     except (binascii.Error, ValueError):

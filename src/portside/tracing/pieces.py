@@ -85,7 +85,7 @@ class RunPieces:
         if not pieces:
             return value
 
-        scope = self._scope(run)
+        scope = self._derive_scope(run)
         self._users.add((scope, run.id))
 
         while pieces:
@@ -95,10 +95,10 @@ class RunPieces:
         listed = [part.decode() if isinstance(part, bytes) else part for part in parts]
         return f"{MARK}{scope.hex}{len(whole):010}{msgspec.json.encode(listed).decode()}"
 
-    def _scope(self, run: RunWrite) -> UUID:
+    def _derive_scope(self, run: RunWrite) -> UUID:
         thread = _THREAD.search(run.extra) if run.extra else None
         owner = thread[1] if thread else str(run.trace_id or run.id)
-        return UUID(bytes=_digest(f"{self._workspace_id} {self._today} {owner}".encode()))
+        return UUID(bytes=_compute_digest(f"{self._workspace_id} {self._today} {owner}".encode()))
 
     async def store(self, tx: Transaction) -> None:
         """Store the pieces that are not stored yet, before the runs; none is deleted before the transaction ends."""
@@ -107,7 +107,7 @@ class RunPieces:
         await tx.execute(
             sql.store_pieces,
             lock_class=_LOCK_CLASS,
-            locks=sorted({_lock_of(scope) for (scope, _), _ in rows}),
+            locks=sorted({_choose_lock(scope) for (scope, _), _ in rows}),
             scopes=[scope for (scope, _), _ in rows],
             digests=[digest for (_, digest), _ in rows],
             data=[data for _, data in rows],
@@ -140,11 +140,11 @@ def _split(raw: bytes, span: Span, pieces: dict[UUID, bytes], depth: int) -> lis
     if not MIN_ITEMS <= raw.count(b",", begin, end) + 1 <= _MAX_ITEMS:
         return []
 
-    spans = _spans_of_items(raw, span)
+    spans = _find_items(raw, span)
     if raw[begin] == _LIST:
         is_worth_it = MIN_ITEMS <= len(spans) <= (end - begin) // MIN_ITEM_BYTES
         if is_worth_it:
-            return [b"[", _references(raw, spans, pieces), b"]"]
+            return [b"[", _add_pieces(raw, spans, pieces), b"]"]
 
     parts = list[Part]()
     text = b""
@@ -161,7 +161,7 @@ def _split(raw: bytes, span: Span, pieces: dict[UUID, bytes], depth: int) -> lis
     return [*parts, text + raw[written:end]] if parts else []
 
 
-def _spans_of_items(raw: bytes, span: Span) -> list[Span]:
+def _find_items(raw: bytes, span: Span) -> list[Span]:
     """Return the positions of the items of a list, or of the values of an object.
 
     Returns nothing if the text holds more than items and commas: spaces between the items, or a key twice.
@@ -190,7 +190,7 @@ def _spans_of_items(raw: bytes, span: Span) -> list[Span]:
     return found if at == end else []
 
 
-def _references(raw: bytes, items: list[Span], pieces: dict[UUID, bytes]) -> list[str]:
+def _add_pieces(raw: bytes, items: list[Span], pieces: dict[UUID, bytes]) -> list[str]:
     """Return references to the pieces of a list; add the pieces.
 
     The items after the last end of a piece are pieces of their own: the next version of the list adds to them.
@@ -202,11 +202,11 @@ def _references(raw: bytes, items: list[Span], pieces: dict[UUID, bytes]) -> lis
         pieces[UUID(bytes=digest)] = raw[first[0] : last[1]]
         references.append(digest.hex())
 
-    digests = [_digest(view[begin:end]) for begin, end in items]
+    digests = [_compute_digest(view[begin:end]) for begin, end in items]
     begin = 0
     for number, closing in enumerate(digests):
         if closing[0] % _ITEMS_OF_PIECE == 0:
-            refer(items[begin], items[number], _digest(b"".join(digests[begin : number + 1])))
+            refer(items[begin], items[number], _compute_digest(b"".join(digests[begin : number + 1])))
             begin = number + 1
 
     for number in range(begin, len(items)):
@@ -215,11 +215,11 @@ def _references(raw: bytes, items: list[Span], pieces: dict[UUID, bytes]) -> lis
     return references
 
 
-def _digest(data: bytes | memoryview) -> bytes:
+def _compute_digest(data: bytes | memoryview) -> bytes:
     return blake2b(data, digest_size=16).digest()
 
 
-def _lock_of(scope: UUID) -> int:
+def _choose_lock(scope: UUID) -> int:
     return scope.bytes[0] % _LOCKS
 
 
@@ -239,7 +239,7 @@ class UnusedPieces(Task):
         by_lock = defaultdict[int, list[UUID]](list)
         rows = await self._db.fetch(sql.find_stale_scopes, limit=self.scopes_at_once)
         for row in rows:
-            by_lock[_lock_of(row["scope"])].append(row["scope"])
+            by_lock[_choose_lock(row["scope"])].append(row["scope"])
 
         deleted = cleaned = 0
 

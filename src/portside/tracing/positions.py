@@ -61,7 +61,7 @@ def read_ids(order: str) -> tuple[UUID, UUID | None, UUID]:
     return UUID(parts[0][-_ID_CHARS:]), parent, UUID(parts[-1][-_ID_CHARS:])
 
 
-def ancestors_of(order: str) -> list[str]:
+def read_ancestors(order: str) -> list[str]:
     """Return the ids of the runs above a run, from the root on; none of a dotted order that has not its form."""
     if "." not in order or _DOTTED_ORDER.fullmatch(order) is None:
         return []

@@ -159,10 +159,10 @@ def read_prices(file: Path | None = None) -> list[PriceRow]:
         cells = [cell.strip() for cell in next(csv.reader([line]))]
         try:
             if header is None:
-                header = _checked_header(cells)
+                header = _check_header(cells)
                 continue
 
-            rows = list(_rows(_by_column(header, cells), "file" if file else "shipped"))
+            rows = list(_to_rows(_index_by_column(header, cells), "file" if file else "shipped"))
         except ValueError as exc:
             raise UserMistake(f"{file or 'prices.csv'}, line {number}: {exc}") from exc
 
@@ -171,7 +171,7 @@ def read_prices(file: Path | None = None) -> list[PriceRow]:
     return list(found.values())
 
 
-def _checked_header(header: list[str]) -> list[str]:
+def _check_header(header: list[str]) -> list[str]:
     """Return the names of the columns. Raises ValueError."""
     if missing := {"name", "pattern", "input", "output"} - set(header):
         raise ValueError(f"the header lacks the column {min(missing)}")
@@ -181,14 +181,14 @@ def _checked_header(header: list[str]) -> list[str]:
     return header
 
 
-def _by_column(header: list[str], cells: list[str]) -> dict[str, str]:
+def _index_by_column(header: list[str], cells: list[str]) -> dict[str, str]:
     """Return the cells of a line by the names of their columns. Raises ValueError."""
     if len(cells) != len(header):
         raise ValueError(f"has {len(cells)} columns and the header {len(header)}; quote values with a comma")
     return dict(zip(header, cells, strict=True))
 
 
-def _rows(cells: dict[str, str], source: str) -> Iterator[PriceRow]:
+def _to_rows(cells: dict[str, str], source: str) -> Iterator[PriceRow]:
     """Yield a line's price for each of its providers. Raises ValueError."""
     if not cells["name"] or not cells["pattern"]:
         raise ValueError("name and pattern must not be empty")
@@ -207,29 +207,29 @@ def _rows(cells: dict[str, str], source: str) -> Iterator[PriceRow]:
             name=cells["name"],
             provider=provider,
             match_pattern=cells["pattern"],
-            start_time=_first_day(cells.get("from", "")),
-            prompt_token_threshold=_threshold(cells.get("above", "")),
-            prompt_cost=_per_token(cells["input"], "input"),
-            completion_cost=_per_token(cells["output"], "output"),
-            prompt_cost_details=_file_details(cells, _INPUT_DETAILS),
-            completion_cost_details=_file_details(cells, _OUTPUT_DETAILS),
+            start_time=_parse_day(cells.get("from", "")),
+            prompt_token_threshold=_parse_threshold(cells.get("above", "")),
+            prompt_cost=_parse_price(cells["input"], "input"),
+            completion_cost=_parse_price(cells["output"], "output"),
+            prompt_cost_details=_parse_details(cells, _INPUT_DETAILS),
+            completion_cost_details=_parse_details(cells, _OUTPUT_DETAILS),
         )
 
 
-def _first_day(text: str) -> datetime | None:
+def _parse_day(text: str) -> datetime | None:
     try:
         return datetime.combine(date.fromisoformat(text), time(), UTC) if text else None
     except ValueError as exc:
         raise ValueError(f"{text!r} in the column from is not a day such as 2026-11-01") from exc
 
 
-def _threshold(text: str) -> int | None:
+def _parse_threshold(text: str) -> int | None:
     if text and not (text.isascii() and text.isdigit() and int(text) <= _MAX_THRESHOLD):
         raise ValueError(f"{text!r} in the column above is not a number of tokens")
     return int(text) if text else None
 
 
-def _per_token(text: str, column: str) -> str:
+def _parse_price(text: str, column: str) -> str:
     """Return a price for a million tokens as one for a token."""
     try:
         price = Decimal(text) / _MILLION
@@ -242,9 +242,9 @@ def _per_token(text: str, column: str) -> str:
     return format(price, "f")
 
 
-def _file_details(cells: dict[str, str], names: Mapping[str, tuple[str, ...]]) -> dict[str, str] | None:
+def _parse_details(cells: dict[str, str], names: Mapping[str, tuple[str, ...]]) -> dict[str, str] | None:
     priced = {
-        detail: _per_token(cells[column], column)
+        detail: _parse_price(cells[column], column)
         for column, details in names.items()
         if cells.get(column)
         for detail in details
@@ -294,44 +294,44 @@ async def list_prices(db: Session, workspace_id: UUID, query: PriceQuery) -> Pri
     page = {"q": query.q or None, "offset": query.offset, "limit": query.limit}
     rows = [dict(row) for row in await db.fetch(sql.prices, workspace_id=workspace_id, id=None, **page)]
     total = rows[0]["total"] if rows else 0
-    return PricePage([_price(row) for row in rows], total)
+    return PricePage([_to_price(row) for row in rows], total)
 
 
 async def create_price(db: Database, workspace_id: UUID, body: PriceRequest) -> ModelPrice:
     """Set a price for runs that are written from now on. Raises PriceExists and Invalid."""
-    values = await _values(db, body)
-    async with _changing(db, workspace_id) as tx:
+    values = await _to_columns(db, body)
+    async with _change_prices(db, workspace_id) as tx:
         created = await tx.fetchval(
             sql.insert_price, id=uuid7(), workspace_id=workspace_id, source="workspace", **values
         )
         if created is None:
             raise PriceExists
 
-    return await _show(db, workspace_id, created)
+    return await _get_price(db, workspace_id, created)
 
 
 async def update_price(db: Database, workspace_id: UUID, price_id: UUID, body: PriceRequest) -> ModelPrice:
     """Replace a price of the workspace. Raises PriceNotFound, PriceExists and Invalid."""
-    values = await _values(db, body)
+    values = await _to_columns(db, body)
     try:
-        async with _changing(db, workspace_id) as tx:
+        async with _change_prices(db, workspace_id) as tx:
             if await tx.fetchval(sql.update_price, id=price_id, workspace_id=workspace_id, **values) is None:
                 raise PriceNotFound
     except UniqueViolationError as exc:
         raise PriceExists from exc
 
-    return await _show(db, workspace_id, price_id)
+    return await _get_price(db, workspace_id, price_id)
 
 
 async def delete_price(db: Database, workspace_id: UUID, price_id: UUID) -> None:
     """Remove a price of the workspace. Raises PriceNotFound."""
-    async with _changing(db, workspace_id) as tx:
+    async with _change_prices(db, workspace_id) as tx:
         if not await tx.execute(sql.delete_price, id=price_id, workspace_id=workspace_id):
             raise PriceNotFound
 
 
 @asynccontextmanager
-async def _changing(db: Database, workspace_id: UUID) -> AsyncIterator[Session]:
+async def _change_prices(db: Database, workspace_id: UUID) -> AsyncIterator[Session]:
     """A transaction that changes prices, after which the workspace's models match the new ones."""
     async with db.transaction() as tx:
         await tx.execute(sql.lock_prices)
@@ -339,17 +339,17 @@ async def _changing(db: Database, workspace_id: UUID) -> AsyncIterator[Session]:
         await tx.execute(sql.match_models_again, workspace_id=workspace_id)
 
 
-async def _show(db: Session, workspace_id: UUID, price_id: UUID) -> ModelPrice:
+async def _get_price(db: Session, workspace_id: UUID, price_id: UUID) -> ModelPrice:
     rows = await db.fetch(sql.prices, workspace_id=workspace_id, id=price_id, q=None, offset=0, limit=1)
-    return _price(dict(rows[0]))
+    return _to_price(dict(rows[0]))
 
 
-def _price(row: dict[str, Any]) -> ModelPrice:
+def _to_price(row: dict[str, Any]) -> ModelPrice:
     del row["total"]
     return ModelPrice(**row)
 
 
-async def _values(db: Session, body: PriceRequest) -> dict[str, Any]:
+async def _to_columns(db: Session, body: PriceRequest) -> dict[str, Any]:
     """Return the columns of a price. Raises Invalid."""
     if body.match_path is not None and tuple(body.match_path) != MATCH_PATH:
         raise Invalid.field(["body", "match_path"], f"is always {', '.join(MATCH_PATH)}; leave it out", "not_supported")
@@ -373,12 +373,12 @@ async def _values(db: Session, body: PriceRequest) -> dict[str, Any]:
         "prompt_token_threshold": body.prompt_token_threshold,
         "prompt_cost": format(body.prompt_cost, "f"),
         "completion_cost": format(body.completion_cost, "f"),
-        "prompt_cost_details": _texts(body.prompt_cost_details),
-        "completion_cost_details": _texts(body.completion_cost_details),
+        "prompt_cost_details": _to_texts(body.prompt_cost_details),
+        "completion_cost_details": _to_texts(body.completion_cost_details),
     }
 
 
-def _texts(details: dict[str, Decimal] | None) -> dict[str, str] | None:
+def _to_texts(details: dict[str, Decimal] | None) -> dict[str, str] | None:
     return {name: format(price, "f") for name, price in details.items()} if details else None
 
 

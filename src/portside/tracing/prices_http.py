@@ -67,9 +67,9 @@ async def list_recomputations(ctx: Context) -> list[Recomputation]:
 @routes.get(
     "/model-price-map/recomputations/{recomputation_id}", permission="projects:read", raises=(RecomputationNotFound,)
 )
-async def show_recomputation(ctx: Context, recomputation_id: UUID) -> Recomputation:
+async def get_recomputation(ctx: Context, recomputation_id: UUID) -> Recomputation:
     """Return a recomputation with its progress."""
-    return await costs.show_recomputation(ctx.db, ctx.actor.workspace_id, recomputation_id)
+    return await costs.get_recomputation(ctx.db, ctx.actor.workspace_id, recomputation_id)
 
 
 @routes.delete(

@@ -19,7 +19,7 @@ from portside.kernel.db import Record, Session
 from portside.kernel.errors import Conflict, Invalid, NotFound, Unavailable
 from portside.kernel.http.json_validation import JSON_TEXT, NO_ITEMS, NOT_TRUE
 from portside.kernel.ids import uuid7
-from portside.tracing.conditions import ConditionBuilder, all_of, apply_condition
+from portside.tracing.conditions import ConditionBuilder, apply_condition, require_all
 from portside.tracing.fields import read_query_object, to_utc
 from portside.tracing.filters import PROJECT_FILTERS, compile_filter
 from portside.tracing.sql import sql
@@ -29,8 +29,8 @@ from portside.tracing.stats import (
     RollupQuery,
     RunStats,
     StatsGrouping,
+    compute_run_stats,
     compute_stats,
-    run_stats,
 )
 from portside.tracing.types import ProjectRef, TracerSession
 
@@ -143,7 +143,7 @@ async def ensure_project(db: Session, workspace_id: UUID, name: str) -> ProjectR
 
 async def ensure_projects(db: Session, workspace_id: UUID, names: Iterable[str]) -> dict[str, UUID]:
     """Return the ids of the projects with these names; create missing ones. Raises Invalid and ProjectContested."""
-    values = sorted({_checked(name) for name in names})
+    values = sorted({_check_name(name) for name in names})
     for _ in range(_TRIES):
         rows = await db.fetch(sql.projects_by_name, workspace_id=workspace_id, names=values)
         found: dict[str, UUID] = {row["name"]: row["id"] for row in rows}
@@ -159,18 +159,18 @@ async def ensure_projects(db: Session, workspace_id: UUID, names: Iterable[str])
 
 async def check_projects(db: Session, workspace_id: UUID, ids: set[UUID]) -> None:
     """Check that the projects exist in the workspace. Raises Invalid."""
-    unknown = await unknown_projects(db, workspace_id, ids)
+    unknown = await find_unknown_projects(db, workspace_id, ids)
     if unknown:
         raise Invalid.field(["body", "session_id"], f"no project {min(unknown)} exists in this workspace")
 
 
-async def unknown_projects(db: Session, workspace_id: UUID, ids: set[UUID]) -> set[UUID]:
+async def find_unknown_projects(db: Session, workspace_id: UUID, ids: set[UUID]) -> set[UUID]:
     """Return the ids of which the workspace has no project."""
     rows = await db.fetch(sql.projects_by_id, workspace_id=workspace_id, ids=sorted(ids))
     return ids - {row["id"] for row in rows}
 
 
-async def show_project(db: Session, workspace_id: UUID, project_id: UUID) -> TracerSession:
+async def get_project(db: Session, workspace_id: UUID, project_id: UUID) -> TracerSession:
     """Return a project. Raises ProjectNotFound."""
     row = await db.fetchrow(sql.project_by_id, workspace_id=workspace_id, project_id=project_id)
     if row is None:
@@ -181,8 +181,8 @@ async def show_project(db: Session, workspace_id: UUID, project_id: UUID) -> Tra
 
 async def create_project(db: Session, workspace_id: UUID, body: ProjectRequest, *, upsert: bool) -> TracerSession:
     """Create a project; with `upsert`, change an existing one of the same name. Raises ProjectExists and Invalid."""
-    _checked(body.name)
-    values = _values_of(body, _WRITABLE)
+    _check_name(body.name)
+    values = _to_columns(body, _WRITABLE)
     created = await db.fetchval(sql.create_project, id=body.id or uuid7(), workspace_id=workspace_id, **values)
     if created is None and upsert:
         found = await db.fetch(sql.projects_by_name, workspace_id=workspace_id, names=[body.name])
@@ -194,22 +194,22 @@ async def create_project(db: Session, workspace_id: UUID, body: ProjectRequest, 
     if created is None:
         raise ProjectExists
 
-    return await show_project(db, workspace_id, created)
+    return await get_project(db, workspace_id, created)
 
 
 async def update_project(db: Session, workspace_id: UUID, project_id: UUID, patch: ProjectPatch) -> TracerSession:
     """Change a project. Raises ProjectNotFound, ProjectExists when another has the name, and Invalid."""
     if patch.name is not None:
-        _checked(patch.name)
+        _check_name(patch.name)
 
-    values = _values_of(patch, (*_WRITABLE, "end_time"))
+    values = _to_columns(patch, (*_WRITABLE, "end_time"))
     owner = {"workspace_id": workspace_id, "project_id": project_id}
     try:
         changed = await db.fetchval(sql.update_project, **owner, **values)
     except UniqueViolationError as exc:
         raise ProjectExists from exc
 
-    project = await show_project(db, workspace_id, project_id)
+    project = await get_project(db, workspace_id, project_id)
     if changed is None:
         raise ProjectExists
 
@@ -221,13 +221,13 @@ async def delete_projects(db: Session, workspace_id: UUID, ids: list[UUID]) -> N
     await db.execute(sql.delete_projects, workspace_id=workspace_id, ids=ids)
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     if not name or len(name) > MAX_NAME_CHARS or "\x00" in name:
         raise Invalid.field(["body", "session_name"], f"a project name has 1 to {MAX_NAME_CHARS} characters")
     return name
 
 
-def _values_of(body: ProjectRequest | ProjectPatch, names: Iterable[str]) -> dict[str, Any]:
+def _to_columns(body: ProjectRequest | ProjectPatch, names: Iterable[str]) -> dict[str, Any]:
     """Return the fields of a request; times without an offset are in UTC."""
     values = {name: getattr(body, name) for name in names}
     return {name: to_utc(value, name) if isinstance(value, datetime) else value for name, value in values.items()}
@@ -276,25 +276,29 @@ async def list_projects(db: Session, workspace_id: UUID, query: ProjectQuery) ->
     if query.sort_by == "feedback" and query.sort_by_feedback_key is None:
         raise Invalid.field(["query", "sort_by_feedback_key"], "is required to sort by feedback", "missing")
     if query.sort_by not in _COLUMN_SORTS:
-        return await _sorted_by_stats(db, workspace_id, query)
+        return await _list_by_stats(db, workspace_id, query)
 
-    found = [TracerSession(**dict(row)) for row in await _find(db, workspace_id, query, query.limit, query.offset)]
-    return await _with_stats(db, workspace_id, found) if query.include_stats else found
+    found = [
+        TracerSession(**dict(row)) for row in await _fetch_projects(db, workspace_id, query, query.limit, query.offset)
+    ]
+    return await _add_stats(db, workspace_id, found) if query.include_stats else found
 
 
-async def show_project_with_stats(
+async def get_project_with_stats(
     db: Session, workspace_id: UUID, project_id: UUID, query: ProjectShowQuery
 ) -> TracerSession:
     """Return a project. Raises ProjectNotFound."""
-    found = await show_project(db, workspace_id, project_id)
-    return (await _with_stats(db, workspace_id, [found]))[0] if query.include_stats else found
+    found = await get_project(db, workspace_id, project_id)
+    return (await _add_stats(db, workspace_id, [found]))[0] if query.include_stats else found
 
 
-async def _find(db: Session, workspace_id: UUID, query: ProjectQuery, limit: int, offset: int) -> list[Record]:
+async def _fetch_projects(
+    db: Session, workspace_id: UUID, query: ProjectQuery, limit: int, offset: int
+) -> list[Record]:
     conditions = [compile_filter(query.filter, ConditionBuilder(), PROJECT_FILTERS)] if query.filter else []
     statement, values = apply_condition(
         sql.list_projects,
-        all_of(conditions),
+        require_all(conditions),
         workspace_id=workspace_id,
         ids=query.id,
         name=query.name,
@@ -311,21 +315,21 @@ async def _find(db: Session, workspace_id: UUID, query: ProjectQuery, limit: int
     return await db.fetch(statement, **values)
 
 
-async def _sorted_by_stats(db: Session, workspace_id: UUID, query: ProjectQuery) -> list[TracerSession]:
-    rows = await _find(db, workspace_id, query, _NO_LIMIT, 0)
-    found = await _with_stats(db, workspace_id, [TracerSession(**dict(row)) for row in rows])
+async def _list_by_stats(db: Session, workspace_id: UUID, query: ProjectQuery) -> list[TracerSession]:
+    rows = await _fetch_projects(db, workspace_id, query, _NO_LIMIT, 0)
+    found = await _add_stats(db, workspace_id, [TracerSession(**dict(row)) for row in rows])
     sign = -1 if query.sort_by_desc else 1
 
     def sort_key(project: TracerSession) -> tuple[bool, float]:
-        value = _sort_value(project, query)
+        value = _get_sort_value(project, query)
         return value is None, sign * (value or 0.0)
 
     found.sort(key=sort_key)
     page = found[query.offset : query.offset + query.limit]
-    return page if query.include_stats else [_without_stats(project) for project in page]
+    return page if query.include_stats else [_remove_stats(project) for project in page]
 
 
-def _sort_value(project: TracerSession, query: ProjectQuery) -> float | None:
+def _get_sort_value(project: TracerSession, query: ProjectQuery) -> float | None:
     """Return the statistic to sort by; None sorts last."""
     match query.sort_by:
         case "last_run_start_time":
@@ -340,15 +344,15 @@ def _sort_value(project: TracerSession, query: ProjectQuery) -> float | None:
             return value
 
 
-def _without_stats(project: TracerSession) -> TracerSession:
+def _remove_stats(project: TracerSession) -> TracerSession:
     empty = dict.fromkeys((*_ROOT_STATS, *_ALL_STATS, "session_feedback_stats"))
     return msgspec.structs.replace(project, **empty)
 
 
-async def _with_stats(db: Session, workspace_id: UUID, found: list[TracerSession]) -> list[TracerSession]:
+async def _add_stats(db: Session, workspace_id: UUID, found: list[TracerSession]) -> list[TracerSession]:
     ids = [project.id for project in found]
     builder = ConditionBuilder()
-    of_projects = all_of(
+    of_projects = require_all(
         [
             builder.build(sql.when_workspace, value=workspace_id),
             builder.build(sql.when_in_projects, value=ids),
@@ -356,10 +360,10 @@ async def _with_stats(db: Session, workspace_id: UUID, found: list[TracerSession
     )
 
     rollup = RollupQuery(workspace_id=workspace_id, projects=ids)
-    every = _by_project(await compute_stats(db, of_projects, _BY_PROJECT, rollup))
-    of_roots = all_of([of_projects, builder.build(sql.when_root, value=True)])
+    every = _index_by_project(await compute_stats(db, of_projects, _BY_PROJECT, rollup))
+    of_roots = require_all([of_projects, builder.build(sql.when_root, value=True)])
     rollup_of_roots = msgspec.structs.replace(rollup, is_root=True)
-    roots = _by_project(await run_stats(db, of_roots, _BY_PROJECT, rollup_of_roots))
+    roots = _index_by_project(await compute_run_stats(db, of_roots, _BY_PROJECT, rollup_of_roots))
 
     rows = await db.fetch(sql.feedback_of_projects, workspace_id=workspace_id, ids=[str(one) for one in ids])
     own: dict[str, dict[str, FeedbackStats]] = {}
@@ -369,17 +373,17 @@ async def _with_stats(db: Session, workspace_id: UUID, found: list[TracerSession
     return [
         msgspec.structs.replace(
             project,
-            **_picked(roots.get(str(project.id), RunStats()), _ROOT_STATS),
-            **_picked(every.get(str(project.id), RunStats()), _ALL_STATS),
+            **_pick(roots.get(str(project.id), RunStats()), _ROOT_STATS),
+            **_pick(every.get(str(project.id), RunStats()), _ALL_STATS),
             session_feedback_stats=own.get(str(project.id), {}),
         )
         for project in found
     ]
 
 
-def _by_project(found: dict[GroupKey, RunStats]) -> dict[str, RunStats]:
+def _index_by_project(found: dict[GroupKey, RunStats]) -> dict[str, RunStats]:
     return {project: stats for (_, project), stats in found.items()}
 
 
-def _picked(stats: RunStats, names: Iterable[str]) -> dict[str, Any]:
+def _pick(stats: RunStats, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(stats, name) for name in names}

@@ -78,18 +78,18 @@ class Quotas:
 
     async def check_traces(self, workspace_id: UUID) -> None:
         """Raise TracesLimitReached if the workspace accepts no more traces this month."""
-        if TRACES in await self._reached(workspace_id):
+        if TRACES in await self._find_reached(workspace_id):
             raise TracesLimitReached
 
     async def check_longlived(self, workspace_id: UUID) -> None:
         """Raise LonglivedLimitReached if no more traces may become long-lived this month."""
-        if LONGLIVED in await self._reached(workspace_id):
+        if LONGLIVED in await self._find_reached(workspace_id):
             raise LonglivedLimitReached
 
-    async def _reached(self, workspace_id: UUID) -> frozenset[str]:
+    async def _find_reached(self, workspace_id: UUID) -> frozenset[str]:
         until, reached = self._cached.get(workspace_id, (0.0, frozenset()))
         if until < time.monotonic():
-            reached = await limits_reached(self._db, workspace_id)
+            reached = await list_reached_limits(self._db, workspace_id)
             self._cached[workspace_id] = (time.monotonic() + CACHE_S, reached)
 
         return reached
@@ -99,7 +99,7 @@ class Quotas:
         self._cached.pop(workspace_id, None)
 
 
-async def limits_reached(db: Session, workspace_id: UUID) -> frozenset[str]:
+async def list_reached_limits(db: Session, workspace_id: UUID) -> frozenset[str]:
     """Return the limits that a workspace has reached."""
     return frozenset(row["limit_type"] for row in await db.fetch(sql.limits_reached, workspace_id=workspace_id))
 
@@ -124,10 +124,10 @@ async def delete_limit(db: Session, quotas: Quotas, workspace_id: UUID, limit_id
     quotas.invalidate(workspace_id)
 
 
-async def show_state(db: Session, workspace_id: UUID) -> UsageState:
+async def get_state(db: Session, workspace_id: UUID) -> UsageState:
     """Return whether new traces are refused; if not, the first limit, if limit is set."""
     limits = {limit.limit_type: limit.limit_value for limit in await list_limits(db, workspace_id)}
-    if TRACES in await limits_reached(db, workspace_id):
+    if TRACES in await list_reached_limits(db, workspace_id):
         return UsageState(True, TRACES, limits.get(TRACES))
 
     return UsageState(False, next(iter(limits), None), next(iter(limits.values()), None))

@@ -13,7 +13,7 @@ import msgspec
 from portside.kernel.clock import now
 from portside.kernel.db import Database, Query, Session
 from portside.kernel.reconcile import Status, Task
-from portside.tracing.projects import show_project
+from portside.tracing.projects import get_project
 from portside.tracing.sql import sql
 
 Tier = Literal["shortlived", "longlived"]
@@ -41,12 +41,12 @@ class TracesToDelete(msgspec.Struct, forbid_unknown_fields=True):
 
 async def delete_traces(db: Database, workspace_id: UUID, body: TracesToDelete) -> None:
     """Delete traces; ids outside the project are ignored. Raises ProjectNotFound."""
-    await show_project(db, workspace_id, body.session_id)
+    await get_project(db, workspace_id, body.session_id)
     async with db.transaction() as tx:
         rows = await tx.fetch(
             sql.traces_of_project, workspace_id=workspace_id, project_id=body.session_id, trace_ids=body.trace_ids
         )
-        await _delete(tx, [(workspace_id, row["trace_id"]) for row in rows])
+        await _delete_traces(tx, [(workspace_id, row["trace_id"]) for row in rows])
 
 
 async def extend_traces(db: Session, workspace_id: UUID, run_ids: list[UUID]) -> None:
@@ -89,10 +89,10 @@ class ExpiredTraces(Task):
             rows = await tx.fetch(sql.due_traces, tier=tier, before=now() - timedelta(days=days), **limits)
             due = {(row["workspace_id"], row["trace_id"]) for row in rows}
             if tier == "shortlived":
-                extended = await tx.fetch(sql.extend_due_traces, **_columns(sorted(due)))
+                extended = await tx.fetch(sql.extend_due_traces, **_to_columns(sorted(due)))
                 due -= {(row["workspace_id"], row["trace_id"]) for row in extended}
 
-            await _delete(tx, sorted(due))
+            await _delete_traces(tx, sorted(due))
 
         found = rows[0]["found"] if rows else 0
         return len(rows), found > len(rows) or found == self.traces_at_once
@@ -137,7 +137,7 @@ class OrphanedData(Task):
                 sql.late_traces, **begin, until_workspace=until[0], until_trace=until[1], batch=_BATCH
             )
 
-            await _delete(tx, [(each["workspace_id"], each["trace_id"]) for each in found])
+            await _delete_traces(tx, [(each["workspace_id"], each["trace_id"]) for each in found])
 
         if len(found) < _BATCH:
             self._after = _FIRST if row is None else until
@@ -168,10 +168,10 @@ async def empty_workspace(db: Session, workspace_id: UUID) -> bool:
     return False
 
 
-async def _delete(tx: Session, traces: list[tuple[UUID, UUID]]) -> None:
+async def _delete_traces(tx: Session, traces: list[tuple[UUID, UUID]]) -> None:
     if traces:
-        await tx.execute(sql.delete_traces, **_columns(traces))
+        await tx.execute(sql.delete_traces, **_to_columns(traces))
 
 
-def _columns(traces: list[tuple[UUID, UUID]]) -> dict[str, list[UUID]]:
+def _to_columns(traces: list[tuple[UUID, UUID]]) -> dict[str, list[UUID]]:
     return {"workspace_ids": [one for one, _ in traces], "trace_ids": [trace for _, trace in traces]}

@@ -25,12 +25,12 @@ from portside.kernel.errors import BadRequest, Invalid, NotFound
 from portside.kernel.http.json_validation import one_of
 from portside.kernel.large_reads import reserve_page
 from portside.kernel.timeouts import timeout
-from portside.tracing.attachments import DownloadLinks, file_response, find_attachments
-from portside.tracing.conditions import Condition, ConditionBuilder, all_of, apply_condition, nest_condition
+from portside.tracing.attachments import DownloadLinks, build_file_response, find_attachments
+from portside.tracing.conditions import Condition, ConditionBuilder, apply_condition, nest_condition, require_all
 from portside.tracing.fields import to_utc
-from portside.tracing.filters import RUN_FILTERS, FilterSchema, compile_filter, text_as_json
+from portside.tracing.filters import RUN_FILTERS, FilterSchema, compile_filter, escape_for_json
 from portside.tracing.otlp_usage import read_count
-from portside.tracing.positions import ancestors_of
+from portside.tracing.positions import read_ancestors
 from portside.tracing.sql import sql
 from portside.tracing.types import AnyObject, RunQuery, TracedRun
 
@@ -73,24 +73,24 @@ class TracedRunNotFound(NotFound):
     code = "run_not_found"
 
 
-async def show_run(db: Session, run_id: UUID, query: RunQuery, links: DownloadLinks, *, by: Actor) -> TracedRun:
+async def get_run(db: Session, run_id: UUID, query: RunQuery, links: DownloadLinks, *, by: Actor) -> TracedRun:
     """Return a run of the actor's workspace. Raises TracedRunNotFound."""
     left_out = {"serialized": query.exclude_serialized, ATTACHMENTS: query.exclude_s3_stored_attributes}
     shown = [name for name in EVERYTHING if not left_out.get(name)]
 
-    found = await show_runs(db, by.workspace_id, [run_id], shown, links)
+    found = await get_runs(db, by.workspace_id, [run_id], shown, links)
     if not found:
         raise TracedRunNotFound
 
     return found[0]
 
 
-async def show_runs(
+async def get_runs(
     db: Session, workspace_id: UUID, ids: list[UUID], shown: list[str], links: DownloadLinks
 ) -> list[TracedRun]:
     """Return the existing runs of these ids, in this order. Large fields are read only if they are `shown`."""
     rows = await db.fetch(sql.runs_by_id, workspace_id=workspace_id, ids=ids, shown=shown)
-    found = {row["id"]: _run(row, workspace_id) for row in rows}
+    found = {row["id"]: _to_run(row, workspace_id) for row in rows}
     del rows
 
     if ATTACHMENTS in shown:
@@ -100,19 +100,19 @@ async def show_runs(
     return [found[run_id] for run_id in ids if run_id in found]
 
 
-def _run(row: Record, workspace_id: UUID) -> TracedRun:
+def _to_run(row: Record, workspace_id: UUID) -> TracedRun:
     fields: dict[str, Any] = dict(row)
     usage = fields.pop("usage")
     fields["prompt_token_details"] = read_token_details(usage, "input_token_details")
     fields["completion_token_details"] = read_token_details(usage, "output_token_details")
 
     for name, key in _OBJECTS.items():
-        fields[name] = _as_object(fields[name], key)
+        fields[name] = _to_object(fields[name], key)
 
-    fields["events"] = _as_events(fields["events"])
+    fields["events"] = _to_events(fields["events"])
 
     for name in _COST_DETAILS:
-        fields[name] = _numbers_only(fields[name])
+        fields[name] = _keep_numbers(fields[name])
 
     for name in _JSON:
         raw = fields[name]
@@ -121,7 +121,7 @@ def _run(row: Record, workspace_id: UUID) -> TracedRun:
     for name in COSTS:
         fields[name] = None if fields[name] is None else format(fields[name], "f")
 
-    ancestors = ancestors_of(row["dotted_order"])
+    ancestors = read_ancestors(row["dotted_order"])
     app_path = f"/o/{workspace_id}/projects/p/{row['session_id']}/r/{row['id']}"
     return TracedRun(**fields, parent_run_ids=ancestors, app_path=app_path)
 
@@ -136,14 +136,14 @@ def read_token_details(usage: Any, key: str) -> dict[str, int] | None:
     return {name: count for name, count in counts.items() if count is not None} or None
 
 
-def _as_object(raw: bytes | None, key: str) -> bytes | None:
+def _to_object(raw: bytes | None, key: str) -> bytes | None:
     """Return a value as an object; one bad value would make a whole list unreadable for the SDKs."""
     if raw is None or raw[:_SPACE].lstrip()[:1] == b"{":
         return raw
     return b'{"' + key.encode() + b'":' + raw + b"}"
 
 
-def _as_events(raw: bytes | None) -> bytes | None:
+def _to_events(raw: bytes | None) -> bytes | None:
     """Return events without what is no object."""
     if raw is None:
         return None
@@ -158,7 +158,7 @@ def _as_events(raw: bytes | None) -> bytes | None:
     return raw
 
 
-def _numbers_only(text: str | None) -> str | None:
+def _keep_numbers(text: str | None) -> str | None:
     """Return reported costs without what is no number."""
     if text is None:
         return None
@@ -208,7 +208,7 @@ class RunValueNotFound(NotFound):
     code = "run_value_not_found"
 
 
-async def show_values(db: Session, workspace_id: UUID, run_id: UUID, query: ValuesQuery) -> RunValues:
+async def get_values(db: Session, workspace_id: UUID, run_id: UUID, query: ValuesQuery) -> RunValues:
     """Return the beginning of each value of a run, without reading the rest. Raises TracedRunNotFound."""
     owner = {"workspace_id": workspace_id, "run_id": run_id}
     rows = await db.fetch(sql.values_of_run, **owner, chars=query.chars)
@@ -228,7 +228,7 @@ async def download_value(db: Session, workspace_id: UUID, run_id: UUID, name: st
         raise RunValueNotFound
 
     kind, ending = ("text/plain", "txt") if name == "error" else ("application/json", "json")
-    return file_response(row["value"], kind, f"{row['name'][:100]}-{name}.{ending}")
+    return build_file_response(row["value"], kind, f"{row['name'][:100]}-{name}.{ending}")
 
 
 class CursorInvalid(BadRequest):
@@ -298,7 +298,7 @@ async def find_page(  # noqa: PLR0913 - one statement with many parameters
     else:
         statement, values = apply_condition(
             sql.newest_runs if goes_down else sql.oldest_runs,
-            all_of([condition, *_condition_after(position, goes_down=goes_down)]),
+            require_all([condition, *_build_condition_after(position, goes_down=goes_down)]),
             limit=limit + 1,
             shown=sorted(shown),
         )
@@ -314,10 +314,10 @@ async def find_page(  # noqa: PLR0913 - one statement with many parameters
     if reached is not None and len(rows) <= count:
         return RunIdPage(ids, Cursors(_write_cursor(reached)), reached.moment)
 
-    return RunIdPage(ids, _cursors(found, position, has_more=len(rows) > count))
+    return RunIdPage(ids, _build_cursors(found, position, has_more=len(rows) > count))
 
 
-def _condition_after(position: _CursorPosition | None, *, goes_down: bool) -> list[Condition]:
+def _build_condition_after(position: _CursorPosition | None, *, goes_down: bool) -> list[Condition]:
     """Return the condition on runs that follow a position in the order of the list; none for the first page."""
     if position is None:
         return []
@@ -344,7 +344,10 @@ async def _search(  # noqa: PLR0913 - one search with many parameters
 
     if position is None or not position.is_searching:
         statement, values = apply_condition(
-            sql.newest_runs, all_of([condition, *_condition_after(position, goes_down=True)]), limit=limit, shown=shown
+            sql.newest_runs,
+            require_all([condition, *_build_condition_after(position, goes_down=True)]),
+            limit=limit,
+            shown=shown,
         )
 
         with suppress(TimeoutError):
@@ -355,8 +358,8 @@ async def _search(  # noqa: PLR0913 - one search with many parameters
     size = FIRST_WINDOW
     while True:
         began = time.monotonic()
-        before = _condition_after(position, goes_down=True)
-        statement, values = apply_condition(sql.end_of_window, all_of([search.scope, *before]), rows=size)
+        before = _build_condition_after(position, goes_down=True)
+        statement, values = apply_condition(sql.end_of_window, require_all([search.scope, *before]), rows=size)
 
         end = await db.fetchrow(statement, **values)
         window = [condition, *before]
@@ -364,7 +367,7 @@ async def _search(  # noqa: PLR0913 - one search with many parameters
             position = _CursorPosition(end["start_time"], end["id"], is_backwards=False, is_searching=True)
             window.append(ConditionBuilder("window").build(sql.when_not_before, moment=position.moment, id=position.id))
 
-        statement, values = apply_condition(sql.newest_runs, all_of(window), limit=limit - len(rows), shown=shown)
+        statement, values = apply_condition(sql.newest_runs, require_all(window), limit=limit - len(rows), shown=shown)
         rows += await db.fetch(statement, **values)
         if end is None or len(rows) == limit:
             return rows, None
@@ -375,7 +378,7 @@ async def _search(  # noqa: PLR0913 - one search with many parameters
             size = min(2 * size, LAST_WINDOW)
 
 
-def _cursors(found: list[tuple[datetime, UUID]], position: _CursorPosition | None, *, has_more: bool) -> Cursors:
+def _build_cursors(found: list[tuple[datetime, UUID]], position: _CursorPosition | None, *, has_more: bool) -> Cursors:
     """Return cursors forwards if more runs follow, and backwards if the client came from there."""
     if not found:
         return Cursors()
@@ -454,34 +457,36 @@ class FoundRuns(msgspec.Struct):
 
 async def query_runs(db: Session, workspace_id: UUID, body: RunPage, links: DownloadLinks) -> FoundRuns:
     """Return a page of runs. Raises LimitTooLarge, CursorInvalid, FilterInvalid, and Invalid for an unknown field."""
-    return await page_of_runs(db, workspace_id, body, conditions_of(body, workspace_id, ConditionBuilder()), links)
+    return await get_run_page(
+        db, workspace_id, body, build_run_condition(body, workspace_id, ConditionBuilder()), links
+    )
 
 
-async def page_of_runs(
+async def get_run_page(
     db: Session, workspace_id: UUID, body: RunPage, condition: Condition, links: DownloadLinks
 ) -> FoundRuns:
     """Return a page of the runs that meet a condition; raises what `query_runs` does."""
     if body.limit > MAX_LIMIT:
         raise LimitTooLarge
 
-    fields = _selected(body.select)
+    fields = _select_fields(body.select)
     descending = body.order != "asc"
     page = await find_page(db, condition, body.cursor, limit=body.limit, shown=fields, descending=descending)
-    runs = await show_runs(db, workspace_id, page.ids, sorted(fields), links)
+    runs = await get_runs(db, workspace_id, page.ids, sorted(fields), links)
 
     cursors = Cursors() if body.skip_pagination else page.cursors
     if body.skip_prev_cursor:
         cursors.prev = None
 
-    return FoundRuns([_shown(run, fields) for run in runs], cursors)
+    return FoundRuns([_to_fields(run, fields) for run in runs], cursors)
 
 
-def conditions_of(
+def build_run_condition(
     body: RunFilters, workspace_id: UUID, builder: ConditionBuilder, schema: FilterSchema = RUN_FILTERS
 ) -> Condition:
     """Return the condition of filters, which may compare the fields of `schema`. Raises FilterInvalid."""
     conditions = [builder.build(sql.when_workspace, value=workspace_id)]
-    conditions += _column_conditions(body, builder)
+    conditions += _build_column_conditions(body, builder)
     for text in (body.filter, body.search_filter):
         if text:
             conditions.append(compile_filter(text, builder, schema))
@@ -491,16 +496,16 @@ def conditions_of(
             about_trace = builder.build(query, workspace_id=workspace_id)
             conditions.append(nest_condition(about_trace, compile_filter(text, builder)))
 
-    return all_of(conditions)
+    return require_all(conditions)
 
 
-def scope_of(body: RunFilters, workspace_id: UUID) -> Condition:
+def build_scope_condition(body: RunFilters, workspace_id: UUID) -> Condition:
     """Return the condition on the project and time of runs alone."""
     only = RunFilters(session=body.session, start_time=body.start_time, end_time=body.end_time)
-    return conditions_of(only, workspace_id, ConditionBuilder("scope"))
+    return build_run_condition(only, workspace_id, ConditionBuilder("scope"))
 
 
-def _column_conditions(body: RunFilters, builder: ConditionBuilder) -> list[Condition]:
+def _build_column_conditions(body: RunFilters, builder: ConditionBuilder) -> list[Condition]:
     conditions: list[Condition] = []
     sessions = body.session or None
     in_one = sessions is not None and len(sessions) == 1
@@ -520,7 +525,7 @@ def _column_conditions(body: RunFilters, builder: ConditionBuilder) -> list[Cond
             conditions.append(builder.build(query, value=value))
 
     if body.query:
-        conditions.append(builder.build(sql.when_searched, value=body.query, escaped=text_as_json(body.query)))
+        conditions.append(builder.build(sql.when_searched, value=body.query, escaped=escape_for_json(body.query)))
 
     if body.run_type is not None:
         conditions.append(builder.build(sql.when_run_type, op="eq", value=[body.run_type]))
@@ -531,7 +536,7 @@ def _column_conditions(body: RunFilters, builder: ConditionBuilder) -> list[Cond
     return conditions
 
 
-def _selected(select: list[str] | None) -> frozenset[str]:
+def _select_fields(select: list[str] | None) -> frozenset[str]:
     """Return the selected fields, or all if none is selected. Raises Invalid for an unknown field."""
     if not select:
         return _SELECTABLE - _NEVER
@@ -541,5 +546,5 @@ def _selected(select: list[str] | None) -> frozenset[str]:
     return frozenset(select) | _ALWAYS
 
 
-def _shown(run: TracedRun, fields: frozenset[str]) -> dict[str, Any]:
+def _to_fields(run: TracedRun, fields: frozenset[str]) -> dict[str, Any]:
     return {name: None if name in _NEVER else getattr(run, name) for name in sorted(fields)}

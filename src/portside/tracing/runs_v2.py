@@ -21,7 +21,7 @@ from portside.kernel.http.json_validation import NO_TEXT, NO_VALUE, read_json
 from portside.kernel.http.routes import refuse_field
 from portside.kernel.large_reads import reserve_page
 from portside.tracing.attachments import DownloadLinks
-from portside.tracing.conditions import Condition, ConditionBuilder, all_of, apply_condition
+from portside.tracing.conditions import Condition, ConditionBuilder, apply_condition, require_all
 from portside.tracing.runs import (
     COSTS,
     CursorInvalid,
@@ -29,10 +29,10 @@ from portside.tracing.runs import (
     RunFilters,
     SearchLimit,
     TracedRunNotFound,
-    conditions_of,
+    build_run_condition,
+    build_scope_condition,
     find_page,
-    scope_of,
-    show_runs,
+    get_runs,
 )
 from portside.tracing.sql import sql
 from portside.tracing.types import TracedRun
@@ -107,7 +107,7 @@ async def query_runs(db: Session, workspace_id: UUID, body: RunsQuery, links: Do
             raise Invalid.field(["body", name], "is not supported; leave it out", "not_supported")
 
     selects = read_selects(body.selects, "body")
-    projects = await _projects(db, workspace_id, body)
+    projects = await _find_projects(db, workspace_id, body)
 
     since = body.min_start_time
     if since is None and body.reference_dataset_id is None:
@@ -128,10 +128,12 @@ async def query_runs(db: Session, workspace_id: UUID, body: RunsQuery, links: Do
         end_time=body.max_start_time,
     )
 
-    condition = conditions_of(filters, workspace_id, ConditionBuilder())
+    condition = build_run_condition(filters, workspace_id, ConditionBuilder())
     seconds = body.search_seconds
-    search = None if seconds is None else SearchLimit(seconds, scope_of(filters, workspace_id))
-    page = await find_page(db, condition, body.cursor, limit=body.page_size, shown=large_fields(selects), search=search)
+    search = None if seconds is None else SearchLimit(seconds, build_scope_condition(filters, workspace_id))
+    page = await find_page(
+        db, condition, body.cursor, limit=body.page_size, shown=find_large_fields(selects), search=search
+    )
     items = await read_selected(
         db, workspace_id, page.ids, selects, links, with_subtree_usage=bool(body.include_subtree_usage)
     )
@@ -139,7 +141,7 @@ async def query_runs(db: Session, workspace_id: UUID, body: RunsQuery, links: Do
     return RunItems(items, page.cursors.next, page.cursors.next is not None, page.searched_to or msgspec.UNSET)
 
 
-async def show_run(
+async def get_run(
     db: Session, workspace_id: UUID, run_id: UUID, query: RunSelection, links: DownloadLinks
 ) -> dict[str, Any]:
     """Return the selected fields of a run. Raises TracedRunNotFound, also for another project, and Invalid."""
@@ -163,14 +165,14 @@ def read_selects(selects: list[str] | None, where: str) -> set[str]:
     return selection
 
 
-def large_fields(selects: Iterable[str]) -> set[str]:
+def find_large_fields(selects: Iterable[str]) -> set[str]:
     """Return the large columns that a selection needs; other large columns are not read."""
     return {name for select in selects for name in _LARGE.get(select, ())}
 
 
-async def bytes_of_runs(db: Session, workspace_id: UUID, ids: list[UUID], selects: Iterable[str]) -> dict[UUID, int]:
+async def count_bytes(db: Session, workspace_id: UUID, ids: list[UUID], selects: Iterable[str]) -> dict[UUID, int]:
     """Return the number of bytes that `read_selected` reads for each run."""
-    shown = sorted(large_fields(selects))
+    shown = sorted(find_large_fields(selects))
     rows = await db.fetch(sql.bytes_of_runs, workspace_id=workspace_id, ids=ids, shown=shown)
     return {row["id"]: row["bytes"] for row in rows}
 
@@ -186,7 +188,7 @@ async def read_selected(  # noqa: PLR0913 - one read with many parameters
 ) -> list[dict[str, Any]]:
     """Return the selected fields of runs, in the order of the ids."""
     selection = sorted(selects)
-    runs = await show_runs(db, workspace_id, ids, sorted(large_fields(selection)), links)
+    runs = await get_runs(db, workspace_id, ids, sorted(find_large_fields(selection)), links)
     if with_subtree_usage:
         await _add_subtree_usage(db, workspace_id, runs)
 
@@ -298,7 +300,7 @@ async def list_runs_of_trace(
         end_time=query.max_start_time,
     )
 
-    condition = conditions_of(filters, workspace_id, ConditionBuilder())
+    condition = build_run_condition(filters, workspace_id, ConditionBuilder())
     rows = await find_spans(db, condition)
     if not rows and query.filter is None:
         raise TracedRunNotFound
@@ -308,11 +310,11 @@ async def list_runs_of_trace(
     return TraceRuns(await read_selected(db, workspace_id, [row["id"] for row in rows], selects, links))
 
 
-def _span_latency(row: Record) -> float | None:
+def _get_span_latency(row: Record) -> float | None:
     return (row["end_time"] - row["start_time"]).total_seconds() if row["end_time"] else None
 
 
-def _as_float(name: str) -> Callable[[Record], float | None]:
+def _read_float(name: str) -> Callable[[Record], float | None]:
     def read(row: Record) -> float | None:
         return None if row[name] is None else float(row[name])
 
@@ -324,14 +326,14 @@ _SPAN_READERS: dict[str, Callable[[Record], Any]] = {
     "RUN_TYPE": lambda row: row["run_type"].upper(),
     "STATUS": lambda row: row["status"].upper(),
     "IS_ROOT": lambda row: row["parent_run_id"] is None,
-    "LATENCY_SECONDS": _span_latency,
-    "PROMPT_COST": _as_float("prompt_cost"),
-    "COMPLETION_COST": _as_float("completion_cost"),
-    "TOTAL_COST": _as_float("total_cost"),
+    "LATENCY_SECONDS": _get_span_latency,
+    "PROMPT_COST": _read_float("prompt_cost"),
+    "COMPLETION_COST": _read_float("completion_cost"),
+    "TOTAL_COST": _read_float("total_cost"),
 }
 
 
-async def _projects(db: Session, workspace_id: UUID, body: RunsQuery) -> list[UUID]:
+async def _find_projects(db: Session, workspace_id: UUID, body: RunsQuery) -> list[UUID]:
     if (body.project_ids is None) == (body.reference_dataset_id is None):
         raise Invalid.field(["body", "project_ids"], "name projects, or a dataset by reference_dataset_id", "missing")
 
@@ -345,7 +347,7 @@ async def _projects(db: Session, workspace_id: UUID, body: RunsQuery) -> list[UU
     return [row["id"] for row in await db.fetch(sql.projects_of_dataset, **owner)] or [UUID(int=0)]
 
 
-def _cost(name: str) -> Callable[[_RunDetails], float | None]:
+def _read_cost(name: str) -> Callable[[_RunDetails], float | None]:
     def read(row: _RunDetails) -> float | None:
         text = getattr(row.run, name)
         return None if text is None else float(text)
@@ -353,11 +355,11 @@ def _cost(name: str) -> Callable[[_RunDetails], float | None]:
     return read
 
 
-def _run(name: str) -> Callable[[_RunDetails], Any]:
+def _read_run(name: str) -> Callable[[_RunDetails], Any]:
     return lambda row: getattr(row.run, name)
 
 
-def _usage(key: str) -> Callable[[_RunDetails], Any]:
+def _read_usage(key: str) -> Callable[[_RunDetails], Any]:
     def read(row: _RunDetails) -> Any:
         usage = row.details["usage"]
         details = usage.get(key) if isinstance(usage, dict) else None
@@ -366,15 +368,15 @@ def _usage(key: str) -> Callable[[_RunDetails], Any]:
     return read
 
 
-def _cost_details(name: str) -> Callable[[_RunDetails], dict[str, Any] | None]:
+def _read_cost_details(name: str) -> Callable[[_RunDetails], dict[str, Any] | None]:
     def read(row: _RunDetails) -> dict[str, Any] | None:
         details = msgspec.json.decode(getattr(row.run, name), type=dict[str, Any] | None)
-        return details and {"raw": {key: _number(value) for key, value in details.items()}}
+        return details and {"raw": {key: _to_number(value) for key, value in details.items()}}
 
     return read
 
 
-def _number(value: Any) -> Any:
+def _to_number(value: Any) -> Any:
     """Return a cost as a number, and what else a client reported unchanged."""
     try:
         return float(value)
@@ -382,7 +384,7 @@ def _number(value: Any) -> Any:
         return value
 
 
-def _preview(name: str) -> Callable[[_RunDetails], str | None]:
+def _read_preview(name: str) -> Callable[[_RunDetails], str | None]:
     def read(row: _RunDetails) -> str | None:
         text = row.details[f"{name}_preview"]
         return None if text == "null" else text
@@ -390,11 +392,11 @@ def _preview(name: str) -> Callable[[_RunDetails], str | None]:
     return read
 
 
-def _error_preview(row: _RunDetails) -> str | None:
+def _get_error_preview(row: _RunDetails) -> str | None:
     return row.run.error and row.run.error[:_PREVIEW_CHARS]
 
 
-def _metadata(row: _RunDetails) -> dict[str, Any] | None:
+def _get_metadata(row: _RunDetails) -> dict[str, Any] | None:
     try:
         extra = read_json(bytes(row.run.extra))
     except Invalid:
@@ -404,72 +406,72 @@ def _metadata(row: _RunDetails) -> dict[str, Any] | None:
     return metadata if isinstance(metadata, dict) else None
 
 
-def _latency(row: _RunDetails) -> float | None:
+def _get_latency(row: _RunDetails) -> float | None:
     run = row.run
     return (run.end_time - run.start_time).total_seconds() if run.end_time else None
 
 
-def _attachments(row: _RunDetails) -> dict[str, str]:
+def _get_attachment_urls(row: _RunDetails) -> dict[str, str]:
     links = row.run.s3_urls or {}
     return {name.removeprefix("attachment."): one.presigned_url for name, one in links.items()}
 
 
-def _share(row: _RunDetails) -> str | None:
+def _get_share_url(row: _RunDetails) -> str | None:
     token = row.details["share_token"]
     return f"{row.base_url}/public/{token}/run" if token else None
 
 
-def _always_null(_seen: _RunDetails) -> None:
+def _get_null(_seen: _RunDetails) -> None:
     return None
 
 
 _FIELDS: dict[str, Callable[[_RunDetails], Any]] = {
-    "ID": _run("id"),
-    "NAME": _run("name"),
+    "ID": _read_run("id"),
+    "NAME": _read_run("name"),
     "RUN_TYPE": lambda row: row.run.run_type.upper(),
     "STATUS": lambda row: row.run.status.upper(),
-    "START_TIME": _run("start_time"),
-    "END_TIME": _run("end_time"),
-    "LATENCY_SECONDS": _latency,
-    "FIRST_TOKEN_TIME": _run("first_token_time"),
-    "ERROR": _run("error"),
-    "ERROR_PREVIEW": _error_preview,
-    "EXTRA": _run("extra"),
-    "METADATA": _metadata,
-    "EVENTS": _run("events"),
-    "INPUTS": _run("inputs"),
-    "INPUTS_PREVIEW": _preview("inputs"),
-    "OUTPUTS": _run("outputs"),
-    "OUTPUTS_PREVIEW": _preview("outputs"),
-    "MANIFEST": _run("serialized"),
-    "PARENT_RUN_ID": _run("parent_run_id"),
-    "PARENT_RUN_IDS": _run("parent_run_ids"),
-    "PROJECT_ID": _run("session_id"),
-    "TRACE_ID": _run("trace_id"),
+    "START_TIME": _read_run("start_time"),
+    "END_TIME": _read_run("end_time"),
+    "LATENCY_SECONDS": _get_latency,
+    "FIRST_TOKEN_TIME": _read_run("first_token_time"),
+    "ERROR": _read_run("error"),
+    "ERROR_PREVIEW": _get_error_preview,
+    "EXTRA": _read_run("extra"),
+    "METADATA": _get_metadata,
+    "EVENTS": _read_run("events"),
+    "INPUTS": _read_run("inputs"),
+    "INPUTS_PREVIEW": _read_preview("inputs"),
+    "OUTPUTS": _read_run("outputs"),
+    "OUTPUTS_PREVIEW": _read_preview("outputs"),
+    "MANIFEST": _read_run("serialized"),
+    "PARENT_RUN_ID": _read_run("parent_run_id"),
+    "PARENT_RUN_IDS": _read_run("parent_run_ids"),
+    "PROJECT_ID": _read_run("session_id"),
+    "TRACE_ID": _read_run("trace_id"),
     "THREAD_ID": lambda row: row.details["thread_id"],
-    "DOTTED_ORDER": _run("dotted_order"),
+    "DOTTED_ORDER": _read_run("dotted_order"),
     "IS_ROOT": lambda row: row.run.parent_run_id is None,
-    "REFERENCE_EXAMPLE_ID": _run("reference_example_id"),
+    "REFERENCE_EXAMPLE_ID": _read_run("reference_example_id"),
     "REFERENCE_DATASET_ID": lambda row: row.details["reference_dataset_id"],
-    "TOTAL_TOKENS": _run("total_tokens"),
-    "PROMPT_TOKENS": _run("prompt_tokens"),
-    "COMPLETION_TOKENS": _run("completion_tokens"),
-    "TOTAL_COST": _cost("total_cost"),
-    "PROMPT_COST": _cost("prompt_cost"),
-    "COMPLETION_COST": _cost("completion_cost"),
-    "PROMPT_TOKEN_DETAILS": _usage("input_token_details"),
-    "COMPLETION_TOKEN_DETAILS": _usage("output_token_details"),
-    "PROMPT_COST_DETAILS": _cost_details("prompt_cost_details"),
-    "COMPLETION_COST_DETAILS": _cost_details("completion_cost_details"),
+    "TOTAL_TOKENS": _read_run("total_tokens"),
+    "PROMPT_TOKENS": _read_run("prompt_tokens"),
+    "COMPLETION_TOKENS": _read_run("completion_tokens"),
+    "TOTAL_COST": _read_cost("total_cost"),
+    "PROMPT_COST": _read_cost("prompt_cost"),
+    "COMPLETION_COST": _read_cost("completion_cost"),
+    "PROMPT_TOKEN_DETAILS": _read_usage("input_token_details"),
+    "COMPLETION_TOKEN_DETAILS": _read_usage("output_token_details"),
+    "PROMPT_COST_DETAILS": _read_cost_details("prompt_cost_details"),
+    "COMPLETION_COST_DETAILS": _read_cost_details("completion_cost_details"),
     "PRICE_MODEL_ID": lambda row: row.details["price_id"],
-    "TAGS": _run("tags"),
-    "APP_PATH": _run("app_path"),
-    "ATTACHMENTS": _attachments,
-    "THREAD_EVALUATION_TIME": _always_null,
-    "IS_IN_DATASET": _always_null,
-    "LAST_QUEUED_AT": _always_null,
-    "SHARE_URL": _share,
-    "FEEDBACK_STATS": _run("feedback_stats"),
+    "TAGS": _read_run("tags"),
+    "APP_PATH": _read_run("app_path"),
+    "ATTACHMENTS": _get_attachment_urls,
+    "THREAD_EVALUATION_TIME": _get_null,
+    "IS_IN_DATASET": _get_null,
+    "LAST_QUEUED_AT": _get_null,
+    "SHARE_URL": _get_share_url,
+    "FEEDBACK_STATS": _read_run("feedback_stats"),
     "LS_USER_ID": lambda row: row.details["user_id"],
 }
 _LARGE = {
@@ -554,15 +556,17 @@ async def query_threads(db: Session, workspace_id: UUID, body: ThreadsQuery) -> 
     )
 
     builder = ConditionBuilder()
-    condition = all_of([conditions_of(filters, workspace_id, builder), builder.build(sql.when_threaded)])
-    rows = await _newest_threads(db, condition, position, limit=body.page_size + 1)
+    condition = require_all([build_run_condition(filters, workspace_id, builder), builder.build(sql.when_threaded)])
+    rows = await _find_newest_threads(db, condition, position, limit=body.page_size + 1)
     shown = rows[: body.page_size]
     cursor = _write_cursor(shown[-1]) if len(rows) > len(shown) else None
 
-    return TracedThreads(await _threads(db, workspace_id, shown), cursor)
+    return TracedThreads(await _to_threads(db, workspace_id, shown), cursor)
 
 
-async def _newest_threads(db: Session, condition: Condition, position: _Position | None, *, limit: int) -> list[Record]:
+async def _find_newest_threads(
+    db: Session, condition: Condition, position: _Position | None, *, limit: int
+) -> list[Record]:
     """Return threads by their last turn, the latest first.
 
     They are looked for among the newest turns, of which a page rarely needs many; then all turns of those are read.
@@ -573,7 +577,7 @@ async def _newest_threads(db: Session, condition: Condition, position: _Position
     near = await db.fetchrow(nearest, **values)
     assert near is not None  # noqa: S101 - a query without groups returns one row
     among = ConditionBuilder("near").build(sql.when_in_threads, value=near["threads"] or [])
-    listing, values = apply_condition(sql.recent_threads, all_of([condition, among]), **page)
+    listing, values = apply_condition(sql.recent_threads, require_all([condition, among]), **page)
 
     rows = await db.fetch(listing, **values)
     if len(rows) == limit or near["turns"] < NEAR_TURNS:
@@ -583,7 +587,7 @@ async def _newest_threads(db: Session, condition: Condition, position: _Position
     return await db.fetch(listing, **values)
 
 
-async def _threads(db: Session, workspace_id: UUID, rows: list[Record]) -> list[TracedThread]:
+async def _to_threads(db: Session, workspace_id: UUID, rows: list[Record]) -> list[TracedThread]:
     traces = [trace for row in rows for trace in row["trace_ids"]]
     used = {
         row["trace_id"]: row for row in await db.fetch(sql.usage_of_traces, workspace_id=workspace_id, trace_ids=traces)
@@ -592,10 +596,10 @@ async def _threads(db: Session, workspace_id: UUID, rows: list[Record]) -> list[
     previews = await db.fetch(sql.previews_of_runs, workspace_id=workspace_id, ids=ends, chars=_PREVIEW_CHARS)
     preview = {row["id"]: row for row in previews}
 
-    return [_thread(row, used, preview) for row in rows]
+    return [_to_thread(row, used, preview) for row in rows]
 
 
-def _thread(row: Record, used: dict[UUID, Record], preview: dict[UUID, Record]) -> TracedThread:
+def _to_thread(row: Record, used: dict[UUID, Record], preview: dict[UUID, Record]) -> TracedThread:
     fields: dict[str, Any] = dict(row)
     traces = fields.pop("trace_ids")
     p50, p99 = fields.pop("latency") or (None, None)

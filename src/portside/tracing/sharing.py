@@ -14,7 +14,7 @@ from portside.identity.types import Actor
 from portside.kernel.db import Session
 from portside.kernel.errors import Conflict, Invalid, NotFound
 from portside.tracing.attachments import DownloadLinks
-from portside.tracing.conditions import Condition, ConditionBuilder, all_of, apply_condition
+from portside.tracing.conditions import Condition, ConditionBuilder, apply_condition, require_all
 from portside.tracing.feedback import Feedback, FeedbackQuery, find_feedback
 from portside.tracing.filters import SHARED_RUN_FILTERS
 from portside.tracing.runs import (
@@ -24,12 +24,12 @@ from portside.tracing.runs import (
     RunValues,
     TracedRunNotFound,
     ValuesQuery,
-    conditions_of,
+    build_run_condition,
     download_value,
     find_page,
-    page_of_runs,
-    show_runs,
-    show_values,
+    get_run_page,
+    get_runs,
+    get_values,
 )
 from portside.tracing.runs_v2 import (
     MAX_SPANS,
@@ -37,8 +37,8 @@ from portside.tracing.runs_v2 import (
     RunItems,
     Selects,
     are_span_fields,
+    find_large_fields,
     find_spans,
-    large_fields,
     read_selected,
     read_selects,
     read_spans,
@@ -128,23 +128,23 @@ class _SharedRun(msgspec.Struct):
         """Return the condition for the run and all runs below it."""
         of_workspace = builder.build(sql.when_workspace, value=self.workspace_id)
         below = builder.build(sql.when_below, trace_id=self.trace_id, dotted_order=self.dotted_order)
-        return all_of([of_workspace, below])
+        return require_all([of_workspace, below])
 
 
-async def show_shared_run(db: Session, token: UUID, links: DownloadLinks, run_id: UUID | None = None) -> TracedRun:
+async def get_shared_run(db: Session, token: UUID, links: DownloadLinks, run_id: UUID | None = None) -> TracedRun:
     """Return the shared run or a run below it. Raises ShareNotFound and TracedRunNotFound."""
     shared = await _find_shared_run(db, token)
-    found = await show_runs(db, shared.workspace_id, [run_id or shared.id], list(EVERYTHING), links)
+    found = await get_runs(db, shared.workspace_id, [run_id or shared.id], list(EVERYTHING), links)
     if not found or not f"{found[0].dotted_order}.".startswith(f"{shared.dotted_order}."):
         raise TracedRunNotFound
 
-    found[0].app_path = _shared_path(token)
+    found[0].app_path = _build_shared_path(token)
     return found[0]
 
 
-async def show_shared_values(db: Session, token: UUID, run_id: UUID, query: ValuesQuery) -> RunValues:
+async def get_shared_values(db: Session, token: UUID, run_id: UUID, query: ValuesQuery) -> RunValues:
     """Return the beginning of each value of the shared run or one below. Raises ShareNotFound and TracedRunNotFound."""
-    return await show_values(db, await _workspace_of_shared(db, token, run_id), run_id, query)
+    return await get_values(db, await _find_workspace(db, token, run_id), run_id, query)
 
 
 async def download_shared_value(db: Session, token: UUID, run_id: UUID, name: str) -> Response:
@@ -152,7 +152,7 @@ async def download_shared_value(db: Session, token: UUID, run_id: UUID, name: st
 
     Raises ShareNotFound, TracedRunNotFound and RunValueNotFound.
     """
-    return await download_value(db, await _workspace_of_shared(db, token, run_id), run_id, name)
+    return await download_value(db, await _find_workspace(db, token, run_id), run_id, name)
 
 
 async def query_shared_runs(db: Session, token: UUID, body: RunPage, links: DownloadLinks) -> FoundRuns:
@@ -164,12 +164,12 @@ async def query_shared_runs(db: Session, token: UUID, body: RunPage, links: Down
             raise Invalid.field(["body", name], "refers to runs that are not shared", "not_supported")
 
     builder = ConditionBuilder()
-    own = conditions_of(body, shared.workspace_id, builder, SHARED_RUN_FILTERS)
-    condition = all_of([shared.condition(builder), own])
+    own = build_run_condition(body, shared.workspace_id, builder, SHARED_RUN_FILTERS)
+    condition = require_all([shared.condition(builder), own])
 
-    found = await page_of_runs(db, shared.workspace_id, body, condition, links)
+    found = await get_run_page(db, shared.workspace_id, body, condition, links)
     for run in found.runs:
-        run["app_path"] = _shared_path(token)
+        run["app_path"] = _build_shared_path(token)
 
     return found
 
@@ -188,7 +188,7 @@ async def list_shared_runs_v2(db: Session, token: UUID, body: SharedSelection, l
         spans = await find_spans(db, shared.condition(ConditionBuilder()))
         return RunItems(read_spans(spans, selects), has_more=len(spans) == MAX_SPANS)
 
-    shown = large_fields(selects)
+    shown = find_large_fields(selects)
     page = await find_page(
         db, shared.condition(ConditionBuilder()), None, limit=_MAX_ITEMS, shown=shown, descending=False
     )
@@ -218,16 +218,16 @@ async def list_shared_feedback(db: Session, token: UUID, query: SharedFeedbackQu
     return found
 
 
-def _shared_path(token: UUID) -> str:
+def _build_shared_path(token: UUID) -> str:
     """Return the path of the page that shows what the link shares."""
     return f"/public/{token}/r"
 
 
-async def _workspace_of_shared(db: Session, token: UUID, run_id: UUID) -> UUID:
+async def _find_workspace(db: Session, token: UUID, run_id: UUID) -> UUID:
     """Return the workspace of a run that is the shared one or below it. Raises ShareNotFound and TracedRunNotFound."""
     shared = await _find_shared_run(db, token)
     builder = ConditionBuilder()
-    condition = all_of([shared.condition(builder), builder.build(sql.when_ids, value=[run_id])])
+    condition = require_all([shared.condition(builder), builder.build(sql.when_ids, value=[run_id])])
 
     statement, values = apply_condition(sql.ids_of_runs, condition)
     if not await db.fetch(statement, **values):

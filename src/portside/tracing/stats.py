@@ -24,7 +24,7 @@ from portside.kernel.http.json_validation import one_of
 from portside.kernel.reconcile import Status, Task
 from portside.tracing.conditions import Condition, ConditionBuilder, apply_condition
 from portside.tracing.fields import to_utc
-from portside.tracing.runs import RunFilters, conditions_of
+from portside.tracing.runs import RunFilters, build_run_condition
 from portside.tracing.sql import sql
 
 # Up to this many runs in finished days, percentiles are computed exactly.
@@ -78,7 +78,7 @@ class RollupGrouping(msgspec.Struct, kw_only=True, frozen=True):
     limit: int
 
 
-def rollup_query(body: RunFilters, workspace_id: UUID) -> RollupQuery | None:
+def to_rollup_query(body: RunFilters, workspace_id: UUID) -> RollupQuery | None:
     """Return filters as a rollup query; None if they ask for more than project, start time and root runs."""
     is_roots_filter = body.filter is not None and _ROOTS.fullmatch(body.filter) is not None
     known = _ROLLUP_FIELDS | {"filter"} if is_roots_filter and body.is_root is not False else _ROLLUP_FIELDS
@@ -96,7 +96,7 @@ def rollup_query(body: RunFilters, workspace_id: UUID) -> RollupQuery | None:
 
 async def read_rollups(db: Session, query: RollupQuery, grouping: RollupGrouping) -> list[dict[str, Any]] | None:
     """Return statistics from rollups, the largest group first; None when they must be computed from each run."""
-    first_day, last_day = _whole_days(query, await db.fetchval(sql.rollups_until))
+    first_day, last_day = _find_whole_days(query, await db.fetchval(sql.rollups_until))
     if first_day >= last_day:
         return None
 
@@ -114,10 +114,10 @@ async def read_rollups(db: Session, query: RollupQuery, grouping: RollupGrouping
     }
 
     rows = await db.fetch(sql.read_rollups, **within, **rest, **msgspec.structs.asdict(grouping))
-    return [_rollup_row(row) for row in rows]
+    return [_to_statistics(row) for row in rows]
 
 
-def _whole_days(query: RollupQuery, until: datetime | None) -> tuple[datetime, datetime]:
+def _find_whole_days(query: RollupQuery, until: datetime | None) -> tuple[datetime, datetime]:
     """Return the first day and the end (exclusive) of the days that a query covers fully and that are counted."""
     if until is None or (query.start is not None and query.start >= until):
         return _BEGINNING, _BEGINNING
@@ -127,10 +127,10 @@ def _whole_days(query: RollupQuery, until: datetime | None) -> tuple[datetime, d
     return first, last
 
 
-async def counted_days(db: Session, start: datetime, end: datetime) -> dict[str, datetime]:
+async def find_counted_days(db: Session, start: datetime, end: datetime) -> dict[str, datetime]:
     """Split `[start, end)` at the whole days that are counted so far; return the arguments of `usage_between`."""
     query = RollupQuery(workspace_id=UUID(int=0), start=start, end=end - _MICROSECOND)
-    first, last = _whole_days(query, await db.fetchval(sql.rollups_until))
+    first, last = _find_whole_days(query, await db.fetchval(sql.rollups_until))
     if first >= last:
         first = last = start
 
@@ -142,26 +142,31 @@ def start_of_day(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def _rollup_row(row: Record) -> dict[str, Any]:
+def _to_statistics(row: Record) -> dict[str, Any]:
     fields = dict(row)
-    fields.update(percentiles_of(fields.pop("bins"), fields.pop("counts")))
+    fields.update(compute_percentiles(fields.pop("bins"), fields.pop("counts")))
     return fields
 
 
-def percentiles_of(bins: list[int], counts: list[int]) -> Iterator[tuple[str, list[float] | None]]:
+def compute_percentiles(bins: list[int], counts: list[int]) -> Iterator[tuple[str, list[float] | None]]:
     """Yield the percentiles of each measure from the number of values in each bin; None without values."""
     for measure, (name, shares) in enumerate(_SPREADS.items()):
         first, last = (bisect_right(bins, edge * _BINS - 1) for edge in (measure, measure + 1))
         is_empty = first == last
-        yield name, None if is_empty else _percentiles(measure, bins[first:last], counts[first:last], shares.values())
+        yield (
+            name,
+            None
+            if is_empty
+            else _interpolate_percentiles(measure, bins[first:last], counts[first:last], shares.values()),
+        )
 
 
-def _percentiles(measure: int, bins: list[int], counts: list[int], shares: Iterable[float]) -> list[float]:
+def _interpolate_percentiles(measure: int, bins: list[int], counts: list[int], shares: Iterable[float]) -> list[float]:
     """Return what Postgres' `percentile_cont` returns if each value is the middle of its bin."""
     ends = list(accumulate(counts))
 
     def value(rank: int) -> float:
-        return _value(measure, bins[bisect_right(ends, rank)])
+        return _get_bin_middle(measure, bins[bisect_right(ends, rank)])
 
     found = []
     for share in shares:
@@ -172,7 +177,7 @@ def _percentiles(measure: int, bins: list[int], counts: list[int], shares: Itera
     return found
 
 
-def _value(measure: int, bin_number: int) -> float:
+def _get_bin_middle(measure: int, bin_number: int) -> float:
     """Return the middle of a bin."""
     power = bin_number % _BINS
     middle = _GROWTH ** (power - _ONE + 0.5) if power else 0.0
@@ -288,41 +293,39 @@ async def compute_stats(
 
     `rollup` is the same condition as a rollup query, if rollups can answer it.
     """
-    found = await run_stats(db, condition, grouping, rollup)
+    found = await compute_run_stats(db, condition, grouping, rollup)
     if found:
-        statement, values = apply_condition(sql.feedback_stats, condition, **_grouping_values(grouping))
+        statement, values = apply_condition(sql.feedback_stats, condition, **_to_parameters(grouping))
         _add_feedback(found, await db.fetch(statement, **values))
 
     return found
 
 
-async def run_stats(
+async def compute_run_stats(
     db: Session, condition: Condition, grouping: StatsGrouping = ALL, rollup: RollupQuery | None = None
 ) -> dict[GroupKey, RunStats]:
     """Return the same statistics without feedback."""
     rows: list[Any] | None = None
-    if rollup is not None and (of_rollups := _rollup_grouping(grouping)):
+    if rollup is not None and (of_rollups := _to_rollup_grouping(grouping)):
         rows = await read_rollups(db, rollup, of_rollups)
 
     if rows is None:
-        statement, values = apply_condition(
-            sql.run_stats, condition, **_grouping_values(grouping), limit=grouping.limit
-        )
+        statement, values = apply_condition(sql.run_stats, condition, **_to_parameters(grouping), limit=grouping.limit)
         rows = await db.fetch(statement, **values)
 
-    return {(row["bucket"], row["group_name"]): _run_stats_row(row) for row in rows}
+    return {(row["bucket"], row["group_name"]): _to_run_stats(row) for row in rows}
 
 
-async def total_stats(db: Session, condition: Condition, rollup: RollupQuery | None = None) -> RunStats:
+async def compute_total_stats(db: Session, condition: Condition, rollup: RollupQuery | None = None) -> RunStats:
     """Return the statistics of all runs that meet a condition."""
     return (await compute_stats(db, condition, rollup=rollup)).get((None, ""), RunStats())
 
 
-def _grouping_values(grouping: StatsGrouping) -> dict[str, Any]:
+def _to_parameters(grouping: StatsGrouping) -> dict[str, Any]:
     return {name: getattr(grouping, name) for name in ("attribute", "path", "groups", "stride", "origin")}
 
 
-def _rollup_grouping(grouping: StatsGrouping) -> RollupGrouping | None:
+def _to_rollup_grouping(grouping: StatsGrouping) -> RollupGrouping | None:
     """Return the grouping of rollups; None for groups and buckets that rollups do not have."""
     if grouping.attribute not in {None, "project"} or grouping.groups is not None:
         return None
@@ -337,7 +340,7 @@ def _rollup_grouping(grouping: StatsGrouping) -> RollupGrouping | None:
     )
 
 
-def _run_stats_row(row: Record | Mapping[str, Any]) -> RunStats:
+def _to_run_stats(row: Record | Mapping[str, Any]) -> RunStats:
     fields: dict[str, Any] = dict(row)
     del fields["bucket"], fields["group_name"]
     for spread, shares in _SPREADS.items():
@@ -392,21 +395,22 @@ class StatsRequest(RunFilters):
     )
 
 
-async def stats_of_runs(db: Session, workspace_id: UUID, body: StatsRequest) -> dict[str, Any]:
+async def get_stats(db: Session, workspace_id: UUID, body: StatsRequest) -> dict[str, Any]:
     """Return statistics of the runs that match filters, by group if `group_by` is given.
 
     Raises FilterInvalid, and Invalid for an unknown statistic and for groups without a grouping.
     """
-    statistics = _selected(body.select)
-    condition = conditions_of(body, workspace_id, ConditionBuilder())
+    statistics = _select_statistics(body.select)
+    condition = build_run_condition(body, workspace_id, ConditionBuilder())
     if body.group_by is None:
         if body.groups:
             raise Invalid.field(["body", "groups"], "groups require group_by", "missing")
-        return _shown(await total_stats(db, condition, rollup_query(body, workspace_id)), statistics)
+        return _to_fields(await compute_total_stats(db, condition, to_rollup_query(body, workspace_id)), statistics)
 
     grouping = read_grouping(body.group_by, body.groups, "group_by")
     return {
-        group: _shown(stats, statistics) for (_, group), stats in (await compute_stats(db, condition, grouping)).items()
+        group: _to_fields(stats, statistics)
+        for (_, group), stats in (await compute_stats(db, condition, grouping)).items()
     }
 
 
@@ -422,7 +426,7 @@ def read_grouping(grouping: Grouping, groups: list[str] | None, where: str) -> S
     )
 
 
-def _selected(select: list[str] | None) -> frozenset[str]:
+def _select_statistics(select: list[str] | None) -> frozenset[str]:
     if not select:
         return _STATISTICS
     if unknown := [name for name in select if name not in _STATISTICS]:
@@ -431,5 +435,5 @@ def _selected(select: list[str] | None) -> frozenset[str]:
     return frozenset(select)
 
 
-def _shown(stats: RunStats, statistics: frozenset[str]) -> dict[str, Any]:
+def _to_fields(stats: RunStats, statistics: frozenset[str]) -> dict[str, Any]:
     return {name: value for name, value in msgspec.structs.asdict(stats).items() if name in statistics}

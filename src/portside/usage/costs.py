@@ -13,7 +13,7 @@ import msgspec
 from portside.identity.types import Actor
 from portside.identity.workspaces import list_workspaces
 from portside.kernel.db import Session
-from portside.tracing.stats import counted_days
+from portside.tracing.stats import find_counted_days
 from portside.usage.counts import fetch_series, to_text
 from portside.usage.ranges import Range, read_range
 from portside.usage.sql import sql
@@ -120,7 +120,7 @@ async def count_costs(db: Session, query: CostsQuery, *, by: Actor) -> Costs:
 async def _add_runs(db: Session, table: _CostTable, query: CostsQuery, time_range: Range, *, by: Actor) -> None:
     """Add what the runs of a range used: runs, tokens and costs."""
     usable_ids = {workspace.id for workspace in await list_workspaces(db, by)}
-    period = await counted_days(db, time_range.start, time_range.end)
+    period = await find_counted_days(db, time_range.start, time_range.end)
 
     rows = await db.fetch(
         sql.costs_by_dimension,
