@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from portside.agent.queue import statements
-from portside.agent.queue.statements import Admission, Admitted, ClaimedRun, FinishedRun, RunResult
+from portside.agent.queue.types import Admission, Admitted, ClaimedRun, FinishedRun, RunResult
 from portside.kernel.db import Database, Session
 
 

@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from portside.agent.queue import admissions, statements
-from portside.agent.queue.admissions import PendingRunLimit, TooManyPendingRuns
-from portside.agent.queue.statements import Admission
+from portside.agent.queue import pending_limit, statements
+from portside.agent.queue.pending_limit import PendingRunLimit, TooManyPendingRuns
+from portside.agent.queue.types import Admission
 from portside.agent.types.access import IN_PROCESS, Caller
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
@@ -61,7 +61,7 @@ def asked(by: str | None) -> Admission:
         thread_metadata={},
         kwargs={"config": {"configurable": {"graph_id": "g"}, "metadata": {}}},
         create_thread=True,
-        temporary=True,
+        is_temporary=True,
         delay_s=0.0,
         caller=by,
     )
@@ -140,11 +140,11 @@ async def test_batch_is_limited_as_a_whole(db: CountingDatabase):
 
 
 async def test_runs_far_below_the_limit_are_not_counted(db: CountingDatabase, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(admissions, "COUNT_VALID_S", 3600.0)
+    monkeypatch.setattr(pending_limit, "COUNT_VALID_S", 3600.0)
     process = PendingRunLimit(db, 10_000)
     assert all([await ask(db, process, ADA) for _ in range(50)])
     assert db.counts == 1
-    monkeypatch.setattr(admissions, "COUNT_VALID_S", 0.0)
+    monkeypatch.setattr(pending_limit, "COUNT_VALID_S", 0.0)
 
     process = PendingRunLimit(db, 10_000)
     assert all([await ask(db, process, ADA) for _ in range(5)])
@@ -158,7 +158,7 @@ async def test_without_a_limit_callers_are_not_counted(db: CountingDatabase):
 
 
 async def test_counts_of_idle_callers_are_dropped(db: CountingDatabase, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(admissions, "CALLERS_AT_MOST", 3)
+    monkeypatch.setattr(pending_limit, "CALLERS_AT_MOST", 3)
     process = PendingRunLimit(db, 10)
     async with process.reserve(1, "here"):
         for number in range(10):

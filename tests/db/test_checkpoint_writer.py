@@ -18,7 +18,7 @@ from portside.agent.checkpoints import backend
 from portside.agent.checkpoints.backend import CheckpointWriter, LeaseLost, RunAttempt
 from portside.agent.engine import UNREADABLE, RunExecutor, RunLimits
 from portside.agent.local_graphs import PostgresSaver
-from portside.agent.queue.statements import Cancellation, ClaimedRun
+from portside.agent.queue.types import Cancellation, ClaimedRun
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
 from portside.executor.checkpoints.backend import Rows

@@ -7,7 +7,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from portside.agent.queue import statements
-from portside.agent.queue.statements import Admission, ExpiredLeases
+from portside.agent.queue.chores import ExpiredLeases
+from portside.agent.queue.types import Admission
 from portside.agent.sql import sql
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
@@ -23,7 +24,7 @@ async def admit(db: Database, worker_id: UUID, *, starts: bool = False, delay_s:
         thread_id=uuid4(),
         assistant_id=uuid4(),
         strategy="enqueue",
-        temporary=False,
+        is_temporary=False,
         metadata={},
         delay_s=delay_s,
         thread_metadata={},

@@ -16,7 +16,7 @@ from portside.agent.encryption.encryptor import Encryptor, make_encryptor
 from portside.agent.encryption.locations import EVENTS, events_binding, identify_row
 from portside.agent.local_graphs import PostgresSaver
 from portside.agent.queue import statements
-from portside.agent.queue.statements import Admission, ClaimedRun, RunResult
+from portside.agent.queue.types import Admission, ClaimedRun, RunResult
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.sql.declarations import ModelField
@@ -205,7 +205,7 @@ def admission(word: str) -> Admission:
         strategy="enqueue",
         thread_metadata={"graph_id": "agent", "title": word},
         create_thread=True,
-        temporary=False,
+        is_temporary=False,
         delay_s=0.0,
     )
 

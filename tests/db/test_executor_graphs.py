@@ -16,7 +16,7 @@ from portside.agent.executors.graphs import RemoteGraphs
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.serving import ExecutorRequests, Scopes
 from portside.agent.graphs import EventSink
-from portside.agent.queue.worker import AttemptLost
+from portside.agent.queue.active_run import AttemptLost
 from portside.executor.errors import EventTooLarge, error_of, failure_of
 from portside.executor.requests import HistoryRead, RunRequest
 from portside.kernel.errors import Invalid, PortsideError, Unavailable, error_classes

@@ -12,15 +12,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from portside.agent.queue import statements
-from portside.agent.queue.statements import (
-    Admission,
-    Admitted,
-    Cancellation,
-    CancelScope,
-    ClaimedRun,
-    ExpiredLeases,
-    RunResult,
-)
+from portside.agent.queue.chores import ExpiredLeases
+from portside.agent.queue.types import Admission, Admitted, Cancellation, CancelScope, ClaimedRun, RunResult
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
 from tests.db.queued import admit_run, end_run
@@ -44,7 +37,7 @@ class Queue:
         run_id = uuid7()
         given = {
             "strategy": "enqueue",
-            "temporary": False,
+            "is_temporary": False,
             "delay_s": 0.0,
             "metadata": {},
             "thread_metadata": {},
@@ -65,7 +58,7 @@ class Queue:
             assistant_id=uuid4(),
             kwargs={},
             attempt=1,
-            is_temporary=bool(options.get("temporary")),
+            is_temporary=bool(options.get("is_temporary")),
         )
 
     async def claim(self) -> list[ClaimedRun]:
@@ -194,15 +187,15 @@ async def test_a_run_that_was_given_back_is_cancelled_by_a_worker(queue: Queue):
 
 
 async def test_stateless_runs_leave_no_thread(queue: Queue):
-    run = await queue.begun(temporary=True)
+    run = await queue.begun(is_temporary=True)
     await queue.cancel(ROLLBACK, run.run_id)
     assert await queue.end(run, UNDONE) == "ended"
     assert await queue.thread() == {}
-    await queue.admit(temporary=True)
+    await queue.admit(is_temporary=True)
     assert await queue.cancel(ROLLBACK) == ["deleted"]
     assert await queue.thread() == {}
 
-    await queue.admit(temporary=True)
+    await queue.admit(is_temporary=True)
     assert await queue.cancel(INTERRUPT) == ["interrupted"]
     assert (await queue.thread())["delete_after"] is not None
 
@@ -224,10 +217,10 @@ async def test_deleting_an_ended_run_blocks_its_thread(queue: Queue):
     run = await queue.begun()
     await queue.end(run, RunResult(status="error", thread_status="error", error={"error": "E", "message": "m"}))
     deleted = await statements.delete_run(queue.db, queue.worker_id, queue.thread_id, run.run_id)
-    assert deleted.claimed is not None
+    assert deleted.run is not None
     _, admitted = await queue.admit(starts=True)
     assert admitted.outcome == "pending"
-    assert await queue.end(deleted.claimed, UNDONE) == "ended"
+    assert await queue.end(deleted.run, UNDONE) == "ended"
 
     assert len(await queue.claim()) == 1
     assert (await statements.delete_run(queue.db, queue.worker_id, queue.thread_id, run.run_id)).outcome == "missing"

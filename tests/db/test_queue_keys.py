@@ -10,17 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from portside.agent.queue import statements
-from portside.agent.queue.statements import (
-    Admission,
-    Admitted,
-    Cancellation,
-    CancelScope,
-    ClaimedRun,
-    DueThreads,
-    LapsedRunKeys,
-    RequestKey,
-    RunResult,
-)
+from portside.agent.queue.chores import DueThreads, LapsedRunKeys
+from portside.agent.queue.types import Admission, Admitted, Cancellation, CancelScope, ClaimedRun, RequestKey, RunResult
 from portside.agent.runs.requests import STATELESS
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
@@ -33,7 +24,7 @@ DONE = RunResult(status="success", thread_status="idle", values=b'{"n":1}', inte
 def asked(thread_id: UUID | None = None, key: str | None = "k", digest: str = "d", **options: Any) -> Admission:
     given = {
         "strategy": "enqueue",
-        "temporary": thread_id is None,
+        "is_temporary": thread_id is None,
         "delay_s": 0.0,
         "metadata": {},
         "thread_metadata": {},

@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from portside.agent.queue import statements
-from portside.agent.queue.admissions import priority_of
-from portside.agent.queue.statements import Admission
+from portside.agent.queue.priorities import parse_priority
+from portside.agent.queue.types import Admission
 from portside.kernel.db import Database, Session
 from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
@@ -45,7 +45,7 @@ async def admit(
         strategy="enqueue",
         thread_metadata={},
         create_thread=True,
-        temporary=False,
+        is_temporary=False,
         delay_s=delay_s,
         priority=priority,
         caller=caller,
@@ -165,13 +165,13 @@ async def test_deleted_runs_do_not_delay_their_caller(db: Database):
 
 @pytest.mark.parametrize("value", [-5, 0, 5])
 def test_bounds_of_priority_are_allowed(value: int):
-    assert priority_of({"run_priority": value}) == value
+    assert parse_priority({"run_priority": value}) == value
 
 
 @pytest.mark.parametrize("value", ["high", 6, -6, 1.5, True, [1]])
 def test_invalid_priority_is_refused_with_its_field(value: Any):
     with pytest.raises(Invalid) as refused:
-        priority_of({"run_priority": value})
+        parse_priority({"run_priority": value})
     assert refused.value.problems[0].loc == ["body", "metadata", "run_priority"]
 
 

@@ -20,8 +20,8 @@ from portside.agent.checkpoints.backend import CheckpointWriter
 from portside.agent.config import load_config
 from portside.agent.local_graphs import LocalGraphs, PostgresSaver
 from portside.agent.queue import statements, worker
-from portside.agent.queue.statements import ClaimedRun, RunResult
-from portside.agent.queue.worker import RunState
+from portside.agent.queue.active_run import RunState
+from portside.agent.queue.types import ClaimedRun, RunResult
 from portside.agent.runs import service
 from portside.agent.runs.requests import RunIds, admission_of, claimed_run
 from portside.agent.runs.service import Runs

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 from portside.agent.config import ThreadTtl
 from portside.agent.local_graphs import PostgresSaver
-from portside.agent.queue.statements import Admission
+from portside.agent.queue.types import Admission
 from portside.agent.sql import sql
 from portside.agent.threads import long_values, records
 from portside.agent.threads.records import ExpiredThreads, ThreadNotFound, ThreadSearches, set_default_lifetime
@@ -508,7 +508,7 @@ async def admitted(db: Database, *, temporary: bool, thread_id: Any = None) -> U
         thread_metadata={"a": 1},
         thread_config={"tags": ["b"]},
         create_thread=thread_id is None,
-        temporary=temporary,
+        is_temporary=temporary,
         delay_s=0.0,
     )
 

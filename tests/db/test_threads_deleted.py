@@ -8,7 +8,7 @@ import pytest
 
 from portside.agent.app import AgentApp, open_app
 from portside.agent.config import load_config
-from portside.agent.queue import worker
+from portside.agent.queue import active_run, worker
 from portside.agent.settings import AgentSettings
 from portside.executor.load import load_graphs
 from tests.conftest import eventually
@@ -22,7 +22,9 @@ async def apps(
     fresh_database: Callable[[], Awaitable[str]], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[list[AgentApp]]:
     """Two servers whose workers check their runs only when they are notified."""
-    monkeypatch.setattr(worker, "LEASE_S", 36000.0)
+    for module in (active_run, worker):
+        monkeypatch.setattr(module, "LEASE_S", 36000.0)
+
     url = await fresh_database()
 
     config = load_config(PROJECTS / "graphs" / "langgraph.json")

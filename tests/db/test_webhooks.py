@@ -15,7 +15,8 @@ import pytest
 
 from portside.agent.encryption.codec import UNDECRYPTABLE
 from portside.agent.queue import statements
-from portside.agent.queue.statements import Admission, Cancellation, CancelScope, ClaimedRun, DueThreads, RunResult
+from portside.agent.queue.chores import DueThreads
+from portside.agent.queue.types import Admission, Cancellation, CancelScope, ClaimedRun, RunResult
 from portside.agent.sql import sql
 from portside.agent.threads.long_values import with_long_values
 from portside.agent.threads.records import create_thread, delete_thread
@@ -40,7 +41,7 @@ def asked(thread_id: UUID | None = None, url: str | None = HOOK, **options: Any)
     kwargs = {"webhook": url, "config": {"configurable": {"graph_id": "g", "langgraph_auth_user": {"token": "x"}}}}
     given = {
         "strategy": "enqueue",
-        "temporary": thread_id is None,
+        "is_temporary": thread_id is None,
         "delay_s": 0.0,
         "metadata": {"m": 1},
         "thread_metadata": {},
@@ -60,7 +61,7 @@ async def begin(db: Database, admission: Admission) -> ClaimedRun:
         assistant_id=admission.assistant_id,
         kwargs={},
         attempt=1,
-        is_temporary=admission.temporary,
+        is_temporary=admission.is_temporary,
     )
 
 
@@ -125,7 +126,7 @@ def _fields(run: ClaimedRun) -> dict[str, Any]:
 
 async def test_deleted_run_is_delivered_once(db: Database):
     run = await end(db, thread_id=uuid4())
-    taken = (await statements.delete_run(db, WORKER, run.thread_id, run.run_id)).claimed
+    taken = (await statements.delete_run(db, WORKER, run.thread_id, run.run_id)).run
     assert taken is not None
     assert await end_run(db, WORKER, taken, RunResult(status="error", thread_status="error")) == "rollback"
     assert await owed(db) == [("success", {"n": 1})]
@@ -300,7 +301,7 @@ async def test_unresponsive_host_blocks_no_other_host(db: Database):
 
 
 async def test_delivery_is_hidden_from_a_new_thread_of_the_same_id(db: Database):
-    run = await end(db, temporary=False)
+    run = await end(db, is_temporary=False)
     assert (await WebhookLog(db).get(run.thread_id, run.run_id)).url == HOOK
     await delete_thread(db, run.thread_id)
     assert (await WebhookLog(db).get(run.thread_id, run.run_id)).url == HOOK

@@ -13,18 +13,14 @@ import asyncpg
 import pytest
 
 from portside.agent.app import SCHEMA
-from portside.agent.queue import statements, worker
+from portside.agent.queue import active_run, statements, worker
+from portside.agent.queue.active_run import ActiveRun, AttemptLost
 from portside.agent.queue.admissions import Admissions
-from portside.agent.queue.backlog import REST_AFTER_S, Backlog, IdleBackoff, QueueMonitor
-from portside.agent.queue.statements import (
-    Admission,
-    Cancellation,
-    CancelScope,
-    ClaimedRun,
-    ExpiredLeases,
-    RunResult,
-)
-from portside.agent.queue.worker import ActiveRun, Worker
+from portside.agent.queue.backlog import Backlog, QueueMonitor
+from portside.agent.queue.chores import ExpiredLeases
+from portside.agent.queue.rest import REST_AFTER_S, IdleBackoff
+from portside.agent.queue.types import Admission, Cancellation, CancelScope, ClaimedRun, RunResult
+from portside.agent.queue.worker import Worker
 from portside.kernel.db import Database
 from portside.kernel.http.middleware import Activity
 from portside.kernel.ids import uuid7
@@ -98,7 +94,7 @@ def new_run(*, is_temporary: bool) -> Admission:
         thread_metadata={},
         kwargs={"config": {"configurable": {"graph_id": "g"}}},
         create_thread=True,
-        temporary=is_temporary,
+        is_temporary=is_temporary,
         delay_s=0.0,
     )
 
@@ -158,7 +154,7 @@ async def process(db: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         monkeypatch.setattr(worker, name, 3600.0)
 
     # The test renews leases when it wants to.
-    for module in (worker, statements):
+    for module in (active_run, worker, statements):
         monkeypatch.setattr(module, "LEASE_S", 600.0)
 
     made = Process(db)
@@ -316,7 +312,7 @@ async def test_run_that_an_outage_stopped_returns_to_the_queue(process: Process)
 
     # The database is still away.
     await process.db.pool.execute("alter table runs rename to runs_away")
-    await process.worker._returns.return_noted()
+    await process.worker._returns.return_attempts()
     await process.db.pool.execute("alter table runs_away rename to runs")
     process.worker.check_cancellations()
     await process.wait_for_status(run_id, "pending")
@@ -360,12 +356,12 @@ async def test_leases_are_renewed_while_a_run_cannot_be_returned(process: Proces
 @pytest.mark.parametrize("is_counted", [True, False])
 async def test_run_whose_executor_crashed_is_a_suspect_for_every_worker(process: Process, *, is_counted: bool):
     run_id, attempt = await process.execute()
-    attempt.failure = worker.AttemptLost("its executor was killed", is_counted=is_counted, is_suspect=True)
+    attempt.failure = AttemptLost("its executor was killed", is_counted=is_counted, is_suspect=True)
     attempt.end.set()
     await process.wait_until_idle()
 
     if is_counted:
-        await statements.ExpiredLeases(process.db, max_retries=3, on_released=lambda: None).activate()
+        await ExpiredLeases(process.db, max_retries=3, on_released=lambda: None).activate()
     else:
         process.worker.check_cancellations()
 
@@ -494,7 +490,7 @@ async def test_queue_of_a_database_that_dies_during_the_count_has_no_figures(age
 
     monkeypatch.setattr(db, "is_alive", is_alive_once_more)
     await monitor.set_gauges()
-    assert await monitor.backlog() == Backlog()
+    assert await monitor.get_backlog() == Backlog()
 
 
 async def test_process_is_not_idle_while_a_run_could_start(db: Database):
@@ -504,7 +500,7 @@ async def test_process_is_not_idle_while_a_run_could_start(db: Database):
     process.worker.ended_at -= 3600
 
     async def idle_s() -> float | None:
-        return await QueueMonitor(db, process.worker, {"api": db}).idle_s(activity)
+        return await QueueMonitor(db, process.worker, {"api": db}).get_idle_s(activity)
 
     before = await idle_s()
     assert before is not None

@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from portside.agent.queue.statements import Cancellation, ClaimedRun
-from portside.agent.queue.worker import ActiveRun, RunState
+from portside.agent.queue.active_run import ActiveRun, RunState
+from portside.agent.queue.types import Cancellation, ClaimedRun
 
 INTERRUPT = Cancellation("interrupt", "")
 ROLLBACK = Cancellation("rollback", "")

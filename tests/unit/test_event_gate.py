@@ -8,8 +8,8 @@ import pytest
 
 from portside.agent import engine
 from portside.agent.engine import EventGate
-from portside.agent.queue.statements import ClaimedRun
-from portside.agent.queue.worker import ActiveRun, RunState
+from portside.agent.queue.active_run import ActiveRun, RunState
+from portside.agent.queue.types import ClaimedRun
 
 
 class Gate(EventGate):

@@ -45,8 +45,9 @@ from portside.agent.http.system import SERVER_INFO
 from portside.agent.mcp.service import Mcp
 from portside.agent.mcp.tools import Tools
 from portside.agent.problems import watch_tracing
-from portside.agent.queue.backlog import IdleBackoff, QueueMonitor
-from portside.agent.queue.statements import DueThreads, ExpiredLeases, LapsedRunKeys
+from portside.agent.queue.backlog import QueueMonitor
+from portside.agent.queue.chores import DueThreads, ExpiredLeases, LapsedRunKeys
+from portside.agent.queue.rest import IdleBackoff
 from portside.agent.queue.worker import Worker
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings

@@ -13,8 +13,8 @@ from portside.agent.checkpoints.backend import RunAttempt
 from portside.agent.encryption.codec import has_whole_rows, raise_if_undecryptable
 from portside.agent.graphs import EventSink, GraphService, Publish
 from portside.agent.queue import statements
-from portside.agent.queue.statements import Cancellation, ClaimedRun, RunResult
-from portside.agent.queue.worker import ActiveRun, AttemptLost, RunState
+from portside.agent.queue.active_run import ActiveRun, AttemptLost, RunState
+from portside.agent.queue.types import Cancellation, ClaimedRun, RunResult
 from portside.agent.sql import sql
 from portside.agent.streams.buffers import size_of_event
 from portside.agent.streams.events import OpenInterrupt, RunEnd

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import msgspec
 from cachetools import LRUCache
 
-from portside.agent.queue.admissions import priority_of
+from portside.agent.queue.priorities import parse_priority
 from portside.agent.rows import SearchPage, from_row
 from portside.agent.sql import sql
 from portside.agent.types.access import Filter
@@ -82,7 +82,7 @@ class Assistants:
         for a bad run_priority, and AssistantExists.
         """
         self._require_graph(request.graph_id)
-        priority_of(request.metadata or {})
+        parse_priority(request.metadata or {})
         context = _context(request.config, request.context) or {}
         config = _without_configurable(request.config) or {}
         assistant_id = request.assistant_id or uuid4()
@@ -204,7 +204,7 @@ class Assistants:
         if patch.graph_id is not None:
             self._require_graph(patch.graph_id)
 
-        priority_of(patch.metadata or {})
+        parse_priority(patch.metadata or {})
         row = await self._db.fetchrow(
             sql.patch_assistant,
             assistant_id=assistant_id,

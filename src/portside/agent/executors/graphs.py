@@ -24,7 +24,7 @@ from portside.agent.executors.member import CallContext, Executor, ExecutorFaile
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.executors.serving import Scopes
 from portside.agent.graphs import EventSink, GraphRequest, GraphService, RoutedGraphs
-from portside.agent.queue.worker import ActiveRun, AttemptLost
+from portside.agent.queue.active_run import ActiveRun, AttemptLost
 from portside.agent.streams.buffers import ThreadBridge, size_of_event
 from portside.executor import messages
 from portside.executor.checkpoints.backend import CheckpointBackend

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from portside.agent.queue.worker import ActiveRun
+from portside.agent.queue.active_run import ActiveRun
 from portside.executor import messages
 from portside.executor.errors import FAILURE
 from portside.executor.link import CallFailed, Link, LinkClosed

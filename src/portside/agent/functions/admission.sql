@@ -10,7 +10,7 @@ as $$
     ) pending
 $$;
 
--- Admit a run under its thread's lock. `p_admission` is an `Admission` of `queue/statements.py`. Returns its status as
+-- Admit a run under its thread's lock. `p_admission` is an `Admission` of `queue/types.py`. Returns its status as
 -- `pending` or `running`; `busy` when the strategy is `reject` and the thread has a run; `missing` when there is no such
 -- thread and none may be created, when it belonged to a stateless run and will be deleted, or when it does not match the
 -- access filter. With `starts`, the run starts under the

@@ -10,7 +10,7 @@ from portside.agent.access.service import get_caller
 from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.http.services import PAGING, Context, Routes
 from portside.agent.http.waiting import respond_when_over, with_feedback
-from portside.agent.queue.admissions import TooManyPendingRuns
+from portside.agent.queue.pending_limit import TooManyPendingRuns
 from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
 from portside.agent.runs.service import Awaited, CreatedRun
 from portside.agent.streams.events import parse_run_modes

@@ -151,13 +151,13 @@ async def show_metrics_as(ctx: Context, query: MetricsQuery) -> Any:
 
 async def _metrics_of(services: AgentServices) -> Metrics:
     monitor = services.monitor
-    backlog = await monitor.backlog()
+    backlog = await monitor.get_backlog()
     count = services.count_threads
-    idle_s = await monitor.idle_s(services.traffic)
+    idle_s = await monitor.get_idle_s(services.traffic)
 
     # Without a count of the queue the database does not answer.
     threads = None if count is None or backlog.n_pending is None else await count(idle_s)
-    return Metrics(backlog, ApiMetrics(request_counts()), monitor.slots(), PROBLEMS.current(), idle_s, threads)
+    return Metrics(backlog, ApiMetrics(request_counts()), monitor.slots, PROBLEMS.current(), idle_s, threads)
 
 
 class WorkerDescription(msgspec.Struct, array_like=True):

@@ -13,9 +13,8 @@ stopped, `RunHandler.finish_cancelled` reads the state of its thread, and the wo
 
 import asyncio
 import contextlib
-import enum
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple, Protocol
 from uuid import UUID, uuid4
@@ -24,15 +23,16 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from portside.agent.encryption.context import enter_run_context
 from portside.agent.queue import statements
-from portside.agent.queue.statements import (
-    LEASE_S,
-    NO_SLOTS,
+from portside.agent.queue.active_run import ActiveRun, AttemptLost, RunState
+from portside.agent.queue.returns import ReturningRuns
+from portside.agent.queue.statements import LEASE_S
+from portside.agent.queue.types import (
     Cancellation,
     ClaimedRun,
+    EndedRun,
     EndOutcome,
     FinishedRun,
     ReservedSlots,
-    ReturningRuns,
     RunResult,
 )
 from portside.kernel.batching import Batcher
@@ -49,14 +49,17 @@ log = get_logger(__name__)
 # How often a worker looks for runs without a notification: normally, and while its server rests.
 POLL_S = 1.0
 RESTING_POLL_S = 60.0
+# How long runs may take to stop before they are handed back, and the chores to close.
 HAND_BACK_AFTER_S = 5.0
 CLOSED_WITHIN_S = 5.0
+
 RENEW_EVERY_S = LEASE_S / 5
 # How long the renewal loop waits for a result before it looks at the clock, and when it sends another renewal instead.
 RENEWAL_CHECK_S = LEASE_S / 10
 RENEWAL_TIMEOUT_S = LEASE_S / 2
 # Results with larger values are written alone, so that they do not delay the ends of other runs.
 BATCHED_VALUES_LIMIT_BYTES = 64 * 1024
+
 RUNNING = Gauge("lg_api_workers_active", "Runs being executed by this process.")
 SLOTS = Gauge("lg_api_workers_max", "Runs this process may execute at once.")
 ENDED = Counter("lg_api_runs_total", "Runs ended by this process.", ["status"])
@@ -66,91 +69,15 @@ DURATION = Histogram(
     ["status"],
     buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400),
 )
-# The metrics of one status. Cached, because the lookup costs more than the count.
-_ended_as = cache(ENDED.labels)
-_duration_as = cache(DURATION.labels)
 WAITED = Histogram(
     "lg_api_run_queue_wait_time_1st_attempt",
     "Time from when a run could start to its first start, in seconds.",
     buckets=(0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600),
 )
 RETRIED = Counter("lg_api_run_retries_total", "Runs that this process started again after another attempt was lost.")
-
-
-class AttemptLost(Exception):
-    """The executor of a run was lost; the message says how. The run may continue from its last checkpoint.
-
-    `is_counted` is False if the run may not be the cause: then it returns to the queue as after an outage.
-    `is_suspect` is True if the run may be the cause; its row records this.
-    """
-
-    def __init__(self, reason: str, *, is_counted: bool, is_suspect: bool = False) -> None:
-        super().__init__(reason)
-        self.is_counted = is_counted
-        self.is_suspect = is_suspect
-
-
-class RunState(enum.Enum):
-    """How far a run is in this process."""
-
-    # Claimed. It waits until an earlier attempt at it in this process has stopped.
-    STARTING = enum.auto()
-    EXECUTING = enum.auto()
-    # A client cancelled it. Its nodes are being stopped, then its end is written.
-    CANCELLING = enum.auto()
-    # Its lease is lost or ran out. Its nodes are being stopped, and nothing is written.
-    LOST = enum.auto()
-    # Its graph has stopped, and its end is being written.
-    ENDING = enum.auto()
-
-
-class ActiveRun:
-    """One attempt at a run that this worker makes, with its lease."""
-
-    task: asyncio.Task[None]
-
-    def __init__(self, claimed: ClaimedRun) -> None:
-        self.claimed = claimed
-        self.state = RunState.STARTING
-        self.cancellation = claimed.cancellation
-        self.started_at = time.monotonic()
-
-        # By this process's clock, which continues while the process is paused.
-        self.leased_until = self.started_at + LEASE_S
-        self.on_renewed: Callable[[], None] = lambda: None
-        """Called when the lease was renewed."""
-        self._renewed = asyncio.Event()
-
-    @property
-    def is_owned(self) -> bool:
-        """Whether this worker surely holds the lease: no other worker can have the run."""
-        return self.leased_until > time.monotonic()
-
-    async def wait_until_owned(self) -> None:
-        """Wait until this worker surely holds the lease. The worker cancels the waiting task when the lease is lost."""
-        while not self.is_owned:
-            self._renewed.clear()
-            await self._renewed.wait()
-
-    def renew(self, leased_until: float) -> None:
-        """Note that the lease was renewed."""
-        self.leased_until = leased_until
-        self._renewed.set()
-        self.on_renewed()
-
-    def cancel(self, cancellation: Cancellation) -> None:
-        """Stop the run because a client cancelled it; only the first cancellation counts."""
-        if self.cancellation is None:
-            self.cancellation = cancellation
-            if self.state is RunState.EXECUTING:
-                self.state = RunState.CANCELLING
-                self.task.cancel()
-
-    def lose(self) -> None:
-        """Stop the run because another worker owns it or may soon. One whose end is being written is left alone."""
-        if self.state in (RunState.EXECUTING, RunState.CANCELLING):
-            self.state = RunState.LOST
-            self.task.cancel()
+# The metrics of one status. Cached, because the lookup costs more than the count.
+_get_ended = cache(ENDED.labels)
+_get_duration = cache(DURATION.labels)
 
 
 class RunHandler(Protocol):
@@ -180,6 +107,11 @@ class Renewal(NamedTuple):
     sent_at: float
     task: asyncio.Task[dict[UUID, Cancellation | None]]
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the database has not answered for too long."""
+        return not self.task.done() and time.monotonic() - self.sent_at > RENEWAL_TIMEOUT_S
+
 
 class Worker:
     """Executes up to `slots` runs at once."""
@@ -188,35 +120,35 @@ class Worker:
         self, db: Database, handler: RunHandler, *, slots: int, draining: asyncio.Event, max_retries: int = 3
     ) -> None:
         self.worker_id: UUID = uuid4()
-        self._max_retries = max_retries
         self.slots = slots
         """How many runs are executed at once."""
+        self.ended_at = time.monotonic()
+        """When the last run ended here, of the monotonic clock; at first when the worker began."""
+        self.disk: DiskWatch | None = None
+        """Set by the server once it watches its disk. No run starts while that is nearly full."""
 
         self._db = db
         self._handler = handler
+        self._max_retries = max_retries
+        self._draining = draining
+        self._is_accepting = False
+        self._has_stopped = False
+
         self._active: dict[UUID, ActiveRun] = {}
-
-        # When the last run ended here, of the monotonic clock; at first when the worker began.
-        self.ended_at = time.monotonic()
-        self._ends: Batcher[FinishedRun, EndOutcome] = Batcher(self._write_ends)
-        self._returns = ReturningRuns(db, self.worker_id)
-        self._renewal: Renewal | None = None
-        self._claims_due = asyncio.Event()
-        self._renewal_due = asyncio.Event()
-        self._loops: list[asyncio.Task[None]] = []
-
-        self._is_accepting = self._has_stopped = False
         # Slots for runs that are being admitted or claimed.
         self._reserved = 0
-
         # Whether runs may be waiting in the queue: no slot was free at the last claim, or it failed.
         self._is_behind = False
-        self._draining = draining
+        self._ends: Batcher[FinishedRun, EndedRun] = Batcher(self._write_ends)
+        self._returns = ReturningRuns(db, self.worker_id)
+
+        self._renewal: Renewal | None = None
+        self._renewal_due = asyncio.Event()
+        self._claims_due = asyncio.Event()
         self._poll_s = POLL_S
+        self._loops: list[asyncio.Task[None]] = []
         self._chores = Driver([])
 
-        # Set by the server once it watches its disk. No run starts while that is nearly full.
-        self.disk: DiskWatch | None = None
         SLOTS.set(slots)
         RUNNING.set_function(lambda: len(self._active))
 
@@ -266,6 +198,7 @@ class Worker:
         """The number of runs that may start now."""
         if not self._is_accepting or self.lacks_disk:
             return 0
+
         return max(0, self.slots - len(self._active) - self._reserved)
 
     @property
@@ -276,38 +209,38 @@ class Worker:
     @contextlib.contextmanager
     def reserve_slot(self) -> Iterator[bool]:
         """Reserve a slot for a run that is being admitted. Yields whether one was free."""
-        reserved = min(1, self.free_slots)
-        self._reserved += reserved
+        slots = min(1, self.free_slots)
+        self._reserved += slots
         try:
-            yield bool(reserved)
+            yield slots > 0
         finally:
-            self._reserved -= reserved
+            self._reserved -= slots
             if self._is_behind:
                 self._claims_due.set()
 
-    def begin(self, claimed: ClaimedRun) -> None:
+    def begin(self, run: ClaimedRun) -> None:
         """Execute a run that this worker holds the lease of, or end it if it was cancelled before."""
         if self._has_stopped:
             # It was being admitted when the worker stopped, and nothing would renew its lease.
-            self._returns.add(claimed.run_id, claimed.attempt)
+            self._returns.add(run.run_id, run.attempt)
             self._returns.start()
-            self._handler.on_end(claimed, None)
+            self._handler.on_end(run, None)
             return
 
-        run = ActiveRun(claimed)
-        if run.cancellation is None and claimed.attempt > 1:
+        active_run = ActiveRun(run)
+        if active_run.cancellation is None and run.attempt > 1:
             RETRIED.inc()
-        elif run.cancellation is None and not claimed.was_started:
-            WAITED.observe(claimed.waited_s)
+        elif active_run.cancellation is None and not run.was_started:
+            WAITED.observe(run.waited_s)
 
         # A worker that was paused may claim a run that it lost and has not stopped yet.
-        previous = self._active.get(claimed.run_id)
+        previous = self._active.get(run.run_id)
         if previous is not None:
             previous.leased_until = 0.0
             previous.lose()
 
-        self._active[claimed.run_id] = run
-        run.task = asyncio.create_task(self._run(run, previous))
+        self._active[run.run_id] = active_run
+        active_run.task = asyncio.create_task(self._run(active_run, previous))
 
     def return_run(self, run_id: UUID, attempt: int, *, is_suspect: bool = False) -> None:
         """Return a run to the queue with the next renewal: it never started here, or was stopped by an outage."""
@@ -315,11 +248,11 @@ class Worker:
 
     def suspend_runs(self) -> None:
         """Stop the runs being executed and return them to the queue; they resume from their last checkpoints."""
-        stopped = [run for run in self._active.values() if run.state is RunState.EXECUTING]
-        if stopped:
-            log.warning("runs return to the queue: the disk is nearly full", runs=len(stopped))
+        runs = [run for run in self._active.values() if run.state is RunState.EXECUTING]
+        if runs:
+            log.warning("runs return to the queue: the disk is nearly full", runs=len(runs))
 
-        for run in stopped:
+        for run in runs:
             run.lose()
 
     async def wait_for_end(self, run_id: UUID, timeout_s: float) -> None:
@@ -343,15 +276,15 @@ class Worker:
         await self._wait_for_runs(grace_s, hurry or asyncio.Event())
         self._has_stopped = True
 
-        left = list(self._active.values())
-        for run in left:
+        runs = list(self._active.values())
+        for run in runs:
             run.task.cancel()
 
-        if left:
-            await asyncio.wait([run.task for run in left], timeout=HAND_BACK_AFTER_S)
+        if runs:
+            await asyncio.wait([run.task for run in runs], timeout=HAND_BACK_AFTER_S)
             await asyncio.wait([asyncio.create_task(self._handler.flush_events())], timeout=CLOSED_WITHIN_S)
 
-        await self._returns.finish({run.claimed.run_id: run.claimed.attempt for run in left})
+        await self._returns.finish({run.claimed.run_id: run.claimed.attempt for run in runs})
 
         for loop in self._loops:
             loop.cancel()
@@ -359,15 +292,22 @@ class Worker:
         closing = [asyncio.create_task(self._chores.close()), *self._loops]
         await asyncio.wait(closing, timeout=CLOSED_WITHIN_S)
 
-    async def _wait_for_runs(self, within_s: float, hurry: asyncio.Event) -> None:
-        hurried = asyncio.create_task(hurry.wait())
+    async def _wait_for_runs(self, grace_s: float, hurry: asyncio.Event) -> None:
+        hurrying = asyncio.create_task(hurry.wait())
         running = {run.task for run in self._active.values()}
-        until = time.monotonic() + within_s
-        while running and not hurry.is_set() and (left_s := until - time.monotonic()) > 0:
-            done, _ = await asyncio.wait({*running, hurried}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-            running -= done
+        deadline = time.monotonic() + grace_s
 
-        hurried.cancel()
+        while running and not hurry.is_set():
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                break
+
+            ended_tasks, _ = await asyncio.wait(
+                {*running, hurrying}, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            running -= ended_tasks
+
+        hurrying.cancel()
 
     # Claims
 
@@ -396,34 +336,34 @@ class Worker:
 
     async def _claim(self) -> bool:
         """Claim runs for all free slots and start them. Returns whether every slot got a run."""
-        slots = self._reserve_slots(0)
-        claimed = []
+        slots = self._reserve_slots(ending=0)
+        runs: list[ClaimedRun] = []
         try:
-            claimed = await statements.claim_runs(self._db, self.worker_id, slots.limit)
+            runs = await statements.claim_runs(self._db, self.worker_id, slots.limit)
         except Exception as failure:  # noqa: BLE001 - tried again in a second
             log_failure("claiming runs failed, and is tried again", failure)
             self._is_behind = True
         finally:
-            self._fill_slots(slots, claimed)
+            self._fill_slots(slots, runs)
 
-        return bool(claimed) and len(claimed) >= slots.limit
+        return bool(runs) and len(runs) >= slots.limit
 
-    def _reserve_slots(self, ending: int) -> ReservedSlots:
+    def _reserve_slots(self, *, ending: int) -> ReservedSlots:
         """Reserve the free slots, and those that `ending` runs leave, for runs that are claimed with their ends."""
         if not self._is_accepting or self._draining.is_set() or self.lacks_disk:
-            return NO_SLOTS
+            return ReservedSlots()
 
         free = self.free_slots
         # Slots may have become fewer than the runs.
         missing = max(0, len(self._active) + self._reserved - self.slots)
         self._reserved += free
 
-        return ReservedSlots(max(0, free + ending - missing), free, always_claim=self._is_behind)
+        return ReservedSlots(limit=max(0, free + ending - missing), free=free, always_claim=self._is_behind)
 
-    def _fill_slots(self, slots: ReservedSlots, claimed: list[ClaimedRun]) -> None:
-        """Start the claimed runs in the reserved slots."""
+    def _fill_slots(self, slots: ReservedSlots, runs: list[ClaimedRun]) -> None:
+        """Start claimed runs in the reserved slots."""
         self._reserved -= slots.free
-        for run in claimed:
+        for run in runs:
             self.begin(run)
 
     # Leases
@@ -445,13 +385,9 @@ class Worker:
         renewal = self._send_renewal()
         await asyncio.wait([renewal.task], timeout=RENEWAL_CHECK_S)
 
-        owned = self._renewed(renewal)
-        if owned is None:
-            moment = time.monotonic()
-            for run in list(self._active.values()):
-                if run.leased_until < moment:
-                    run.lose()
-
+        cancellations = self._get_cancellations(renewal)
+        if cancellations is None:
+            self._lose_expired_runs()
             return
 
         for run in renewal.runs:
@@ -459,18 +395,26 @@ class Worker:
             if self._active.get(run_id) is not run:
                 continue
 
-            if run_id not in owned:
+            if run_id not in cancellations:
+                # The run is another worker's, or deleted.
                 run.lose()
                 continue
 
             run.renew(renewal.sent_at + LEASE_S)
-            if (cancellation := owned[run_id]) is not None:
+            cancellation = cancellations[run_id]
+            if cancellation is not None:
                 run.cancel(cancellation)
+
+    def _lose_expired_runs(self) -> None:
+        now = time.monotonic()
+        for run in list(self._active.values()):
+            if run.leased_until < now:
+                run.lose()
 
     def _send_renewal(self) -> Renewal:
         """Return the renewal under way, or send one. One that takes too long is replaced."""
         renewal = self._renewal
-        if renewal is not None and not renewal.task.done() and time.monotonic() - renewal.sent_at > RENEWAL_TIMEOUT_S:
+        if renewal is not None and renewal.is_late:
             # Not awaited: a call on a dead connection may not even notice that it is cancelled.
             renewal.task.cancel()
             renewal.task.add_done_callback(_retrieve_exception)
@@ -479,18 +423,20 @@ class Worker:
         if renewal is None:
             runs = list(self._active.values())
             call = statements.renew_leases(self._db, self.worker_id, [run.claimed.run_id for run in runs])
-            renewal = self._renewal = Renewal(runs, time.monotonic(), asyncio.create_task(call))
+            renewal = Renewal(runs, sent_at=time.monotonic(), task=asyncio.create_task(call))
+            self._renewal = renewal
 
         return renewal
 
-    def _renewed(self, renewal: Renewal) -> dict[UUID, Cancellation | None] | None:
+    def _get_cancellations(self, renewal: Renewal) -> dict[UUID, Cancellation | None] | None:
         """Return the runs that are still this worker's, with their cancellations; None if there is no result yet."""
         if not renewal.task.done():
             log.warning("leases are not renewed yet: the database does not answer")
             return None
 
         self._renewal = None
-        if (failure := renewal.task.exception()) is not None:
+        failure = renewal.task.exception()
+        if failure is not None:
             log.warning("leases could not be renewed", reason=f"{type(failure).__name__}: {failure}")
             return None
 
@@ -500,14 +446,14 @@ class Worker:
 
     async def _run(self, run: ActiveRun, previous: ActiveRun | None) -> None:
         claimed = run.claimed
-        result = None
-
         if self._db.codec is not None:
             enter_run_context(claimed.run_id, claimed.kwargs)
 
+        result: RunResult | None = None
         try:
             if previous is not None:
                 await asyncio.wait([previous.task])
+
             result = await self._end(claimed, await self._execute(run))
         except Exception as failure:  # noqa: BLE001 - handled there
             # Nothing is written of a lost run, however it stopped. It returns to the queue below.
@@ -524,10 +470,11 @@ class Worker:
 
             self.ended_at = time.monotonic()
             if result is not None:
-                _ended_as(result.status).inc()
-                _duration_as(result.status).observe(time.monotonic() - run.started_at)
+                _get_ended(result.status).inc()
+                _get_duration(result.status).observe(time.monotonic() - run.started_at)
 
             self._handler.on_end(claimed, result)
+
             # Runs that come later are announced, or found by the periodic claim.
             if self._is_behind:
                 self._claims_due.set()
@@ -571,11 +518,11 @@ class Worker:
             log.exception("a run could not be ended with an error; its lease will run out", run_id=str(run.run_id))
             return None
 
-    async def _lose_attempt(self, run: ClaimedRun, lost: AttemptLost) -> RunResult | None:
+    async def _lose_attempt(self, run: ClaimedRun, failure: AttemptLost) -> RunResult | None:
         """Let a run be tried again, or end it with an error after too many lost attempts."""
-        log.warning("an attempt at a run was lost", run_id=str(run.run_id), attempt=run.attempt, reason=str(lost))
-        if not lost.is_counted:
-            self.return_run(run.run_id, run.attempt, is_suspect=lost.is_suspect)
+        log.warning("an attempt at a run was lost", run_id=str(run.run_id), attempt=run.attempt, reason=str(failure))
+        if not failure.is_counted:
+            self.return_run(run.run_id, run.attempt, is_suspect=failure.is_suspect)
             return None
 
         try:
@@ -583,52 +530,58 @@ class Worker:
             if attempts is None:
                 return None
 
-            message = f"the worker was lost {attempts} times while executing this run; the last time {lost}"
+            message = f"the worker was lost {attempts} times while executing this run; the last time {failure}"
             error = {"error": "WorkerLost", "message": message}
             return await self._end(run, RunResult(status="error", thread_status="error", error=error))
-        except Exception as failure:  # noqa: BLE001 - the sweep does it
-            log_failure("a lost attempt could not be released; its lease will run out", failure, run_id=str(run.run_id))
+        except Exception as exc:  # noqa: BLE001 - the sweep does it
+            log_failure("a lost attempt could not be released; its lease will run out", exc, run_id=str(run.run_id))
             return None
 
     # Ends
 
     async def _end(self, run: ClaimedRun, result: RunResult) -> RunResult | None:
         """Write the end of a run; None when the lease was lost and nothing was written."""
-        outcome = (await self.end_run(run, result)).outcome
-        if outcome == "rollback":
+        ended_run = await self.end_run(run, result)
+        if ended_run.outcome is EndOutcome.ROLLBACK:
             # A client asked for the rollback while the run ended.
             result = await self._handler.finish_cancelled(run, Cancellation("rollback", ""))
-            outcome = (await self.end_run(run, result)).outcome
+            ended_run = await self.end_run(run, result)
 
-        if outcome != "ended":
+        if ended_run.outcome is not EndOutcome.ENDED:
             log.warning("a run ended after its lease was lost", run_id=str(run.run_id))
             return None
 
         return result
 
-    async def end_run(self, run: ClaimedRun, result: RunResult) -> EndOutcome:
+    async def end_run(self, run: ClaimedRun, result: RunResult) -> EndedRun:
         """Write the end of a run, with others that end at the same moment; large values and encrypted ones go alone."""
-        finished = FinishedRun(run, result)
-        if self._db.codec is None and len(result.values or b"") <= BATCHED_VALUES_LIMIT_BYTES:
-            outcome = await self._ends.submit(finished)
-            if outcome.outcome != "locked":
-                return outcome
+        finished_run = FinishedRun(run, result)
+        is_small = len(result.values or b"") <= BATCHED_VALUES_LIMIT_BYTES
+        if is_small and self._db.codec is None:
+            ended_run = await self._ends.submit(finished_run)
+            if ended_run.outcome is not EndOutcome.LOCKED:
+                return ended_run
 
-        return (await self._write_ends([finished], wait=True))[0]
+        (ended_run,) = await self._write_ends([finished_run], wait=True)
+        return ended_run
 
-    async def _write_ends(self, finished: list[FinishedRun], *, wait: bool = False) -> list[EndOutcome]:
+    async def _write_ends(self, finished_runs: list[FinishedRun], *, wait: bool = False) -> list[EndedRun]:
         """Write ends, and claim runs in the same statement for the slots that they leave."""
-        slots = self._reserve_slots(len(finished))
-        outcomes: list[EndOutcome] = []
-        claimed: list[ClaimedRun] = []
+        slots = self._reserve_slots(ending=len(finished_runs))
+        ended_runs: list[EndedRun] = []
+        next_runs: list[ClaimedRun] = []
         try:
-            outcomes, claimed = await statements.end_runs(self._db, self.worker_id, finished, slots, wait=wait)
+            ended_runs, next_runs = await statements.end_runs(
+                self._db, self.worker_id, finished_runs, slots=slots, wait=wait
+            )
         finally:
-            self._fill_slots(slots, claimed)
-            if outcomes and (slots.always_claim or any(one.has_next for one in outcomes)):
-                self._is_behind = len(claimed) >= slots.limit
+            self._fill_slots(slots, next_runs)
 
-        return outcomes
+            has_claimed = bool(ended_runs) and (slots.always_claim or any(run.has_next for run in ended_runs))
+            if has_claimed:
+                self._is_behind = len(next_runs) >= slots.limit
+
+        return ended_runs
 
 
 def _retrieve_exception(task: asyncio.Task[dict[UUID, Cancellation | None]]) -> None:

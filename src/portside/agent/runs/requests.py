@@ -12,8 +12,8 @@ from uuid import UUID
 import msgspec
 
 from portside.agent.problems import sends_traces
-from portside.agent.queue.admissions import priority_of
-from portside.agent.queue.statements import Admission, Admitted, ClaimedRun, RequestKey
+from portside.agent.queue.priorities import parse_priority
+from portside.agent.queue.types import Admission, AdmissionOutcome, Admitted, ClaimedRun, RequestKey
 from portside.agent.runs.errors import ThreadBusy
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import ANYONE, UNRESTRICTED, Caller, Grant
@@ -117,7 +117,7 @@ def admission_of(
     Raises BadRequest when both context and configurable are given.
     """
     try:
-        priority = priority_of(assistant.metadata)
+        priority = parse_priority(assistant.metadata)
     except Invalid:
         # The assistant may have been stored before priorities were validated.
         priority = 0
@@ -143,7 +143,7 @@ def admission_of(
         thread_metadata={**(body.metadata or {}), **labels} if is_stateless else labels,
         thread_config=thread_config,
         create_thread=is_stateless or (body.on_not_exist == "create" and grant.creates),
-        temporary=is_temporary,
+        is_temporary=is_temporary,
         delay_s=max(0.0, body.after_seconds or 0.0),
         access=None if is_stateless else grant.thread,
         new_thread=None if is_stateless else grant.new_thread,
@@ -225,15 +225,15 @@ def _config(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dict[s
 
 def raise_if_refused(admitted: Admitted, thread_id: UUID) -> None:
     """Raise ThreadNotFound, ThreadBusy, or Invalid for a reused idempotency key, if the run was not admitted."""
-    if admitted.outcome == "missing":
+    if admitted.outcome is AdmissionOutcome.MISSING:
         raise ThreadNotFound.of(thread_id)
 
-    if admitted.outcome == "busy":
+    if admitted.outcome is AdmissionOutcome.BUSY:
         raise ThreadBusy(
             "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
         )
 
-    if admitted.outcome == "reused":
+    if admitted.outcome is AdmissionOutcome.REUSED:
         raise Invalid.field(KEY_LOC, "This key was sent before with another request; a new request needs a new key")
 
 
@@ -268,5 +268,5 @@ def claimed_run(admission: Admission, admitted: Admitted) -> ClaimedRun:
         # A copy in the form that the database would have returned.
         kwargs=load(dump_user(admission.kwargs)),
         attempt=admitted.attempt,
-        is_temporary=admission.temporary,
+        is_temporary=admission.is_temporary,
     )

@@ -24,16 +24,19 @@ from portside.agent.assistants.records import Assistants
 from portside.agent.engine import RunExecutor, RunLimits
 from portside.agent.graphs import GraphService
 from portside.agent.queue import statements
-from portside.agent.queue.admissions import Admissions, PendingRunLimit
-from portside.agent.queue.statements import (
+from portside.agent.queue.admissions import Admissions, AssistantChanged
+from portside.agent.queue.pending_limit import PendingRunLimit
+from portside.agent.queue.types import (
     RUN_NOT_FOUND_RESULT,
     SUPERSEDING,
     Admission,
+    AdmissionOutcome,
     Admitted,
-    AssistantChanged,
     Cancellation,
     CancelledRun,
+    CancelOutcome,
     CancelScope,
+    DeleteOutcome,
     RunResult,
 )
 from portside.agent.queue.worker import Worker
@@ -204,10 +207,12 @@ class Runs:
                         # Read the assistant again: this process had cached an older version.
                         self._assistants.forget(body.assistant_id)
 
-                if admitted.outcome in ("pending", "running"):
+                if admitted.outcome in (AdmissionOutcome.PENDING, AdmissionOutcome.RUNNING):
                     run = admitted_run(admission, admitted)
                     is_private = is_stateless and awaited != "nothing" and key is None
-                    stream.mark_admitted(starts_here=admitted.outcome == "running", is_private=is_private)
+                    stream.mark_admitted(
+                        starts_here=admitted.outcome is AdmissionOutcome.RUNNING, is_private=is_private
+                    )
 
                     if stream.is_local:
                         self.worker.begin(claimed_run(admission, admitted))
@@ -252,7 +257,7 @@ class Runs:
 
         self._wake_workers()
         runs = [admitted_run(*pair) for pair in zip(admissions, admitted, strict=True)]
-        repeated = [each.run_id for each in admitted if each.outcome == "repeated"]
+        repeated = [each.run_id for each in admitted if each.outcome is AdmissionOutcome.REPEATED]
         rows = await self._db.fetch(sql.get_runs, run_ids=repeated) if repeated else []
         first_runs = {row["run_id"]: from_row(Run, row) for row in rows}
 
@@ -514,18 +519,18 @@ class Runs:
 
         Raises RunNotFound, and ThreadBusy when the run has ended but another run uses its checkpoints just now.
         """
-        deleted = await statements.delete_run(self._db, self.worker.worker_id, thread_id, run_id)
-        if deleted.outcome == "missing":
+        outcome, claimed_run = await statements.delete_run(self._db, self.worker.worker_id, thread_id, run_id)
+        if outcome is DeleteOutcome.MISSING:
             raise RunNotFound("Run not found")
-        if deleted.outcome == "busy":
+        if outcome is DeleteOutcome.BUSY:
             raise ThreadBusy(f"Thread {thread_id} has in-flight runs: delete the run when they are over")
 
-        if deleted.outcome == "deleted":
-            self._end_unstarted(CancelledRun(thread_id, run_id, deleted.outcome))
+        if outcome is DeleteOutcome.DELETED:
+            self._end_unstarted(CancelledRun(thread_id, run_id, CancelOutcome.DELETED))
             return
 
-        if deleted.claimed is not None:
-            self.worker.begin(deleted.claimed)
+        if claimed_run is not None:
+            self.worker.begin(claimed_run)
 
         self.wake_workers()
 
@@ -545,10 +550,13 @@ class Runs:
     def _end_unstarted(self, run: CancelledRun) -> None:
         """End the streams of a run that the database ended before any worker started it."""
         stream = self.hub.find(run.run_id)
-        if run.outcome == "stopping" or stream is None or stream.is_started:
+        if run.outcome is CancelOutcome.STOPPING or stream is None or stream.is_started:
             return
 
-        status: Literal["interrupted", "rolled_back"] = "interrupted" if run.outcome == "interrupted" else "rolled_back"
+        status: Literal["interrupted", "rolled_back"] = "rolled_back"
+        if run.outcome is CancelOutcome.INTERRUPTED:
+            status = "interrupted"
+
         result = RunResult(status=status, thread_status=None)
         self.hub.finish_unstarted(stream, "the run was cancelled before it began", result)
 
