@@ -114,7 +114,7 @@ async def test_status_names_who_refuses_the_servers(module_database: str, tmp_pa
     from lightkube.config.models import Cluster, User
 
     from portside.dataplane.compute.kubernetes.api import KubernetesApi
-    from portside.dataplane.compute.kubernetes.target import PodFollower
+    from portside.dataplane.compute.kubernetes.pods import PodFollower
 
     async def ship(_entries: Any) -> None:
         pass
@@ -183,14 +183,14 @@ async def test_log_that_is_cut_is_followed_again(monkeypatch: pytest.MonkeyPatch
     from lightkube import KubeConfig
     from lightkube.config.models import Cluster, User
 
-    from portside.dataplane.compute.kubernetes import target
+    from portside.dataplane.compute.kubernetes import pods
     from portside.dataplane.compute.kubernetes.api import KubernetesApi
 
-    monkeypatch.setattr(target, "_POLL_S", 0.05)
-    monkeypatch.setattr(target, "_FOLLOW_AGAIN_S", 0.1)
+    monkeypatch.setattr(pods, "_POLL_S", 0.05)
+    monkeypatch.setattr(pods, "_FOLLOW_AGAIN_S", 0.1)
 
     # Its servers are not asked for their metrics.
-    monkeypatch.setattr(target, "_ASKED", ())
+    monkeypatch.setattr(pods, "_ASKED", ())
     lines: list[str] = []
 
     async def ship(entries: Any) -> None:
@@ -199,7 +199,7 @@ async def test_log_that_is_cut_is_followed_again(monkeypatch: pytest.MonkeyPatch
     cluster = CuttingApiServer([running_pod("api")])
     async with serving(cluster) as url:
         api = KubernetesApi(KubeConfig.from_one(cluster=Cluster(server=url), user=User(token="any")))
-        follower = target.PodFollower(api, objects().scope, lambda _: RevisionLog(ship), from_now=False)
+        follower = pods.PodFollower(api, objects().scope, lambda _: RevisionLog(ship), from_now=False)
         try:
             await eventually(lambda: asyncio.sleep(0, lines == ["line 1", "line 2"]))
         finally:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from portside.dataplane.builds.caches import cache_folder, limit_cache, node_cache_folder
 from portside.dataplane.builds.config import read_config
-from portside.dataplane.builds.environment import Environment, cache_folder, limit_cache, node_cache_folder
+from portside.dataplane.builds.environment import Environment
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
 

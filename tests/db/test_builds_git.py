@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from portside.dataplane.builds.sources import GitSource
+from portside.dataplane.builds.git import GitSource
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
 from portside.listener_api import Secret
@@ -219,6 +219,6 @@ async def test_submodules_are_limited_in_size_and_depth(tmp_path: Path, monkeypa
     with pytest.raises(BuildFailed, match="the repository is larger than 1000000 bytes"):
         await fetch(source(str(top.folder), limit=1_000_000), tmp_path / "1")
 
-    monkeypatch.setattr("portside.dataplane.builds.sources._MAX_SUBMODULE_DEPTH", 0)
+    monkeypatch.setattr("portside.dataplane.builds.git._MAX_SUBMODULE_DEPTH", 0)
     with pytest.raises(BuildFailed, match="nested more than 0 deep"):
         await fetch(source(str(top.folder)), tmp_path / "2")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from portside.dataplane.builds.environment import node_cache_folder
+from portside.dataplane.builds.caches import node_cache_folder
 from portside.dataplane.builds.node import (
     RUNTIMES,
     NodeTools,

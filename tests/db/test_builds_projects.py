@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
+from portside.dataplane.builds.archive import ArchiveSource
 from portside.dataplane.builds.build import BuildRecord, BuildRequest, Layout, build_revision, discard_unfinished
 from portside.dataplane.builds.config import read_config
 from portside.dataplane.builds.environment import Environment, python_path
 from portside.dataplane.builds.javascript import JavaScript, Scripts
 from portside.dataplane.builds.node import NodeTools, node_path
-from portside.dataplane.builds.sources import ArchiveSource
 from portside.dataplane.builds.wheel import WheelContent, pack_wheel
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.logs import RevisionLog

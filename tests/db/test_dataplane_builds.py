@@ -22,7 +22,7 @@ from portside.dataplane.builds.build import (
     update_wheel,
 )
 from portside.dataplane.builds.environment import python_path
-from portside.dataplane.builds.sources import GitSource
+from portside.dataplane.builds.git import GitSource
 from portside.dataplane.builds.wheel import EXECUTOR, installed_wheel_version, pack_wheel, wheel_version
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.logs import RevisionLog

@@ -21,7 +21,6 @@ import pytest
 
 from portside.dataplane.compute import replica_set as replica_sets
 from portside.dataplane.compute import server_output
-from portside.dataplane.compute.activation import StartQueue
 from portside.dataplane.compute.machine import MachineCompute, MachineTarget
 from portside.dataplane.compute.replica import ReplicaPlan, find_replicas
 from portside.dataplane.compute.replica_set import ProcessReplicaSet, ReplicaContext
@@ -29,6 +28,7 @@ from portside.dataplane.compute.resource_usage import GroupUsage, ProcessUsage, 
 from portside.dataplane.compute.scaling import ReplicaBounds, Tier
 from portside.dataplane.compute.server_output import OutputFollower
 from portside.dataplane.compute.sockets import open_private, open_stable_socket
+from portside.dataplane.compute.start_queue import StartQueue
 from portside.dataplane.failures import ControlPlaneUnreachable, DeployFailed, NoConnectionsLeft
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.processes import ProcessIdentity

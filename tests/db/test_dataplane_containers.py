@@ -17,7 +17,8 @@ import httpx2
 import pytest
 
 from portside.control.resources import with_defaults
-from portside.dataplane.compute.containers.manager import ContainerHost, ContainerManager, ContainerReplicaSet
+from portside.dataplane.compute.containers.manager import ContainerHost, ContainerManager
+from portside.dataplane.compute.containers.replica_set import ContainerReplicaSet
 from portside.dataplane.compute.interface import Release
 from portside.dataplane.failures import DeployFailed
 from portside.dataplane.logs import RevisionLog

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from portside.dataplane.builds import sources as archives
-from portside.dataplane.builds.sources import ArchiveSource, unpack
+from portside.dataplane.builds import archive as archives
+from portside.dataplane.builds.archive import ArchiveSource, unpack
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
 

@@ -11,16 +11,9 @@ import portside
 from portside.dataplane.builds import node
 from portside.dataplane.builds.build import ExecutorFiles, Layout, choose_layout
 from portside.dataplane.builds.commands import CommandOutcome
-from portside.dataplane.builds.config import (
-    BuildConfig,
-    is_project,
-    is_virtual,
-    read_config,
-    read_pip_config,
-    required_python,
-    suitable_versions,
-)
-from portside.dataplane.builds.environment import explain, missing_requirement, read_pins
+from portside.dataplane.builds.config import BuildConfig, read_config
+from portside.dataplane.builds.conflicts import explain, missing_requirement, read_pins
+from portside.dataplane.builds.git import is_local, split_credential
 from portside.dataplane.builds.javascript import (
     install_command,
     install_roots,
@@ -29,7 +22,8 @@ from portside.dataplane.builds.javascript import (
     package_manager,
 )
 from portside.dataplane.builds.node import NodeTools, NodeVersions, PackageManager, decisive_lines
-from portside.dataplane.builds.sources import is_local, split_credential
+from portside.dataplane.builds.pip_config import read_pip_config
+from portside.dataplane.builds.pyproject import is_project, is_virtual, required_python, suitable_versions
 from portside.dataplane.builds.wheel import is_behind
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput

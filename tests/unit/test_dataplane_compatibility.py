@@ -11,9 +11,9 @@ from portside.dataplane.compute.containers.commands import (
     REVISION_LABEL,
     ContainerPlan,
     Isolation,
-    read_spec,
 )
-from portside.dataplane.compute.containers.manager import ImagePin
+from portside.dataplane.compute.containers.images import ImagePin
+from portside.dataplane.compute.containers.spec import read_spec
 from portside.dataplane.compute.replica import ReplicaPlan
 from portside.dataplane.processes import ProcessIdentity
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord

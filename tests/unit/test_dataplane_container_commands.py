@@ -6,13 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from portside.dataplane.compute.containers.commands import (
-    ContainerPlan,
-    Isolation,
-    environment_file,
-    read_spec,
-    run,
-)
+from portside.dataplane.compute.containers.commands import ContainerPlan, Isolation, environment_file, run
+from portside.dataplane.compute.containers.spec import read_spec
 from portside.dataplane.failures import DeployFailed
 
 SECRET = "the-value-of-a-secret"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from portside.dataplane.compute.sockets import TcpRelay, to_port
+from portside.dataplane.compute.forwarding import TcpRelay, to_port
 from portside.kernel.http.server import listen
 
 RUNS: list[Callable[[Any], Any]] = [asyncio.run, uvloop.run]

@@ -12,16 +12,17 @@ from portside.agent.executors.start import executor_environment
 from portside.agent.settings import AgentSettings
 from portside.dataplane.builds.commands import minimal_environment
 from portside.dataplane.builds.sources import folder_size
-from portside.dataplane.compute.containers.manager import ImageStore
+from portside.dataplane.compute.containers.images import ImageStore
 from portside.dataplane.compute.databases import deployment_url, scram_verifier
-from portside.dataplane.compute.machine import (
+from portside.dataplane.compute.forwarding import PortForwards
+from portside.dataplane.compute.server_environment import (
     RuntimeEnvironment,
     executor_memory,
     server_environment,
     split_environment,
 )
 from portside.dataplane.compute.server_output import output_since, parse_line, server_failure
-from portside.dataplane.compute.sockets import PortForwards, to_url
+from portside.dataplane.compute.sockets import to_url
 from portside.dataplane.failures import ControlPlaneRefused, DeployFailed, without_output
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import mask_credentials, shorten_paths

@@ -9,8 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from portside.dataplane.compute import activation
-from portside.dataplane.compute.activation import LATER, NOW, WORK, SleepCycle, StartQueue, Urgency
+from portside.dataplane.compute.activation import SleepCycle
 from portside.dataplane.compute.sockets import StableSocket
+from portside.dataplane.compute.start_queue import LATER, NOW, WORK, StartQueue, Urgency
 from portside.dataplane.failures import DeployFailed, NoConnectionsLeft
 from portside.dataplane.state import SleepRecord
 from portside.kernel.http.server import listen

@@ -17,7 +17,8 @@ from portside.control.types import (
     Volume,
     VolumeMount,
 )
-from portside.dataplane.compute.kubernetes.objects import Resources, object_name
+from portside.dataplane.compute.kubernetes.objects import object_name
+from portside.dataplane.compute.kubernetes.resources import Resources
 from portside.dataplane.failures import DeployFailed
 from portside.listener_api import Scale, Secret
 from tests.kubernetes import (

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from portside.dataplane.compute.kubernetes.objects import COMPONENT
-from portside.dataplane.compute.kubernetes.target import build_metrics
+from portside.dataplane.compute.kubernetes.pods import build_metrics
 from portside.dataplane.compute.kubernetes.watching import crashed_containers, judge, pod_problems
 
 

@@ -25,8 +25,8 @@ import msgspec
 from portside.dataplane.api import ControlPlane
 from portside.dataplane.build_slots import BuildSlots
 from portside.dataplane.builds.build import discard_unfinished
+from portside.dataplane.builds.caches import is_cache_too_large, limit_cache
 from portside.dataplane.builds.commands import kill_strays
-from portside.dataplane.builds.environment import is_cache_too_large, limit_cache
 from portside.dataplane.compute.interface import Compute
 from portside.dataplane.compute.replica import kill_replicas
 from portside.dataplane.failures import ControlPlaneRefused, ControlPlaneUnreachable, CreateFailed, RevisionFailed
@@ -40,14 +40,7 @@ from portside.kernel.settings import load_settings
 from portside.kernel.supervision import Backoff, Supervision
 from portside.kernel.timeouts import timeout
 from portside.kernel.version import full_version
-from portside.listener_api import (
-    ABANDONED,
-    IN_PROGRESS,
-    DeploymentReport,
-    Desired,
-    DesiredDeployment,
-    DesiredRevision,
-)
+from portside.listener_api import ABANDONED, IN_PROGRESS, DeploymentReport, Desired, DesiredDeployment, DesiredRevision
 
 log = get_logger(__name__)
 _WAIT_S = 25

@@ -20,6 +20,7 @@ import msgspec
 
 from portside.dataplane.api import ControlPlane
 from portside.dataplane.build_slots import BuildSlots
+from portside.dataplane.builds.archive import ArchiveSource
 from portside.dataplane.builds.build import (
     BuildRecord,
     BuildRequest,
@@ -29,10 +30,11 @@ from portside.dataplane.builds.build import (
     find_build,
     wants_one_process,
 )
-from portside.dataplane.builds.environment import cache_folder, node_cache_folder
+from portside.dataplane.builds.caches import cache_folder, node_cache_folder
+from portside.dataplane.builds.git import GitSource
 from portside.dataplane.builds.javascript import Scripts
 from portside.dataplane.builds.node import RUNTIMES, runtime_folder
-from portside.dataplane.builds.sources import ArchiveSource, GitSource, Source
+from portside.dataplane.builds.sources import Source
 from portside.dataplane.builds.wheel import is_behind, server_versions
 from portside.dataplane.compute.interface import STARTING, Build, Compute, OpenLog, Release
 from portside.dataplane.failures import BuildFailed, ControlPlaneRefused, DeployFailed, RevisionFailed

@@ -1,182 +1,28 @@
-"""The files of a project that a build reads: the graph configuration, its pip configuration, and `requires-python`.
+"""The graph configuration of a project, as far as a build reads it.
 
 The other keys of the configuration file belong to the agent server. Every path must stay inside the repository, also
 when links are followed.
 """
 
-import configparser
 import re
-import tomllib
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from portside.dataplane.builds.pip_config import PipConfig, read_pip_config
+from portside.dataplane.builds.pyproject import (
+    OLDEST_PYTHON,
+    check_version,
+    is_project,
+    is_virtual,
+    is_workspace,
+    required_python,
+)
 from portside.dataplane.failures import BuildFailed
 from portside.kernel.aliases import is_javascript
 from portside.kernel.errors import UserMistake
 from portside.kernel.graph_config import configs_in, missing_graphs, misspelt_keys, parse_config, with_paths_from_above
-
-_MAX_PIP_CONFIG_BYTES = 100_000
-_PIP_SECTIONS = ("global", "install")
-_UV_VARIABLES = {
-    "index-url": "UV_DEFAULT_INDEX",
-    "extra-index-url": "UV_INDEX",
-    "find-links": "UV_FIND_LINKS",
-    "no-index": "UV_NO_INDEX",
-    "trusted-host": "UV_INSECURE_HOST",
-}
-
-
-@dataclass(frozen=True)
-class PipConfig:
-    """Variables for uv, and the names of the options for which uv has none.
-
-    Addresses may contain passwords, so they are passed as variables and never as arguments.
-    """
-
-    variables: dict[str, str] = field(default_factory=dict)
-    skipped: list[str] = field(default_factory=list)
-
-
-def read_pip_config(path: Path, name: str) -> PipConfig:
-    """Read a pip configuration file. Raises BuildFailed with its name."""
-    if not path.is_file() or path.stat().st_size > _MAX_PIP_CONFIG_BYTES:
-        raise BuildFailed(
-            f"pip_config_file {name!r}: there is no such file, or it is larger than {_MAX_PIP_CONFIG_BYTES} bytes"
-        )
-
-    parser = configparser.RawConfigParser(strict=False)
-    try:
-        parser.read_string(path.read_text())
-    except (configparser.Error, UnicodeDecodeError) as exc:
-        raise BuildFailed(f"pip_config_file {name!r} is not a valid pip configuration file") from exc
-
-    config = PipConfig()
-    for section in parser.sections():
-        for option, value in parser.items(section):
-            variable = _UV_VARIABLES.get(option.replace("_", "-")) if section in _PIP_SECTIONS else None
-            if variable is None:
-                config.skipped.append(f"{section}.{option}")
-            else:
-                config.variables[variable] = _uv_value(variable, value)
-
-    return config
-
-
-def _uv_value(variable: str, value: str) -> str:
-    words = value.split()
-    return ",".join(words) if variable == "UV_FIND_LINKS" else " ".join(words)
-
-
-_OLDEST_PYTHON = (3, 11)
-_NEWEST_MINOR = 14
-_PATCHES = 40
-_POETRY = re.compile(r"(?P<sign>[\^~])(?P<major>\d+)(?:\.(?P<minor>\d+))?(?P<patch>\.\d+)?")
-
-
-def is_project(folder: Path) -> bool:
-    """Whether a folder is a package that can be installed in place."""
-    if (folder / "setup.py").is_file():
-        return True
-
-    content = _read_pyproject(folder)
-    if content and (folder / "setup.cfg").is_file():
-        return True
-
-    has_tool = bool({"poetry", "setuptools"} & _table(content, "tool").keys())
-    return "build-system" in content or has_tool or bool(_table(content, "project").get("dynamic"))
-
-
-def is_virtual(folder: Path) -> bool:
-    """Whether a folder only lists dependencies: a `[project]` without a build system."""
-    return not is_project(folder) and "project" in _read_pyproject(folder)
-
-
-def is_poetry_alone(folder: Path) -> bool:
-    """Whether a folder is a project that only poetry can read: it names no build system."""
-    content = _read_pyproject(folder)
-    has_others = bool({"build-system", "project"} & content.keys()) or (folder / "setup.py").is_file()
-    return "poetry" in _table(content, "tool") and not has_others
-
-
-def required_python(folder: Path) -> str:
-    """Return the version specifier of Python in a folder's `pyproject.toml`; empty without one."""
-    content = _read_pyproject(folder)
-    specifier = _table(content, "project").get("requires-python")
-    if specifier is None:
-        poetry = _table(_table(content, "tool"), "poetry")
-        specifier = _from_poetry(_table(poetry, "dependencies").get("python"))
-
-    try:
-        return str(SpecifierSet(specifier)) if isinstance(specifier, str) else ""
-    except InvalidSpecifier:
-        return ""  # The installation of the package will report the invalid specifier.
-
-
-def _check_version(version: str | None, specifier: str, name: str) -> None:
-    """Raise BuildFailed if a specifier excludes the wanted version, or every version that Portside supports."""
-    if version is not None and not _allows(specifier, version):
-        raise BuildFailed(
-            f"python_version {version} is outside requires-python '{specifier}' of {name}; change one of the two"
-        )
-
-    if not suitable_versions(specifier):
-        raise BuildFailed(
-            f"requires-python '{specifier}' of {name} allows no version that Portside supports: change it to allow one "
-            f"from {'.'.join(map(str, _OLDEST_PYTHON))} to {_OLDEST_PYTHON[0]}.{_NEWEST_MINOR}"
-        )
-
-
-def suitable_versions(specifier: str) -> list[str]:
-    """Return the minor versions that a specifier allows, the oldest first."""
-    minors = (f"{_OLDEST_PYTHON[0]}.{minor}" for minor in range(_OLDEST_PYTHON[1], _NEWEST_MINOR + 1))
-    return [minor for minor in minors if _allows(specifier, minor)]
-
-
-def is_allowed(version: str, specifier: str) -> bool:
-    """Whether a specifier allows one exact version."""
-    return SpecifierSet(specifier).contains(version, prereleases=True)
-
-
-def _allows(specifier: str, version: str) -> bool:
-    """Whether a specifier allows a version, or any patch of it if it has none."""
-    has_patch = version.count(".") > 1
-    versions = [version] if has_patch else [f"{version}.{patch}" for patch in range(_PATCHES)]
-    return any(is_allowed(candidate, specifier) for candidate in versions)
-
-
-def _from_poetry(specifier: Any) -> Any:
-    """Translate Poetry's `^3.11` and `~3.11` into a version specifier."""
-    match = _POETRY.fullmatch(specifier.strip()) if isinstance(specifier, str) else None
-    if match is None:
-        return specifier
-
-    major = int(match["major"])
-    minor = match["minor"]
-    is_tilde = match["sign"] == "~" and minor is not None
-    below = f"{major}.{int(minor) + 1}" if is_tilde else str(major + 1)
-
-    return f">={specifier.strip()[1:]},<{below}"
-
-
-def _read_pyproject(folder: Path) -> dict[str, Any]:
-    path = folder / "pyproject.toml"
-    if not path.is_file() or path.stat().st_size > _MAX_BYTES:
-        return {}
-
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise BuildFailed(f"{path.name} of {folder.name} cannot be read: {exc}") from exc
-
-
-def _table(parent: dict[str, Any], name: str) -> dict[str, Any]:
-    child = parent.get(name)
-    return child if isinstance(child, dict) else {}
-
 
 T = TypeVar("T")
 _MAX_BYTES = 1_000_000
@@ -185,8 +31,6 @@ _SHOWN_FILES = 3
 _PYTHON = re.compile(r"(?P<version>(?P<minor>3\.\d{1,2})(?:\.\d{1,2})?)(?:-[a-z]+)?")
 _NODE = re.compile(r"\d{1,3}")
 _OLDEST_NODE = 20
-
-
 # Keys that name code of the project, which runs beside the graphs.
 _HANDLERS = ("auth.path", "encryption.path", "http.app", "store.index.embed")
 _FILES = ("package.json", "pyproject.toml", "setup.py")
@@ -199,6 +43,7 @@ _SKIPPED = (
     "keep_pkg_tools",
     "pip_installer",
 )
+_Command = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)] | None
 
 
 class UvSource(msgspec.Struct, frozen=True):
@@ -253,9 +98,6 @@ class _UvSource(msgspec.Struct, forbid_unknown_fields=True):
     kind: Literal["uv"]
     root: Annotated[str, msgspec.Meta(min_length=1)] = "."
     package: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None
-
-
-_Command = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)] | None
 
 
 class _File(msgspec.Struct):
@@ -435,7 +277,7 @@ def _requires_python(repository: Path, folders: list[Path], version: str | None)
     specifiers = {folder: specifier for folder in dict.fromkeys(folders) if (specifier := required_python(folder))}
     for folder, specifier in specifiers.items():
         name = (folder / "pyproject.toml").relative_to(repository.resolve())
-        _check_version(version, specifier, str(name))
+        check_version(version, specifier, str(name))
 
     return ",".join(dict.fromkeys(specifiers.values()))
 
@@ -445,7 +287,7 @@ def _find_locks(repository: Path, folders: list[Path]) -> list[FoundLock]:
     top = repository.resolve()
     locks: list[FoundLock] = []
     for folder in dict.fromkeys(folders):
-        above = [parent for parent in folder.parents if parent.is_relative_to(top) and _is_workspace(parent)]
+        above = [parent for parent in folder.parents if parent.is_relative_to(top) and is_workspace(parent)]
         for root in [folder, *above]:
             lock = root / "uv.lock"
             if lock.is_file() and lock.resolve().is_relative_to(top):
@@ -453,10 +295,6 @@ def _find_locks(repository: Path, folders: list[Path]) -> list[FoundLock]:
                 break
 
     return locks
-
-
-def _is_workspace(folder: Path) -> bool:
-    return "workspace" in _table(_table(_read_pyproject(folder), "tool"), "uv")
 
 
 def _uv_source(repository: Path, path: Path, name: str, file: _File) -> UvSource | None:
@@ -500,7 +338,7 @@ def _python_version(value: str | float | None, name: str) -> str | None:
         return None
 
     match = _PYTHON.fullmatch(str(value))
-    if match is None or tuple(int(part) for part in match["minor"].split(".")) < _OLDEST_PYTHON:
+    if match is None or tuple(int(part) for part in match["minor"].split(".")) < OLDEST_PYTHON:
         raise BuildFailed(f"{name}: python_version '{value}' must be 3.11 or newer, as major.minor or with a patch")
 
     return match["version"]

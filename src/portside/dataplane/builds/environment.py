@@ -1,8 +1,8 @@
-"""The virtual environment of a revision, which uv creates and fills, and uv's package cache.
+"""The virtual environment of a revision, which uv creates and fills.
 
 uv resolves the platform's own wheel together with the project's dependencies, so a conflict shows up in the build. uv
 downloads an interpreter that the project needs and the machine lacks, unless UV_PYTHON_DOWNLOADS forbids it. Packages
-that were installed before are linked from the cache, so a second environment with the same packages takes about a
+that were installed before are linked from uv's cache, so a second environment with the same packages takes about a
 second.
 """
 
@@ -11,160 +11,26 @@ import contextlib
 import os
 import platform
 import re
-import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 from uv import find_uv_bin
 
 from portside.dataplane.builds.commands import BuildCommand, CommandOutcome, minimal_environment, run
-from portside.dataplane.builds.config import (
-    BuildConfig,
-    FoundLock,
-    UvSource,
-    is_allowed,
-    is_poetry_alone,
-    suitable_versions,
-)
-from portside.dataplane.builds.sources import folder_size
+from portside.dataplane.builds.config import BuildConfig, FoundLock, UvSource
+from portside.dataplane.builds.conflicts import explain, missing_build_system, missing_requirement, read_pins
+from portside.dataplane.builds.pyproject import is_allowed, suitable_versions
 from portside.dataplane.builds.wheel import NAME, SERVER, WheelContent, list_requirements
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
-from portside.kernel.logs import get_logger
-from portside.kernel.timeouts import timeout
 
-_PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+?)(?:\s.*?)?(?:\s+# via (?P<via>.+))?$")
-
-# How many packages a sentence names, because most of a project may require the same old library.
-_SHOWN_NAMES = 3
-
-
-class ResolvedPin(NamedTuple):
-    """A version that the project's dependencies resolve to, and what requires it: `-r PATH`, or packages."""
-
-    version: Version
-    via: list[str]
-
-
-def read_pins(lines: Iterable[str]) -> dict[str, ResolvedPin]:
-    """Parse the output of `uv pip compile --annotation-style line`."""
-    matches = (match for line in lines if (match := _PIN.match(line.strip())))
-    return {
-        canonicalize_name(match["name"]): ResolvedPin(Version(match["version"]), (match["via"] or "").split(", "))
-        for match in matches
-    }
-
-
-def explain(pins: Mapping[str, ResolvedPin], requirements: Sequence[str], names: Mapping[Path, str]) -> str | None:
-    """Explain which pins conflict with the agent server and what requires them; None without a conflict.
-
-    The resolver proves in many lines that there is no solution. One line helps more: so the project's dependencies are
-    resolved without the agent server, and the result is compared with what the agent server requires. `names` has the
-    names under which the user knows the requirements files that the build itself wrote.
-    """
-    required: dict[str, Requirement] = {
-        canonicalize_name(requirement.name): requirement for requirement in map(Requirement, requirements)
-    }
-    conflicting = {
-        name: pin
-        for name, pin in pins.items()
-        if name in required and not required[name].specifier.contains(pin.version, prereleases=True)
-    }
-
-    # A pin that only conflicting packages require disappears with them.
-    causes = [
-        name for name, pin in conflicting.items() if not all(canonicalize_name(via) in conflicting for via in pin.via)
-    ]
-
-    lines = [
-        _sentence(name, conflicting[name], required[name], _own(conflicting[name], pins, names))
-        for name in causes or conflicting
-    ]
-
-    return "; ".join(lines) or None
-
-
-def _sentence(name: str, pin: ResolvedPin, requirement: Requirement, origins: list[str]) -> str:
-    floor = next((specifier.version for specifier in requirement.specifier if specifier.operator == ">="), None)
-    is_old = floor is not None and pin.version < Version(floor)
-    ours = f"{floor} or newer" if is_old else str(requirement.specifier)
-    verb = "give" if len(origins) > 1 else "gives"
-    return f"{_listed(origins)} {verb} {name} {pin.version}; the agent server needs {ours}"
-
-
-def _listed(names: list[str]) -> str:
-    """Return `a`, `a and b`, or `a, b, c and 4 more`."""
-    shown = names if len(names) <= _SHOWN_NAMES else [*names[:_SHOWN_NAMES], f"{len(names) - _SHOWN_NAMES} more"]
-    return " and ".join(part for part in (", ".join(shown[:-1]), shown[-1]) if part)
-
-
-def _own(pin: ResolvedPin, pins: Mapping[str, ResolvedPin], names: Mapping[Path, str]) -> list[str]:
-    """Return what requires a pin: the project's own files and packages if any, else other packages."""
-    origins = [via for via in pin.via if canonicalize_name(via) not in pins]
-    return [_file(Path(via[3:]), names) if via.startswith("-r ") else via for via in origins or pin.via]
-
-
-def _file(path: Path, names: Mapping[Path, str]) -> str:
-    return names.get(path) or path.name
-
-
-# How uv says that an index lacks a package, or each version that fits.
-_NO_PACKAGE = re.compile(r"Because (?P<name>\S+) was not found in the (?:package registry|provided package locations)")
-_NO_VERSION = re.compile(
-    r"Because (?P<has>there is no version of|only) (?P<name>[\w.-]+?)(?P<versions>[<>=!~]=?\S+)?[ ,]"
-)
-
-
-def missing_requirement(tail: Sequence[str], config: BuildConfig) -> str | None:
-    """Say which requirement no package index has, and which file of the project names it; None for another failure."""
-    output = " ".join(" ".join(tail).split())
-    if match := _NO_PACKAGE.search(output):
-        return f"no package index has {match['name']}{_named_in(config, match['name'])}; correct its name"
-
-    match = _NO_VERSION.search(output)
-    if match is None or not (where := _named_in(config, match["name"])):
-        return None
-
-    if match["has"] == "only":
-        offered = f"{match['name']}{match['versions'] or ''}"
-        return f"no package index has the version of {match['name']} that is wanted{where}, only {offered}"
-
-    return f"no package index has {match['name']}{match['versions'] or ''}{where}; name a version that exists"
-
-
-def missing_build_system(config: BuildConfig) -> str | None:
-    """Say which project is poetry's and names no build system, because uv then takes another one; None without one."""
-    folder = next((folder for folder in config.projects if is_poetry_alone(folder)), None)
-    if folder is None:
-        return None
-
-    path = Path(os.path.relpath(folder / "pyproject.toml", config.path.parent))
-    return (
-        f"{path} has [tool.poetry] and no [build-system], so it is built by setuptools, which does not know poetry's "
-        'fields: add [build-system] with requires = ["poetry-core"] and build-backend = "poetry.core.masonry.api"'
-    )
-
-
-def _named_in(config: BuildConfig, package: str) -> str:
-    """Return which file of the project names a package, as a part of a sentence; empty if none does."""
-    pattern = re.compile(
-        rf"(?<![\w.-]){re.sub(r'[-_.]+', '[-_.]+', canonicalize_name(package))}(?![\w-])", re.IGNORECASE
-    )
-
-    files = [config.path, *config.requirements, *(folder / "pyproject.toml" for folder in config.projects)]
-    for file in files:
-        with contextlib.suppress(OSError):
-            if pattern.search(file.read_text("utf-8", "replace")):
-                return f" ({file.name} names it)"
-
-    return ""
+_INTERPRETER = re.compile(r"cpython-(?P<version>\d+\.\d+\.\d+)-\S+\s+(?P<path>.+?)(?: -> .*)?")
+_REGISTRY = re.compile(r'^source = \{ registry = "(https?://[^"]+)" \}$', re.MULTILINE)
 
 
 def versions_beside(content: WheelContent, project_pins: Collection[str]) -> list[str]:
@@ -186,83 +52,6 @@ def versions_beside(content: WheelContent, project_pins: Collection[str]) -> lis
             queue += [Requirement(line) for line in package.requires or ()]
 
     return sorted(f"{name}=={version}" for name, version in versions.items() if name not in project_pins)
-
-
-log = get_logger(__name__)
-_VARIABLE = "UV_CACHE_DIR"
-_PRUNE_WITHIN_S = 300.0
-
-
-def cache_folder(dataplane: Path) -> Path:
-    """Return the folder of uv's cache."""
-    return Path(os.environ.get(_VARIABLE) or dataplane / "uv-cache")
-
-
-def node_cache_folder(dataplane: Path) -> Path:
-    """Return the folder of the caches of npm, yarn, pnpm and bun."""
-    return dataplane / "node-cache"
-
-
-async def is_cache_too_large(dataplane: Path, limit_bytes: int) -> bool:
-    """Whether the package caches are together larger than the limit; builds may run meanwhile."""
-    return await _sum_of_sizes(_limited_folders(dataplane)) > limit_bytes
-
-
-def _limited_folders(dataplane: Path) -> list[Path]:
-    return [node_cache_folder(dataplane), *([] if os.environ.get(_VARIABLE) else [cache_folder(dataplane)])]
-
-
-async def limit_cache(dataplane: Path, limit_bytes: int) -> None:
-    """Shrink the package caches when they are together larger than the limit; no build may run meanwhile.
-
-    Unused entries of uv are pruned first. If that is not enough the larger cache is emptied, then the other one:
-    builds keep their own links to the files, or copies. With UV_CACHE_DIR set uv's cache is the operator's, and is
-    neither counted nor removed.
-    """
-    folders = _limited_folders(dataplane)
-    if await _sum_of_sizes(folders) <= limit_bytes:
-        return
-
-    if not os.environ.get(_VARIABLE):
-        before = await _sum_of_sizes(folders)
-        await _prune(cache_folder(dataplane))
-        log.info("a build cache was pruned", cache="uv-cache", freed_bytes=before - await _sum_of_sizes(folders))
-
-    sizes = {folder: await asyncio.to_thread(folder_size, folder) for folder in folders}
-    for folder in sorted(folders, key=sizes.__getitem__, reverse=True):
-        if (size := await _sum_of_sizes(folders)) > limit_bytes:
-            log.info("emptying a build cache", cache=folder.name, bytes=size, limit_bytes=limit_bytes)
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-
-
-async def _sum_of_sizes(folders: Sequence[Path]) -> int:
-    return sum([await asyncio.to_thread(folder_size, folder) for folder in folders])
-
-
-async def _prune(folder: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        find_uv_bin(),
-        "cache",
-        "prune",
-        "--cache-dir",
-        str(folder),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-        env=minimal_environment(os.environ, HOME=str(folder)),
-    )
-
-    try:
-        with contextlib.suppress(TimeoutError):
-            async with timeout(_PRUNE_WITHIN_S):
-                await process.wait()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-_INTERPRETER = re.compile(r"cpython-(?P<version>\d+\.\d+\.\d+)-\S+\s+(?P<path>.+?)(?: -> .*)?")
 
 
 def python_path(folder: Path) -> Path:
@@ -592,9 +381,6 @@ def _has_no_solution(outcome: CommandOutcome) -> bool:
     """Whether uv found no versions that go together; other failures, such as a false hash, are no reason to go on."""
     output = " ".join(" ".join(outcome.tail).split())
     return "No solution found" in output or "conflicting URLs" in output
-
-
-_REGISTRY = re.compile(r'^source = \{ registry = "(https?://[^"]+)" \}$', re.MULTILINE)
 
 
 def _read_index(lock: Path) -> dict[str, str]:

@@ -31,8 +31,9 @@ from tarfile import TarError
 from tarfile import open as open_tar
 from typing import IO, NamedTuple
 
+from portside.dataplane.builds.caches import cache_folder, node_cache_folder
 from portside.dataplane.builds.commands import BuildCommand, CommandOutcome, minimal_environment, run
-from portside.dataplane.builds.environment import cache_folder, node_cache_folder, uv_command, uv_error
+from portside.dataplane.builds.environment import uv_command, uv_error
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
 from portside.kernel.files import make_private_dir

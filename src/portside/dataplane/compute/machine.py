@@ -16,19 +16,16 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from uuid import UUID
 
 import msgspec
 
-from portside.dataplane.builds.commands import minimal_environment
 from portside.dataplane.builds.environment import python_path
 from portside.dataplane.builds.node import node_settings
 from portside.dataplane.builds.wheel import version_in
-from portside.dataplane.compute.activation import LATER, NOW, WORK, SleepCycle, StartQueue, Urgency, WakeQueue
+from portside.dataplane.compute.activation import SleepCycle, WakeQueue
 from portside.dataplane.compute.containers.manager import ContainerHost, ContainerManager
 from portside.dataplane.compute.databases import UNREACHABLE, Databases
 from portside.dataplane.compute.interface import STARTING, Build, OpenLog, Release, ReplicaSet
@@ -36,107 +33,33 @@ from portside.dataplane.compute.replica import ReplicaPlan, binary_folders, find
 from portside.dataplane.compute.replica_set import HAND_BACK_S, ProcessReplicaSet, ReplicaContext
 from portside.dataplane.compute.resource_usage import cores_for
 from portside.dataplane.compute.scaling import tier_bounds
+from portside.dataplane.compute.server_environment import (
+    RuntimeEnvironment,
+    executor_memory,
+    server_environment,
+    split_environment,
+)
 from portside.dataplane.compute.sockets import StableSocket, open_stable_socket, to_url
+from portside.dataplane.compute.start_queue import LATER, NOW, WORK, StartQueue, Urgency
 from portside.dataplane.failures import DeployFailed, NoConnectionsLeft
-from portside.dataplane.masking import mask_credentials, mask_values
+from portside.dataplane.masking import mask_values
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder, SleepRecord
-from portside.kernel.aliases import EXECUTOR_VARIABLE
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import write_private
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Supervision
 from portside.kernel.timeouts import timeout
 from portside.kernel.version import full_version
-from portside.listener_api import ComputeType, DesiredDeployment, DesiredRevision, MetricsReport
+from portside.listener_api import ComputeType, DesiredDeployment, MetricsReport
 
 log = get_logger(__name__)
 SERVE = ("-P", "-m", "portside", "serve")
-# They change how an interpreter runs, so a project's values are for its executors alone.
-_OF_INTERPRETERS = ("PYTHON", "LD_", "DYLD_")
-_EXECUTORS = 1
-_EXECUTOR_IDLE_S = 300
 _MAX_START_S = 3600
-# What `executor_memory` leaves for the server itself, and for an executor that starts beside the others.
-_SERVER_MB = 256
 _KILL_AFTER_S = 15.0
 _NOTE_USE_EVERY_S = 300.0
 # Metrics of an idle server are read every 20 s, and its count of threads may be 5 s old.
 _COUNTED_WITHIN_S = 40.0
-
-
-@dataclass(frozen=True)
-class RuntimeEnvironment:
-    """The variables of a server that secrets cannot override, in parts."""
-
-    database_url: str
-    port: int
-    home: Path
-    binaries: Sequence[str]
-    commit: str
-    settings: Mapping[str, str]
-
-
-def server_environment(
-    deployment: DesiredDeployment, revision: DesiredRevision, runtime: RuntimeEnvironment, environ: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the whole environment of a server of this revision.
-
-    Later entries win: the variables of `environ` about the network, the platform's variables, the revision's secrets,
-    and the runtime environment.
-    """
-    inherited = minimal_environment(environ)
-    return {
-        **inherited,
-        **deployment.environment,
-        **revision.secret_values,
-        "PATH": os.pathsep.join([*runtime.binaries, inherited["PATH"]]),
-        "HOME": str(runtime.home),
-        "PYTHONUNBUFFERED": "1",
-        "LOG_JSON": "true",
-        "DATABASE_URI": runtime.database_url,
-        "POSTGRES_URI": runtime.database_url,
-        "PORT": str(runtime.port),
-        "LANGSMITH_HOST_REVISION_ID": str(revision.id),
-        "LANGSMITH_LANGGRAPH_GIT_REPO": mask_credentials(revision.repo_url or ""),
-        "LANGSMITH_LANGGRAPH_GIT_REF": revision.repo_ref or "",
-        "LANGSMITH_LANGGRAPH_GIT_REF_SHA": runtime.commit,
-        **runtime.settings,
-    }
-
-
-def executor_memory(limit_mb: int | None, executors: str | None) -> dict[str, str]:
-    """Return the variable that limits the memory of each executor, so that a server stays below `limit_mb` with them.
-
-    An executor that grows is replaced or killed before the listener would have to replace the whole server.
-    """
-    if limit_mb is None:
-        return {}
-
-    count = int(executors) if executors and executors.isdecimal() else _EXECUTORS
-    share = max(limit_mb // 2, limit_mb - _SERVER_MB) // max(1, count)
-
-    # Resources are in units of 2^20 bytes, as Kubernetes and container engines read them; the variable is in megabytes.
-    return {"EXECUTOR_MAX_MEMORY_MB": str(max(1, share * 2**20 // 1_000_000))}
-
-
-def split_environment(
-    environment: Mapping[str, str], project: Mapping[str, str], overrides: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the environment of a server that runs from the platform's own environment, with graphs in executors.
-
-    `project` has the variables that the project gave, and `own` those that it cannot override. Variables for
-    interpreters get a prefix, which the server removes for its executors.
-    """
-    passed_on = {name: value for name, value in project.items() if name.startswith(_OF_INTERPRETERS)}
-    return {
-        "EXECUTORS": str(_EXECUTORS),
-        "EXECUTOR_IDLE_SECS": str(_EXECUTOR_IDLE_S),
-        **{name: value for name, value in environment.items() if name not in passed_on},
-        **{f"{EXECUTOR_VARIABLE}{name}": value for name, value in passed_on.items()},
-        "PYTHONUNBUFFERED": "1",
-        **overrides,
-    }
 
 
 class MachineCompute:

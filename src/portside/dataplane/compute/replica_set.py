@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from portside.dataplane.compute.activation import NO_QUEUE, Slot
 from portside.dataplane.compute.databases import admit_any
 from portside.dataplane.compute.interface import STARTING, OnServing, ServerFiles
 from portside.dataplane.compute.replica import Replica, ReplicaPlan, run_together
@@ -36,6 +35,7 @@ from portside.dataplane.compute.server_metrics import (
 )
 from portside.dataplane.compute.server_output import OutputFollower, parse_line
 from portside.dataplane.compute.sockets import StableSocket
+from portside.dataplane.compute.start_queue import NO_QUEUE, Slot
 from portside.dataplane.failures import DeployFailed, NoConnectionsLeft, without_output
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import shorten_paths

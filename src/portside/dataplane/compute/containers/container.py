@@ -18,12 +18,7 @@ from uuid import UUID
 import msgspec
 
 from portside.dataplane.compute.containers import commands
-from portside.dataplane.compute.containers.commands import (
-    PLAN_LABEL,
-    REVISION_LABEL,
-    SERVER_PORT,
-    ContainerPlan,
-)
+from portside.dataplane.compute.containers.commands import PLAN_LABEL, REVISION_LABEL, SERVER_PORT, ContainerPlan
 from portside.dataplane.compute.containers.runtime import Runtime, RuntimeCommandFailed
 from portside.dataplane.compute.server_output import open_output, output_since, server_failure
 from portside.dataplane.compute.sockets import probe

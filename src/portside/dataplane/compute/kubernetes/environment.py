@@ -19,7 +19,7 @@ from portside.listener_api import DesiredDeployment, DesiredRevision
 CUSTOM_POSTGRES = "POSTGRES_URI_CUSTOM"
 CUSTOM_REDIS = "REDIS_URI_CUSTOM"
 _DATABASE_NAMES = ("DATABASE_URI", "POSTGRES_URI")
-_OF_STORES = frozenset(
+_STORE_VARIABLES = frozenset(
     {
         *_DATABASE_NAMES,
         CUSTOM_POSTGRES,
@@ -115,7 +115,7 @@ def core_api_key(passwords: Passwords) -> str:
 
 def without_stores(values: dict[str, str]) -> dict[str, str]:
     """Return the variables of executors: not the stores' addresses, nor the keys of what is in them."""
-    return {name: value for name, value in values.items() if name not in _OF_STORES}
+    return {name: value for name, value in values.items() if name not in _STORE_VARIABLES}
 
 
 def container_environment(
@@ -139,7 +139,7 @@ def container_environment(
 
     variables: list[Json] = [{"name": name, "value": value} for name, value in plain.items()]
     for reference in revision.secret_references:
-        if tier == "executor" and reference["name"] in _OF_STORES:
+        if tier == "executor" and reference["name"] in _STORE_VARIABLES:
             continue
 
         source = {"secretKeyRef": {"name": reference["secret_name"], "key": reference["secret_key"]}}

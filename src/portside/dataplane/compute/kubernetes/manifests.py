@@ -31,12 +31,10 @@ from portside.dataplane.compute.kubernetes.objects import (
     Address,
     Json,
     KubernetesScope,
-    Resources,
     build_address,
-    container_resources,
     object_name,
-    read_resources,
 )
+from portside.dataplane.compute.kubernetes.resources import Resources, container_resources, read_resources
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.compute.kubernetes.stores import postgres, redis, store_name
 from portside.dataplane.failures import DeployFailed

@@ -5,14 +5,8 @@ carries notifications and events, none of which has to last.
 """
 
 from portside.dataplane.compute.kubernetes.environment import encoded
-from portside.dataplane.compute.kubernetes.objects import (
-    COMPONENT,
-    DEPLOYMENT,
-    Json,
-    KubernetesScope,
-    Resources,
-    container_resources,
-)
+from portside.dataplane.compute.kubernetes.objects import COMPONENT, DEPLOYMENT, Json, KubernetesScope
+from portside.dataplane.compute.kubernetes.resources import Resources, container_resources
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 
 POSTGRES_PORT = 5432
