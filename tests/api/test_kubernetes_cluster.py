@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from portside.cli.manifests import listener_rights
+from portside.cli.manifests import build_listener_rights
 from portside.dataplane.compute.interface import Release
 from portside.dataplane.compute.kubernetes.objects import KINDS, owned_by
 from portside.dataplane.failures import DeployFailed
@@ -107,7 +107,7 @@ async def api_of_a_listener(admin: Any, namespace: str) -> Any:
 
     await admin._client.create(ServiceAccount(metadata=ObjectMeta(name="portside-listener", namespace=namespace)))
 
-    for manifest in listener_rights(namespace, namespace):
+    for manifest in build_listener_rights(namespace, namespace):
         await admin._client.create(codecs.from_dict(manifest))
 
     request = ServiceAccountToken(metadata=ObjectMeta(), spec=TokenRequestSpec(audiences=[]))

@@ -19,7 +19,7 @@ import httpx2
 import msgspec
 import pytest
 
-from portside.cli.service import installed_service
+from portside.cli.service import read_installed_service
 from portside.kernel.disk import WATCHED_FOLDER
 from portside.operate.service import Service, is_booted
 from tests.commands import run_here
@@ -72,7 +72,7 @@ def test_paths_are_quoted_for_units(tmp_path: Path):
 
     written.parent.mkdir(parents=True)
     written.write_text(unit)
-    assert installed_service(tmp_path).home == Path("/srv/50% off $HOME")
+    assert read_installed_service(tmp_path).home == Path("/srv/50% off $HOME")
     assert "ProtectHome=yes" in unit
     assert "ProtectHome=read-only" in Service(python=Path("/home/me/venv/bin/python")).unit
 

@@ -21,9 +21,9 @@ from portside.agent.settings import AgentSettings
 from portside.cli import main as cli
 from portside.cli.backup import read_passphrase
 from portside.cli.client import explain, plain_url
-from portside.cli.deploy import name_from
+from portside.cli.deploy import derive_name
 from portside.cli.login import has_browser
-from portside.cli.serve import summary
+from portside.cli.serve import summarize
 from portside.cli.up import Greeting
 from portside.kernel.errors import DependencyUnavailable, TooManyRequests, UserMistake
 from portside.kernel.version import full_version
@@ -181,7 +181,7 @@ def described(graphs: int, **http: str) -> AgentConfig:
 def test_a_server_that_has_started_says_what_it_is() -> None:
     url = "postgresql://ann:secret@db.example:5432/agents?sslmode=require"
     settings = AgentSettings(host="::1", port=9, database_url=url, tier="queue", n_jobs_per_worker=3)
-    assert summary(described(2, mount_prefix="/mine"), settings, url) == [
+    assert summarize(described(2, mount_prefix="/mine"), settings, url) == [
         f"Portside {__version__}, agent server",
         "  address   http://[::1]:9/mine",
         "  graphs    g0, g1",
@@ -189,7 +189,7 @@ def test_a_server_that_has_started_says_what_it_is() -> None:
         "  tier      queue: executes up to 3 runs at once; answers only /ok, /metrics and /info",
     ]
 
-    embedded = summary(described(10), AgentSettings(), "postgresql://ann:secret@/agents?host=%2Ftmp%2Fa")
+    embedded = summarize(described(10), AgentSettings(), "postgresql://ann:secret@/agents?host=%2Ftmp%2Fa")
     assert embedded[2:4] == [
         "  graphs    g0, g1, g2, g3, g4, g5, g6, g7 and 2 more",
         "  database  /tmp/a/agents, embedded",
@@ -281,7 +281,7 @@ def test_a_closed_pipe_is_not_an_error() -> None:
     ],
 )
 def test_a_deployment_is_named_after_its_repository(source: str, name: str) -> None:
-    assert name_from(source) == name
+    assert derive_name(source) == name
 
 
 def test_error_details_of_the_platform_are_shown() -> None:

@@ -10,14 +10,20 @@ import click
 
 from portside.cli.client import Platform, address_in, ask_secret, connect, connection_options
 from portside.cli.output import CommandGroup, json_option, show_json, show_table, show_text
-from portside.cli.revisions import find
-from portside.cli.service import environment
+from portside.cli.revisions import find_deployment
+from portside.cli.service import read_environment
 from portside.kernel import interruption
 from portside.kernel.errors import UserMistake
 
 if TYPE_CHECKING:
     from portside.platform.home import Home
     from portside.platform.settings import PlatformSettings
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+_KEY_PATHS = {"workspace": "/api-key", "user": "/api-key/current", "organization": "/orgs/current/service-keys"}
+_SPAN = re.compile(r"([1-9][0-9]{0,3})([hdw])")
+_UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 
 @click.group(cls=CommandGroup)
@@ -30,16 +36,16 @@ def account() -> None:
 @connection_options
 def show(platform: Platform, *, as_json: bool) -> None:
     """Show the user, workspace and permissions of the key or login."""
-    found = platform.call("GET", "/auth")
+    identity = platform.call("GET", "/auth")
     if as_json:
-        show_json(found)
+        show_json(identity)
         return
 
     rows = (
-        ("user", found["user_email"]),
-        ("key", found["short_key"]),
-        ("workspace", found["workspace_name"]),
-        ("may", ", ".join(found["permissions"])),
+        ("user", identity["user_email"]),
+        ("key", identity["short_key"]),
+        ("workspace", identity["workspace_name"]),
+        ("may", ", ".join(identity["permissions"])),
     )
 
     for label, value in rows:
@@ -54,12 +60,6 @@ def password(platform: Platform, *, first: bool) -> None:
     current = None if first else ask_secret("Current password")
     platform.call_with_password("PUT", "/users/me/password", {"current": current, "new": ask_secret("New password")})
     show_text("the password is set; your other logins are ended")
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-_KEY_PATHS = {"workspace": "/api-key", "user": "/api-key/current", "organization": "/orgs/current/service-keys"}
-_SPAN = re.compile(r"([1-9][0-9]{0,3})([hdw])")
-_UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 
 @click.group(cls=CommandGroup)
@@ -81,27 +81,27 @@ def _owner_option(command: F) -> F:
 @connection_options
 def list_keys(platform: Platform, owner: str | None, *, as_json: bool) -> None:
     """List keys in short form, newest first: the workspace's service keys and your own."""
-    found = platform.call("GET", _KEY_PATHS[owner or "workspace"])
+    api_keys = platform.call("GET", _KEY_PATHS[owner or "workspace"])
     if owner is None and platform.call("GET", "/auth")["user_id"] is not None:
-        found += platform.call("GET", _KEY_PATHS["user"])
+        api_keys += platform.call("GET", _KEY_PATHS["user"])
 
     if as_json:
-        show_json(found)
+        show_json(api_keys)
         return
 
     rows = [
         (
-            k["short_key"],
-            k["description"],
-            ", ".join(k["workspace_names"]),
-            k["created_at"][:19],
-            (k["last_used_at"] or "never")[:19],
-            (k["expires_at"] or "never")[:19],
-            k["used_by"] or "",
-            k["created_by"] or "unknown",
-            k["id"],
+            key["short_key"],
+            key["description"],
+            ", ".join(key["workspace_names"]),
+            key["created_at"][:19],
+            (key["last_used_at"] or "never")[:19],
+            (key["expires_at"] or "never")[:19],
+            key["used_by"] or "",
+            key["created_by"] or "unknown",
+            key["id"],
         )
-        for k in found
+        for key in api_keys
     ]
 
     show_table(
@@ -131,25 +131,26 @@ def list_keys(platform: Platform, owner: str | None, *, as_json: bool) -> None:
 )
 @json_option
 @connection_options
-def create_key(platform: Platform, owner: str | None, *, as_json: bool, **given: Any) -> None:
+def create_key(platform: Platform, owner: str | None, *, as_json: bool, **options: Any) -> None:
     """Create a key and print it; it is not shown again. Without --of it is a service key of the workspace."""
-    only = given.pop("only")
-    expires = given.pop("expires")
+    workspace_ids = [platform.find_workspace(workspace)["id"] for workspace in options.pop("only")]
+    expires = options.pop("expires")
+    expires_at = None if expires is None else parse_expiry(expires, datetime.now(UTC)).isoformat()
+
     body = {
-        **given,
-        "permissions": list(given["permissions"]) or None,
-        "workspaces": [platform.find_workspace(named)["id"] for named in only] or None,
-        "expires_at": None if expires is None else moment(expires, datetime.now(UTC)).isoformat(),
+        **options,
+        "permissions": list(options["permissions"]) or None,
+        "workspaces": workspace_ids or None,
+        "expires_at": expires_at,
     }
-
-    made = platform.call("POST", _KEY_PATHS[owner or "workspace"], body=body)
+    key = platform.call("POST", _KEY_PATHS[owner or "workspace"], body=body)
     if as_json:
-        show_json(made)
+        show_json(key)
     else:
-        show_text(made["key"])
+        show_text(key["key"])
 
 
-def moment(text: str, now: datetime) -> datetime:
+def parse_expiry(text: str, now: datetime) -> datetime:
     """Return the time of a duration such as 30d from now, or of an ISO 8601 time, by default in UTC.
 
     Raises UserMistake.
@@ -158,11 +159,11 @@ def moment(text: str, now: datetime) -> datetime:
         return now + timedelta(**{_UNITS[span[2]]: int(span[1])})
 
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise UserMistake(f"invalid time {text}: use 12h, 30d or 8w, or a time such as 2030-01-31T12:00:00Z") from None
 
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 @keys.command("revoke")
@@ -173,8 +174,8 @@ def moment(text: str, now: datetime) -> datetime:
 def revoke_key(platform: Platform, key_id: str, owner: str | None, *, force: bool) -> None:
     """Revoke the key with this id; without --of, one of the workspace's or your own."""
     if owner is None:
-        is_of_workspace = key_id in {key["id"] for key in platform.call("GET", _KEY_PATHS["workspace"])}
-        owner = "workspace" if is_of_workspace else "user"
+        workspace_keys = platform.call("GET", _KEY_PATHS["workspace"])
+        owner = "workspace" if any(key["id"] == key_id for key in workspace_keys) else "user"
 
     platform.call("DELETE", f"{_KEY_PATHS[owner]}/{key_id}", force="true" if force else None)
     show_text("revoked")
@@ -189,8 +190,8 @@ def rotate(platform: Platform, key_id: str) -> None:
     A deployment's servers change to the new key one by one; the old one works for another hour. The platform's own
     listener gets its new key within seconds.
     """
-    known = {key["id"]: key["used_by"] for key in platform.call("GET", _KEY_PATHS["workspace"])}
-    used_by = known.get(key_id)
+    api_keys = platform.call("GET", _KEY_PATHS["workspace"])
+    used_by = next((key["used_by"] for key in api_keys if key["id"] == key_id), None)
     if used_by is None:
         raise UserMistake(
             f"no part of the platform uses a key {key_id} of this workspace; replace your own keys with "
@@ -199,7 +200,8 @@ def rotate(platform: Platform, key_id: str) -> None:
 
     kind, _, name = used_by.partition(" ")
     if kind == "deployment":
-        platform.call("POST", f"/v2/deployments/{find(platform, name)['id']}/service-key/rotate")
+        deployment = find_deployment(platform, name)
+        platform.call("POST", f"/v2/deployments/{deployment['id']}/service-key/rotate")
     else:
         platform.call("DELETE", f"{_KEY_PATHS['workspace']}/{key_id}", force="true")
 
@@ -220,7 +222,7 @@ def rotate_master(home: str | None, url: str | None) -> None:
     from portside.platform.home import Home
     from portside.platform.settings import PlatformSettings
 
-    settings = load_settings(PlatformSettings, environment(None, home), home=home)
+    settings = load_settings(PlatformSettings, read_environment(None, home), home=home)
     platform_home = Home(settings.home_path)
     check_home(platform_home)
 
@@ -237,6 +239,7 @@ def rotate_master(home: str | None, url: str | None) -> None:
 
 
 def _rotate_stopped(home: "Home", settings: "PlatformSettings") -> int:
+    """Rotate the master key of a platform that does not run, and return the number of values that were re-encrypted."""
     from portside.platform.app import rotate_master_key
     from portside.platform.backups import embedded_of
 

@@ -22,21 +22,21 @@ def alerts() -> None:
 @connection_options
 def list_alerts(platform: Platform, *, everything: bool, as_json: bool) -> None:
     """List the alerts that fire now."""
-    found = platform.call("GET", "/alerts", status=None if everything else "open")
+    items = platform.call("GET", "/alerts", status=None if everything else "open")
     if as_json:
-        show_json(found)
+        show_json(items)
         return
 
     rows = [
         (
-            each["rule"],
-            each["name"],
-            f"{each['value']:g}",
-            each["detail"][:60],
-            each["fired_at"][:19],
-            (each["ended_at"] or ("silenced" if each["is_silenced"] else "firing"))[:19],
+            alert["rule"],
+            alert["name"],
+            f"{alert['value']:g}",
+            alert["detail"][:60],
+            alert["fired_at"][:19],
+            (alert["ended_at"] or ("silenced" if alert["is_silenced"] else "firing"))[:19],
         )
-        for each in found
+        for alert in items
     ]
 
     show_table(("RULE", "SUBJECT", "VALUE", "DETAIL", "SINCE (UTC)", "UNTIL"), rows)
@@ -47,21 +47,21 @@ def list_alerts(platform: Platform, *, everything: bool, as_json: bool) -> None:
 @connection_options
 def channels(platform: Platform, *, as_json: bool) -> None:
     """List where alerts are sent."""
-    found = platform.call("GET", _CHANNELS)
+    items = platform.call("GET", _CHANNELS)
     if as_json:
-        show_json(found)
+        show_json(items)
         return
 
     rows = [
         (
-            each["name"],
-            each["kind"],
-            each["target"],
-            (each["last_delivered_at"] or "-")[:19],
-            each["last_error"] or "-",
-            each["id"],
+            channel["name"],
+            channel["kind"],
+            channel["target"],
+            (channel["last_delivered_at"] or "-")[:19],
+            channel["last_error"] or "-",
+            channel["id"],
         )
-        for each in found
+        for channel in items
     ]
 
     show_table(("NAME", "KIND", "TARGET", "LAST MESSAGE", "ERROR", "ID"), rows)
@@ -77,22 +77,24 @@ def add(platform: Platform, *, target: tuple[str, ...], name: str | None, as_jso
 
     A webhook's secret, with which its receiver checks signatures, is printed once.
     """
-    is_webhook = "://" in target[0]
-    if is_webhook and len(target) > 1:
-        raise UserMistake("a channel has one webhook; add the others as channels of their own")
+    body: dict[str, Any]
+    if "://" in target[0]:
+        if len(target) > 1:
+            raise UserMistake("a channel has one webhook; add the others as channels of their own")
 
-    kind = "webhook" if is_webhook else "mail"
-    shown = target[0].split("://", 1)[-1].split("/", 1)[0].rpartition("@")[2] if is_webhook else target[0]
-    body = {"kind": kind, "name": name or f"{kind} {shown}", **({"url": target[0]} if is_webhook else {"to": target})}
+        host = target[0].split("://", 1)[1].split("/", 1)[0].rpartition("@")[2]
+        body = {"kind": "webhook", "name": name or f"webhook {host}", "url": target[0]}
+    else:
+        body = {"kind": "mail", "name": name or f"mail {target[0]}", "to": target}
 
-    made = platform.call("POST", _CHANNELS, body=body)
+    channel = platform.call("POST", _CHANNELS, body=body)
     if as_json:
-        show_json(made)
+        show_json(channel)
         return
 
-    say(f"added {made['name']}; 'portside alerts test \"{made['name']}\"' sends a message")
-    if made["secret"]:
-        show_text(made["secret"])
+    say(f"added {channel['name']}; 'portside alerts test \"{channel['name']}\"' sends a message")
+    if channel["secret"]:
+        show_text(channel["secret"])
 
 
 @alerts.command()
@@ -100,7 +102,7 @@ def add(platform: Platform, *, target: tuple[str, ...], name: str | None, as_jso
 @connection_options
 def remove(platform: Platform, channel: str) -> None:
     """Send no more alerts to CHANNEL (its name or id)."""
-    platform.call("DELETE", f"{_CHANNELS}/{_channel(platform, channel)['id']}")
+    platform.call("DELETE", f"{_CHANNELS}/{_find_channel(platform, channel)['id']}")
     show_text("removed")
 
 
@@ -109,20 +111,20 @@ def remove(platform: Platform, channel: str) -> None:
 @connection_options
 def test(platform: Platform, channel: str) -> None:
     """Send a test message to CHANNEL (its name or id) now; exit status 1 if it is not accepted."""
-    result = platform.call("POST", f"{_CHANNELS}/{_channel(platform, channel)['id']}/test")
+    result = platform.call("POST", f"{_CHANNELS}/{_find_channel(platform, channel)['id']}/test")
     if not result["is_delivered"]:
         raise UserMistake(f"not delivered: {result['error']}")
 
     show_text("delivered")
 
 
-def _channel(platform: Platform, named: str) -> dict[str, Any]:
+def _find_channel(platform: Platform, name_or_id: str) -> dict[str, Any]:
     """Return a channel by its name or id. Raises UserMistake."""
-    for each in platform.call("GET", _CHANNELS):
-        if named in {each["name"], each["id"]}:
-            return dict(each)
+    for channel in platform.call("GET", _CHANNELS):
+        if name_or_id in {channel["name"], channel["id"]}:
+            return dict(channel)
 
-    raise UserMistake(f"there is no channel {named}; 'portside alerts channels' lists them")
+    raise UserMistake(f"there is no channel {name_or_id}; 'portside alerts channels' lists them")
 
 
 @alerts.command()
@@ -130,20 +132,20 @@ def _channel(platform: Platform, named: str) -> dict[str, Any]:
 @connection_options
 def rules(platform: Platform, *, as_json: bool) -> None:
     """List the rules with their thresholds."""
-    found = platform.call("GET", "/alerts/rules")
+    items = platform.call("GET", "/alerts/rules")
     if as_json:
-        show_json(found)
+        show_json(items)
         return
 
     rows = [
         (
-            each["name"],
-            f"{'at most' if each['is_below'] else 'at least'} {each['threshold']:g} {each['unit']}".strip(),
-            f"{each['for_s']:g} s",
-            "on" if each["is_enabled"] else "off",
-            each["summary"],
+            rule["name"],
+            f"{'at most' if rule['is_below'] else 'at least'} {rule['threshold']:g} {rule['unit']}".strip(),
+            f"{rule['for_s']:g} s",
+            "on" if rule["is_enabled"] else "off",
+            rule["summary"],
         )
-        for each in found
+        for rule in items
     ]
 
     show_table(("RULE", "THRESHOLD", "FOR", "STATE", "MEANING"), rows)
@@ -157,11 +159,10 @@ def rules(platform: Platform, *, as_json: bool) -> None:
 )
 @click.option("--on/--off", "is_enabled", default=None, help="Switch the rule on or off.")
 @connection_options
-def set_rule(platform: Platform, rule: str, **given: Any) -> None:
+def set_rule(platform: Platform, rule: str, **options: Any) -> None:
     """Change the threshold of a RULE, or how long it must be reached; switch the rule on or off."""
-    platform.call(
-        "PATCH", f"/alerts/rules/{rule}", body={key: value for key, value in given.items() if value is not None}
-    )
+    change = {name: value for name, value in options.items() if value is not None}
+    platform.call("PATCH", f"/alerts/rules/{rule}", body=change)
     show_text("changed")
 
 
@@ -172,15 +173,15 @@ def set_rule(platform: Platform, rule: str, **given: Any) -> None:
 @click.option("--comment", default="", help="The reason, for other operators.")
 @click.option("--end", is_flag=True, help="End all silences of the rule instead.")
 @connection_options
-def silence(platform: Platform, rule: str, *, end: bool, **given: Any) -> None:
+def silence(platform: Platform, rule: str, *, end: bool, **options: Any) -> None:
     """Silence a RULE for some hours; alerts that still fire afterwards are sent then."""
     if not end:
-        made = platform.call("POST", "/alerts/silences", body={"rule": rule, **given})
-        show_text(f"silent until {made['until'][:19]} UTC")
+        entry = platform.call("POST", "/alerts/silences", body={"rule": rule, **options})
+        show_text(f"silent until {entry['until'][:19]} UTC")
         return
 
-    for each in platform.call("GET", "/alerts/silences"):
-        if each["rule"] == rule:
-            platform.call("DELETE", f"/alerts/silences/{each['id']}")
+    for entry in platform.call("GET", "/alerts/silences"):
+        if entry["rule"] == rule:
+            platform.call("DELETE", f"/alerts/silences/{entry['id']}")
 
     show_text("ended")

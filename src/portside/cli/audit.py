@@ -12,6 +12,7 @@ from portside.kernel.errors import UserMistake
 
 
 def _filters(command: F) -> F:
+    """Add the options that filter entries."""
     options: list[Callable[[F], F]] = [
         click.option("--actor", help="An email, a short key, an address, or the id of a user, key or session."),
         click.option("--action", help="An action, such as deployment.delete, or the part before its dot."),
@@ -29,13 +30,17 @@ def _filters(command: F) -> F:
     return command
 
 
-def _query(given: dict[str, Any]) -> dict[str, str]:
+def _build_query(options: dict[str, Any]) -> dict[str, str]:
+    """Return the filters of the command line as a query of the API."""
     names = {"object_": "object", "since": "start_time", "until": "end_time"}
-    return {
-        names.get(name, name): value.replace(tzinfo=UTC).isoformat() if isinstance(value, datetime) else value
-        for name, value in given.items()
-        if value is not None
-    }
+    query: dict[str, str] = {}
+    for name, value in options.items():
+        if isinstance(value, datetime):
+            query[names.get(name, name)] = value.replace(tzinfo=UTC).isoformat()
+        elif value is not None:
+            query[names.get(name, name)] = value
+
+    return query
 
 
 def _path(platform: Platform) -> str:
@@ -53,24 +58,24 @@ def audit() -> None:
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Number of entries.")
 @json_option
 @connection_options
-def list_entries(platform: Platform, *, limit: int, as_json: bool, **given: Any) -> None:
+def list_entries(platform: Platform, *, limit: int, as_json: bool, **options: Any) -> None:
     """List entries of the audit log, newest first."""
-    page = platform.call("GET", _path(platform), limit=limit, **_query(given))
+    page = platform.call("GET", _path(platform), limit=limit, **_build_query(options))
     if as_json:
         show_json(page["items"])
         return
 
     rows = [
         (
-            each["at"][:19],
-            each["user_email"] or each["short_key"] or each["actor_kind"],
-            each["address"] or "",
-            each["action"],
-            each["object_name"] or " ".join(each["object_ids"][:1]),
-            ", ".join(each["fields"])[:40],
-            each["outcome"],
+            entry["at"][:19],
+            entry["user_email"] or entry["short_key"] or entry["actor_kind"],
+            entry["address"] or "",
+            entry["action"],
+            entry["object_name"] or " ".join(entry["object_ids"][:1]),
+            ", ".join(entry["fields"])[:40],
+            entry["outcome"],
         )
-        for each in page["items"]
+        for entry in page["items"]
     ]
 
     show_table(("TIME (UTC)", "ACTOR", "ADDRESS", "ACTION", "OBJECT", "FIELDS", "OUTCOME"), rows)
@@ -80,9 +85,9 @@ def list_entries(platform: Platform, *, limit: int, as_json: bool, **given: Any)
 @_filters
 @click.option("--format", "kind", type=click.Choice(["jsonl", "csv"]), default="jsonl", show_default=True)
 @connection_options
-def export_entries(platform: Platform, *, kind: str, **given: Any) -> None:
+def export_entries(platform: Platform, *, kind: str, **options: Any) -> None:
     """Write all entries to standard output, newest first."""
-    for text in platform.lines(f"{_path(platform)}/export", format=kind, **_query(given)):
+    for text in platform.lines(f"{_path(platform)}/export", format=kind, **_build_query(options)):
         show_text(text)
 
 
@@ -95,18 +100,19 @@ def verify(platform: Platform, *, expect: tuple[int, str] | None, as_json: bool)
 
     With --expect, also check that the log still begins with what an earlier check saw.
     """
-    found = platform.call("GET", "/audit-log/verification")
+    verification = platform.call("GET", "/audit-log/verification")
     if as_json:
-        show_json(found)
+        show_json(verification)
 
-    if found["broken_at"] is not None:
-        raise UserMistake(f"entry {found['broken_at']} does not fit the entries before it: the log was changed")
+    if verification["broken_at"] is not None:
+        raise UserMistake(f"entry {verification['broken_at']} does not fit the entries before it: the log was changed")
 
     if expect is not None:
-        number, known = expect
-        at = platform.call("GET", "/audit-log", cursor=number + 1, limit=1)["items"]
-        if not at or (at[0]["seq"], at[0]["hash"]) != (number, known):
+        number, expected_hash = expect
+        entries = platform.call("GET", "/audit-log", cursor=number + 1, limit=1)["items"]
+        if not entries or (entries[0]["seq"], entries[0]["hash"]) != (number, expected_hash):
             raise UserMistake(f"entry {number} is missing or has another hash: the log was replaced, or it has expired")
 
     if not as_json:
-        show_text(f"{found['entries']} entries are intact; the last is {found['last_seq']} {found['last_hash']}")
+        last = f"{verification['last_seq']} {verification['last_hash']}"
+        show_text(f"{verification['entries']} entries are intact; the last is {last}")

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from portside.cli.output import CommandGroup, json_option, left_behind, program, say, show_json, show_table, show_text
-from portside.cli.service import environment
+from portside.cli.service import read_environment
 from portside.kernel import interruption
 from portside.kernel.errors import UserMistake
 
@@ -56,13 +56,13 @@ def create(home: str | None, target: str, passphrase_file: str | None, *, as_dum
     """Take a backup; nothing needs to stop."""
     from portside.backup.stores import open_store, split_location
 
-    environ = environment(None, home)
-    settings = _settings(environ, home)
+    environ = read_environment(None, home)
+    settings = _load_settings(environ, home)
     passphrase = read_passphrase(passphrase_file, environ, is_new=True)
     location, name = split_location(target)
-    taken = _take(settings, open_store(location, environ), name, passphrase, as_dumps=as_dumps)
+    attempt = _take_backup(settings, open_store(location, environ), name, passphrase, as_dumps=as_dumps)
 
-    show_text(f"{taken.location}/{taken.name}")
+    show_text(f"{attempt.location}/{attempt.name}")
 
 
 @backup.command("run")
@@ -76,8 +76,8 @@ def run_scheduled(home: str | None) -> None:
     from portside.backup.stores import open_store
     from portside.platform.backups import passphrase_of, schedule_of
 
-    environ = environment(None, home)
-    settings = _settings(environ, home)
+    environ = read_environment(None, home)
+    settings = _load_settings(environ, home)
 
     schedule = schedule_of(settings)
     passphrase = passphrase_of(settings)
@@ -85,27 +85,27 @@ def run_scheduled(home: str | None) -> None:
         raise UserMistake("set BACKUP_TO and PORTSIDE_BACKUP_PASSPHRASE_FILE, as for the platform")
 
     store = open_store(schedule.location, environ)
-    taken = _take(settings, store, None, passphrase, is_scheduled=True)
+    attempt = _take_backup(settings, store, None, passphrase, is_scheduled=True)
     deleted = prune(store, schedule)
-    show_text(f"{taken.location}/{taken.name}")
+    show_text(f"{attempt.location}/{attempt.name}")
     say(f"{deleted} older files were deleted")
 
 
-def _take(
+def _take_backup(
     settings: "PlatformSettings", store: "Store", name: str | None, passphrase: "Passphrase", **how: bool
 ) -> "Attempt":
     """Take a backup, and say how large it is. Raises UserMistake."""
     from portside.platform.backups import take_backup
 
     with left_behind("the backup was interrupted; no file is left of it"):
-        made, taken = take_backup(settings, store, name, passphrase, BytesRead("copied"), **how)
+        result, attempt = take_backup(settings, store, name, passphrase, BytesRead("copied"), **how)
 
     say(
-        f"{_size(made.size_bytes)}: {len(made.summary.databases)} databases, {made.summary.files} files, "
-        f"{_size(made.summary.size_bytes)} before compression; {program()} backup verify checks it"
+        f"{_format_size(result.size_bytes)}: {len(result.summary.databases)} databases, {result.summary.files} files, "
+        f"{_format_size(result.summary.size_bytes)} before compression; {program()} backup verify checks it"
     )
 
-    return taken
+    return attempt
 
 
 @backup.command()
@@ -118,17 +118,17 @@ def status(home: str | None, *, as_json: bool) -> None:
     """
     from portside.backup.history import last_backup
 
-    environ = environment(None, home)
-    settings = _settings(environ, home)
+    environ = read_environment(None, home)
+    settings = _load_settings(environ, home)
 
-    found = last_backup(settings.home_path)
-    restorable = _restorable_times(settings, environ) if settings.backup_point_in_time else None
+    history = last_backup(settings.home_path)
+    restorable = _list_restorable_spans(settings, environ) if settings.backup_point_in_time else None
     if as_json:
-        show_json({**msgspec.to_builtins(found), "restorable": msgspec.to_builtins(restorable or [])})
-    elif found.succeeded is None:
+        show_json({**msgspec.to_builtins(history), "restorable": msgspec.to_builtins(restorable or [])})
+    elif history.succeeded is None:
         show_text("there is no backup yet")
     else:
-        last = found.succeeded
+        last = history.succeeded
         show_text(f"{last.ended_at:%Y-%m-%d %H:%M:%S}Z  {last.location}/{last.name}")
 
     if restorable is not None and not as_json:
@@ -138,11 +138,13 @@ def status(home: str | None, *, as_json: bool) -> None:
         if not restorable:
             show_text("no time but those of backups can be restored yet: the WAL has to follow a backup")
 
-    if found.failed is not None:
-        raise UserMistake(f"the backup of {found.failed.started_at:%Y-%m-%d %H:%M:%S}Z failed: {found.failed.error}")
+    if history.failed is not None:
+        raise UserMistake(
+            f"the backup of {history.failed.started_at:%Y-%m-%d %H:%M:%S}Z failed: {history.failed.error}"
+        )
 
 
-def _restorable_times(settings: "PlatformSettings", environ: Mapping[str, str]) -> "list[TimeSpan]":
+def _list_restorable_spans(settings: "PlatformSettings", environ: Mapping[str, str]) -> "list[TimeSpan]":
     from portside.backup.listing import restorable_backups, spans_of
     from portside.backup.stores import open_store
 
@@ -161,21 +163,27 @@ def list_backups(location: str | None, home: str | None, *, as_json: bool) -> No
     from portside.backup.listing import backups_in
     from portside.backup.stores import open_store
 
-    environ = environment(None, home)
+    environ = read_environment(None, home)
     store = open_store(location or _scheduled_location(environ, home), environ)
 
-    found = backups_in(store)
+    entries = backups_in(store)
     if as_json:
-        show_json(msgspec.to_builtins(found))
+        show_json(msgspec.to_builtins(entries))
         return
 
-    if not found:
+    if not entries:
         show_text(f"there is no backup in {store.location}")
         return
 
     rows = [
-        (one.name, one.problem or f"{one.created_at:%Y-%m-%d %H:%M:%S}Z", _size(one.size_bytes), one.kind, one.version)
-        for one in found
+        (
+            entry.name,
+            entry.problem or f"{entry.created_at:%Y-%m-%d %H:%M:%S}Z",
+            _format_size(entry.size_bytes),
+            entry.kind,
+            entry.version,
+        )
+        for entry in entries
     ]
 
     show_table(("NAME", "TAKEN AT", "SIZE", "KIND", "VERSION"), rows)
@@ -198,31 +206,31 @@ def verify(file: str | None, home: str | None, passphrase_file: str | None, *, i
     from portside.platform.app import check_restored
     from portside.platform.backups import record_trial
 
-    environ = environment(None, home)
-    chosen = _find(file or _scheduled_location(environ, home), passphrase_file, environ, at=None)
-    header, summary = verify_backup(chosen, BytesRead)
+    environ = read_environment(None, home)
+    backup = _find_backup(file or _scheduled_location(environ, home), passphrase_file, environ, at=None)
+    header, summary = verify_backup(backup, BytesRead)
 
     show_text(
-        f"{chosen.name} is complete: taken at {header.created_at:%Y-%m-%d %H:%M:%S}Z by Portside {header.version}, "
-        f"{len(summary.databases)} databases, {summary.files} files, {_size(summary.size_bytes)}"
+        f"{backup.name} is complete: taken at {header.created_at:%Y-%m-%d %H:%M:%S}Z by Portside {header.version}, "
+        f"{len(summary.databases)} databases, {summary.files} files, {_format_size(summary.size_bytes)}"
     )
 
-    _verify_wal(chosen, header)
+    _verify_wal(backup, header)
 
     if is_tried:
         with left_behind("the check was interrupted; nothing is left of it"):
-            interruption.run(record_trial(_settings(environ, home), chosen.name))
-            rows = interruption.run(try_restore(chosen, check_restored, BytesRead))
+            interruption.run(record_trial(_load_settings(environ, home), backup.name))
+            rows = interruption.run(try_restore(backup, check_restored, BytesRead))
 
         show_text("it was restored, and every secret opens:")
         show_table(("DATABASE", "ROWS"), sorted(rows.items()))
 
 
-def _verify_wal(chosen: "Backup", header: "Header") -> None:
+def _verify_wal(backup: "Backup", header: "Header") -> None:
     """Check the WAL that follows a backup, if one does. Raises UserMistake, with the names of damaged files."""
     from portside.backup.restore import verify_wal
 
-    wal = verify_wal(chosen, header, BytesRead)
+    wal = verify_wal(backup, header, BytesRead)
     if wal is None:
         return
 
@@ -231,7 +239,7 @@ def _verify_wal(chosen: "Backup", header: "Header") -> None:
             show_text(reason, err=True)
 
         raise UserMistake(
-            f"the WAL after {chosen.name} is damaged: {', '.join(wal.damaged)}. No time after the first of them can be "
+            f"the WAL after {backup.name} is damaged: {', '.join(wal.damaged)}. No time after the first of them can be "
             "restored with this backup; take a new one, from which the WAL counts anew"
         )
 
@@ -254,34 +262,38 @@ def restore(file: str, home: str, time: str | None, passphrase_file: str | None)
     from portside.backup.restore import restore as restore_backup
     from portside.platform.app import check_restored, move_paths
 
-    environ = environment(None, home)
-    settings = _settings(environ, home)
-    at = None if time is None else past(time)
+    environ = read_environment(None, home)
+    settings = _load_settings(environ, home)
+    at = None if time is None else parse_past_time(time)
 
-    chosen = _find(file, passphrase_file, environ, at=at)
+    backup = _find_backup(file, passphrase_file, environ, at=at)
     target = NewHome(settings.home_path, settings.database_url or None, check_restored, at, move_paths)
     with left_behind("the restore was interrupted; nothing is left of it"):
-        summary = interruption.run(restore_backup(chosen, target, BytesRead))
+        summary = interruption.run(restore_backup(backup, target, BytesRead))
 
     show_text(f"restored {len(summary.databases)} databases and {summary.files} files into {settings.home_path}")
     say(f"start it: {program()} up --home {settings.home_path}")
 
 
-def past(text: str) -> datetime:
+def parse_past_time(text: str) -> datetime:
     """Return an ISO 8601 time in the past, by default in UTC. Raises UserMistake."""
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise UserMistake(f"--at: invalid time {text}; write it like 2030-01-31T12:00:00Z") from None
 
-    found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-    if found > datetime.now(UTC):
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+
+    if time > datetime.now(UTC):
         raise UserMistake(f"--at: {text} is in the future")
 
-    return found
+    return time
 
 
-def _find(file: str, passphrase_file: str | None, environ: Mapping[str, str], *, at: datetime | None) -> "Backup":
+def _find_backup(
+    file: str, passphrase_file: str | None, environ: Mapping[str, str], *, at: datetime | None
+) -> "Backup":
     """Return the backup that a user names, and ask for its passphrase. Raises UserMistake."""
     from portside.backup.listing import backup_for, newest
     from portside.backup.restore import Backup
@@ -290,8 +302,12 @@ def _find(file: str, passphrase_file: str | None, environ: Mapping[str, str], *,
     location, name = split_location(file)
     store = open_store(location, environ)
     if name is None:
-        name = newest(store) if at is None else backup_for(store, at)
-        say(f"the newest backup there is {name}" if at is None else f"the last backup before that is {name}")
+        if at is None:
+            name = newest(store)
+            say(f"the newest backup there is {name}")
+        else:
+            name = backup_for(store, at)
+            say(f"the last backup before that is {name}")
 
     return Backup(store, name, read_passphrase(passphrase_file, environ, is_new=False))
 
@@ -302,10 +318,11 @@ def read_passphrase(file: str | None, environ: Mapping[str, str], *, is_new: boo
 
     if file is not None:
         return Passphrase.from_file(file, "--passphrase-file")
-    if named := environ.get(PASSPHRASE_FILE):
-        return Passphrase.from_file(named, PASSPHRASE_FILE)
+    if passphrase_file := environ.get(PASSPHRASE_FILE):
+        return Passphrase.from_file(passphrase_file, PASSPHRASE_FILE)
 
-    if (text := environ.get(PASSPHRASE, "").strip()) == "":
+    text = environ.get(PASSPHRASE, "").strip()
+    if not text:
         if not sys.stdin.isatty():
             raise UserMistake(f"the backup needs a passphrase: --passphrase-file FILE, or the variable {PASSPHRASE}")
         text = str(click.prompt("Passphrase of the backup", hide_input=True, confirmation_prompt=is_new, err=True))
@@ -318,14 +335,14 @@ def read_passphrase(file: str | None, environ: Mapping[str, str], *, is_new: boo
 
 def _scheduled_location(environ: Mapping[str, str], home: str | None) -> str:
     """Return where the scheduled backups of a platform go. Raises UserMistake."""
-    location = _settings(environ, home).backup_to
+    location = _load_settings(environ, home).backup_to
     if location is None:
         raise UserMistake("name a location; without one, the platform's settings must have BACKUP_TO (see --home)")
 
     return location
 
 
-def _settings(environ: Mapping[str, str], home: str | None) -> "PlatformSettings":
+def _load_settings(environ: Mapping[str, str], home: str | None) -> "PlatformSettings":
     from portside.kernel.settings import load_settings
     from portside.platform.settings import PlatformSettings
 
@@ -345,18 +362,18 @@ class BytesRead:
         self._bytes += size
         if (now := time.monotonic()) - self._said_at >= _REPORT_EVERY_S:
             self._said_at = now
-            say(f"{self._phase}: {_size(self._bytes)}")
+            say(f"{self._phase}: {_format_size(self._bytes)}")
 
 
-def _size(size_bytes: int) -> str:
+def _format_size(size_bytes: int) -> str:
     size = float(size_bytes)
     unit = "bytes"
 
-    for larger in ("KB", "MB", "GB", "TB"):
+    for larger_unit in ("KB", "MB", "GB", "TB"):
         if size < 1000:
             break
 
         size = size / 1000
-        unit = larger
+        unit = larger_unit
 
     return f"{size:.1f} {unit}" if unit != "bytes" else f"{size_bytes} bytes"

@@ -24,9 +24,36 @@ from portside import __version__
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import make_private_dir, write_private
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_URL = "http://127.0.0.1:8700"
+DEFAULT_HOME = "~/.portside"
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+TIMEOUT_S = 60.0
+UPLOAD_CHUNK = 256 * 1024
+CA_FILE = "PORTSIDE_CA_FILE"
+_UNKNOWN_AUTHORITY = "CERTIFICATE_VERIFY_FAILED"
+_UNAVAILABLE = frozenset({502, 503, 504})
+# How the default messages of errors name the header.
+_RETRY_AFTER = re.compile("the number of seconds in Retry-After|Retry-After seconds")
+_NEEDS_WORKSPACE = "org_scoped_key_requires_workspace"
+_WORKSPACE_HEADER = "X-Tenant-Id"
+# These routes must work even if the login's stored workspace was deleted.
+_WITHOUT_WORKSPACE = frozenset({"/workspaces", "/logout"})
 MAX_SECRET_LENGTH = 5000
 MAX_VALUE_LENGTH = 64 * 1024
 USAGE = "/api/v1/orgs/current/billing/granular-usage"
+
+url_option = click.option(
+    "--url",
+    envvar="PORTSIDE_URL",
+    help=f"The platform's address. [default: that of the platform in the home folder, or {DEFAULT_URL}]",
+)
+home_option = click.option("--home", envvar="PORTSIDE_HOME", default=DEFAULT_HOME, help="Home folder of the platform.")
+_key_option = click.option(
+    "--api-key", envvar="PORTSIDE_API_KEY", help="API key. [default: the login there, or the key in the home folder]"
+)
+_workspace_option = click.option("--workspace", help="Act in this workspace (id, handle or name).")
 
 
 def ask_secret(name: str, *, hint: str = "") -> str:
@@ -84,9 +111,11 @@ class Logins:
 
     def keep(self, url: str, login: Login | None) -> None:
         """Store the login at a platform; None deletes it."""
-        logins = {address: stored for address, stored in self._read().items() if address != plain_url(url)}
+        logins = self._read()
         if login is not None:
             logins[plain_url(url)] = login
+        else:
+            logins.pop(plain_url(url), None)
 
         self._write(logins)
 
@@ -101,24 +130,7 @@ class Logins:
         write_private(self._file, json.dumps(msgspec.to_builtins(logins), indent=2) + "\n")
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-DEFAULT_URL = "http://127.0.0.1:8700"
-DEFAULT_HOME = "~/.portside"
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-TIMEOUT_S = 60.0
-UPLOAD_CHUNK = 256 * 1024
-CA_FILE = "PORTSIDE_CA_FILE"
-_UNKNOWN_AUTHORITY = "CERTIFICATE_VERIFY_FAILED"
-_UNAVAILABLE = frozenset({502, 503, 504})
-# How the default messages of errors name the header.
-_RETRY_AFTER = re.compile("the number of seconds in Retry-After|Retry-After seconds")
-_NEEDS_WORKSPACE = "org_scoped_key_requires_workspace"
-_WORKSPACE_HEADER = "X-Tenant-Id"
-# These routes must work even if the login's stored workspace was deleted.
-_WITHOUT_WORKSPACE = frozenset({"/workspaces", "/logout"})
-
-
-def trusted_authorities(environ: Mapping[str, str]) -> ssl.SSLContext | None:
+def load_authorities(environ: Mapping[str, str]) -> ssl.SSLContext | None:
     """Return a context that trusts the certificate in PORTSIDE_CA_FILE besides the usual ones, or None without it.
 
     Raises UserMistake if the file cannot be read.
@@ -160,7 +172,7 @@ class Platform:
         import httpx2
 
         self.url = url.rstrip("/")
-        self.headers = {"X-Api-Key": api_key or ""} if login is None else _headers(login)
+        self.headers = {"X-Api-Key": api_key or ""} if login is None else _build_headers(login)
         self.headers["User-Agent"] = f"portside/{__version__}"
         self.workspace: str | None = None
         self.has_login = login is not None
@@ -184,7 +196,7 @@ class Platform:
             raise UserMistake("the API key holds a character that no key has; copy it again, without line breaks")
 
         check_address(self.url)
-        self._trust = trusted_authorities(os.environ)
+        self._trust = load_authorities(os.environ)
         self._client = httpx2.Client(
             base_url=self.url, headers=self.headers, timeout=TIMEOUT_S, verify=self._trust or True
         )
@@ -196,28 +208,29 @@ class Platform:
     def use_workspace(self, workspace: str) -> None:
         """Send later requests to a workspace, found by id, handle or name. Raises UserMistake for an unknown one."""
         self.workspace = self.find_workspace(workspace)["id"]
-        self.headers[_WORKSPACE_HEADER] = self._client.headers[_WORKSPACE_HEADER] = self.workspace
+        self.headers[_WORKSPACE_HEADER] = self.workspace
+        self._client.headers[_WORKSPACE_HEADER] = self.workspace
 
-    def find_workspace(self, named: str) -> dict[str, Any]:
+    def find_workspace(self, name_or_id: str) -> dict[str, Any]:
         """Return a workspace by its id, handle or name. Raises UserMistake for an unknown or ambiguous one."""
-        known = self.call("GET", "/workspaces")
+        workspaces = self.call("GET", "/workspaces")
         matchers: tuple[Callable[[dict[str, Any]], bool], ...] = (
-            lambda workspace: workspace["id"] == named or workspace["tenant_handle"] == named,
-            lambda workspace: workspace["display_name"] == named,
+            lambda workspace: workspace["id"] == name_or_id or workspace["tenant_handle"] == name_or_id,
+            lambda workspace: workspace["display_name"] == name_or_id,
         )
 
-        for matches in matchers:
-            found = [workspace for workspace in known if matches(workspace)]
-            if len(found) > 1:
-                raise UserMistake(f"{len(found)} workspaces are named {named}; use a handle instead")
-            if found:
-                return dict(found[0])
+        for is_match in matchers:
+            matches = [workspace for workspace in workspaces if is_match(workspace)]
+            if len(matches) > 1:
+                raise UserMistake(f"{len(matches)} workspaces are named {name_or_id}; use a handle instead")
+            if matches:
+                return dict(matches[0])
 
-        raise UserMistake(f"there is no workspace {named} that you may use; 'portside workspaces list' shows them")
+        raise UserMistake(f"there is no workspace {name_or_id} that you may use; 'portside workspaces list' shows them")
 
     def call(self, method: str, path: str, *, body: Any = None, **query: Any) -> Any:
         """Send a request and return the decoded response. Raises UserMistake with the platform's error message."""
-        return self._decoded(self._send(method, path, body, query))
+        return self._decode(self._send(method, path, body, query))
 
     def text(self, path: str, **query: Any) -> str:
         """Get a response that is not JSON. Raises UserMistake like `call`."""
@@ -227,9 +240,9 @@ class Platform:
         """Get a long response line by line, as it arrives. Raises UserMistake like `call`."""
         import httpx2
 
-        given = {name: value for name, value in query.items() if value is not None}
+        params = {name: value for name, value in query.items() if value is not None}
         try:
-            with self._client.stream("GET", path, params=given) as response:
+            with self._client.stream("GET", path, params=params) as response:
                 if response.is_error:
                     response.read()
 
@@ -245,7 +258,7 @@ class Platform:
             raise UserMistake(explain(response))
 
         self._check(response)
-        return self._decoded(response)
+        return self._decode(response)
 
     def post_form(self, path: str, form: Mapping[str, str]) -> tuple[int, Any]:
         """Send a form, and return the status and the decoded response. Raises PlatformUnavailable, or UserMistake."""
@@ -265,7 +278,10 @@ class Platform:
         except msgspec.MsgspecError as exc:
             raise UserMistake(f"there is no platform at {self.url}, or an older one ({response.status_code})") from exc
 
-        return response.status_code, decoded | ({"detail": explain(response)} if response.is_error else {})
+        if response.is_error:
+            decoded["detail"] = explain(response)
+
+        return response.status_code, decoded
 
     def _send(self, method: str, path: str, body: Any, query: dict[str, Any]) -> Any:
         response = self._request(method, path, body, query)
@@ -275,9 +291,9 @@ class Platform:
     def _request(self, method: str, path: str, body: Any, query: dict[str, Any]) -> Any:
         import httpx2
 
-        given = {name: value for name, value in query.items() if value is not None}
+        params = {name: value for name, value in query.items() if value is not None}
         try:
-            request = self._client.build_request(method, path, json=body, params=given)
+            request = self._client.build_request(method, path, json=body, params=params)
         except ValueError as exc:
             raise UserMistake(f"an argument is not UTF-8 text, or not a finite number: {exc}") from exc
 
@@ -324,7 +340,7 @@ class Platform:
 
         self._check(response)
 
-    def _decoded(self, response: Any) -> Any:
+    def _decode(self, response: Any) -> Any:
         if not response.content:
             return None
 
@@ -346,7 +362,7 @@ class Platform:
         self._check_no_redirect(response)
         if response.status_code == 401:
             raise UserMistake(self._refused)
-        if response.status_code == 403 and _error_code_of(response) == _NEEDS_WORKSPACE:
+        if response.status_code == 403 and _read_error_code(response) == _NEEDS_WORKSPACE:
             raise UserMistake("this command needs a workspace; name one with --workspace")
 
         if response.is_error:
@@ -370,18 +386,21 @@ def explain(response: Any) -> str:
 
     A response that says when to try again says it in a header, which nobody sees in a terminal.
     """
-    return _with_seconds(_detail_of(response), response.headers.get("retry-after"))
+    return _with_seconds(_read_detail(response), response.headers.get("retry-after"))
 
 
 def _with_seconds(detail: str, seconds: str | None) -> str:
     if seconds is None or not seconds.isdecimal():
         return detail
 
-    named = _RETRY_AFTER.sub(f"{seconds} s", detail)
-    return named if f"{seconds} s" in named else f"{named.rstrip('.')}; try again in {seconds} s"
+    text = _RETRY_AFTER.sub(f"{seconds} s", detail)
+    if f"{seconds} s" in text:
+        return text
+
+    return f"{text.rstrip('.')}; try again in {seconds} s"
 
 
-def _detail_of(response: Any) -> str:
+def _read_detail(response: Any) -> str:
     try:
         detail = response.json()["detail"]
     except (ValueError, KeyError, TypeError):
@@ -393,28 +412,19 @@ def _detail_of(response: Any) -> str:
     return str(detail)
 
 
-def _error_code_of(response: Any) -> Any:
+def _read_error_code(response: Any) -> Any:
     try:
         return response.json().get("error")
     except (ValueError, AttributeError):
         return None
 
 
-def _headers(login: Login) -> dict[str, str]:
-    named = {} if login.workspace_id is None else {_WORKSPACE_HEADER: login.workspace_id}
-    return {"Authorization": f"Bearer {login.token}", **named}
+def _build_headers(login: Login) -> dict[str, str]:
+    headers = {"Authorization": f"Bearer {login.token}"}
+    if login.workspace_id is not None:
+        headers[_WORKSPACE_HEADER] = login.workspace_id
 
-
-url_option = click.option(
-    "--url",
-    envvar="PORTSIDE_URL",
-    help=f"The platform's address. [default: that of the platform in the home folder, or {DEFAULT_URL}]",
-)
-home_option = click.option("--home", envvar="PORTSIDE_HOME", default=DEFAULT_HOME, help="Home folder of the platform.")
-_key_option = click.option(
-    "--api-key", envvar="PORTSIDE_API_KEY", help="API key. [default: the login there, or the key in the home folder]"
-)
-_workspace_option = click.option("--workspace", help="Act in this workspace (id, handle or name).")
+    return headers
 
 
 def connection_options(command: F) -> F:

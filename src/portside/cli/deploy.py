@@ -27,7 +27,7 @@ import msgspec
 from portside.cli.client import CA_FILE, LOOPBACK, Platform, connection_options
 from portside.cli.output import json_option, left_behind, program, say, show_json, show_text
 from portside.cli.project_check import check_project, check_source_path, missing_config
-from portside.cli.revisions import ACCESS_MODES, PIN_HOURS, agent_access_of, create_body, wait_for_revision
+from portside.cli.revisions import ACCESS_MODES, PIN_HOURS, build_agent_access, build_create_body, wait_for_revision
 from portside.kernel.errors import UserMistake
 from portside.kernel.graph_config import parse_config, with_paths_from_above
 
@@ -45,7 +45,7 @@ def is_repository(folder: Path) -> bool:
     return (folder / ".git").exists() or all((folder / part).exists() for part in ("HEAD", "objects", "refs"))
 
 
-def checked_out(folder: Path) -> str:
+def get_checked_out(folder: Path) -> str:
     """Return the checked-out branch, or the commit if none is checked out. Raises UserMistake."""
     commit = _git(folder, "rev-parse", "--quiet", "--verify", "HEAD^{commit}").strip()
     if not commit:
@@ -61,12 +61,12 @@ def check_branch(folder: Path, ref: str) -> None:
 
     branches = _git(folder, "for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads/").splitlines()
     if ref not in branches:
-        shown = ", ".join(branches[:_SHOWN_BRANCHES]) or "none"
+        names = ", ".join(branches[:_SHOWN_BRANCHES]) or "none"
         more = f" and {len(branches) - _SHOWN_BRANCHES} more" if len(branches) > _SHOWN_BRANCHES else ""
-        raise UserMistake(f"{folder} has no branch {ref}; its branches are {shown}{more}")
+        raise UserMistake(f"{folder} has no branch {ref}; its branches are {names}{more}")
 
 
-def uncommitted(folder: Path) -> int:
+def count_uncommitted(folder: Path) -> int:
     """Count the files that differ from the checked-out commit, except ignored ones."""
     if not (folder / ".git").exists():
         return 0
@@ -78,7 +78,7 @@ def _git(folder: Path, *arguments: str) -> str:
     # A git hook of another repository may have set GIT_DIR and others to that repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", *arguments],
             cwd=folder,
             env=environment | {"LC_ALL": "C"},
@@ -93,10 +93,10 @@ def _git(folder: Path, *arguments: str) -> str:
     except subprocess.TimeoutExpired as exc:
         raise UserMistake(f"git {arguments[0]} did not end within {_GIT_TIMEOUT_S} seconds in {folder}") from exc
 
-    if done.returncode not in {0, 1}:
-        raise UserMistake(f"git {arguments[0]} failed in {folder}: {done.stderr.strip()}")
+    if process.returncode not in {0, 1}:
+        raise UserMistake(f"git {arguments[0]} failed in {folder}: {process.stderr.strip()}")
 
-    return done.stdout
+    return process.stdout
 
 
 class DeployOptions(msgspec.Struct):
@@ -116,8 +116,8 @@ class DeployOptions(msgspec.Struct):
     @property
     def commands(self) -> dict[str, str]:
         """The commands for JavaScript that were given, as a request has them."""
-        given = {"install_command": self.install_command, "build_command": self.build_command}
-        return {name: command for name, command in given.items() if command is not None}
+        options = {"install_command": self.install_command, "build_command": self.build_command}
+        return {name: command for name, command in options.items() if command is not None}
 
 
 @click.command()
@@ -188,8 +188,8 @@ def deploy(platform: Platform, source: str, *, wait: bool, as_json: bool, upload
         show_text(address or deployment["id"])
 
     if wait and address and not as_json:
-        is_set = "$PORTSIDE_API_KEY" not in platform.key_in_shell or os.environ.get("PORTSIDE_API_KEY")
-        say("try it:" if is_set or platform.has_login else "try it, with a key in PORTSIDE_API_KEY:")
+        has_key = "$PORTSIDE_API_KEY" not in platform.key_in_shell or os.environ.get("PORTSIDE_API_KEY")
+        say("try it:" if has_key or platform.has_login else "try it, with a key in PORTSIDE_API_KEY:")
         show_text(_example_call(platform, deployment["name"], address), err=True)
 
 
@@ -208,14 +208,14 @@ def _example_call(platform: Platform, name: str, address: str) -> str:
 
 def _read_options(source: str, options: dict[str, Any]) -> DeployOptions:
     source = str(Path(source).absolute()) if Path(source).is_dir() else source
-    secrets = _with_env_file(options.pop("env_file"), [_secret(text) for text in options.pop("secrets")])
+    secrets = _with_env_file(options.pop("env_file"), [_parse_secret(text) for text in options.pop("secrets")])
 
-    settings = agent_access_of(options.pop("agent_access"), options.pop("agent_roles"))
+    settings = build_agent_access(options.pop("agent_access"), options.pop("agent_roles"))
     if (hours := options.pop("pin_threads")) is not None:
         settings["pin_threads"] = hours
 
     return DeployOptions(
-        **{**options, "name": options["name"] or name_from(source)}, source=source, secrets=secrets, settings=settings
+        **{**options, "name": options["name"] or derive_name(source)}, source=source, secrets=secrets, settings=settings
     )
 
 
@@ -237,19 +237,21 @@ def _deploy(platform: Platform, options: DeployOptions, *, upload: bool) -> dict
     if is_folder and not is_repository(folder) and not (folder / options.config).is_file():
         raise UserMistake(f"{missing_config(folder, options.config)}, or name a git repository")
 
-    found = [
-        d for d in platform.call("GET", "/v2/deployments", name=options.name)["resources"] if d["name"] == options.name
+    matches = [
+        deployment
+        for deployment in platform.call("GET", "/v2/deployments", name=options.name)["resources"]
+        if deployment["name"] == options.name
     ]
 
-    deployed = found[0] if found else None
-    if is_folder and (upload or not is_repository(folder) or _must_upload(platform, deployed)):
-        return _deploy_folder(platform, deployed, folder, options)
+    existing = matches[0] if matches else None
+    if is_folder and (upload or not is_repository(folder) or _must_upload(platform, existing)):
+        return _deploy_folder(platform, existing, folder, options)
 
     if is_folder:
-        options.ref = _local_ref(folder, options.ref)
+        options.ref = _get_local_ref(folder, options.ref)
         check_commit(folder, options.ref, options.config)
 
-    return _deploy_repository(platform, deployed, options)
+    return _deploy_repository(platform, existing, options)
 
 
 def check_commit(folder: Path, ref: str, config: str) -> None:
@@ -277,44 +279,50 @@ def _is_below_link(path: str, files: Collection[str]) -> bool:
     return any("/".join(parts[:length]) in files for length in range(1, len(parts)))
 
 
-def _local_ref(folder: Path, ref: str | None) -> str:
+def _get_local_ref(folder: Path, ref: str | None) -> str:
     """Return the ref to deploy from a local repository, and warn about uncommitted files. Raises UserMistake."""
-    current = checked_out(folder)
+    current = get_checked_out(folder)
     if ref is not None:
         check_branch(folder, ref)
 
-    if ref in {None, current} and (count := uncommitted(folder)):
-        changed = "1 changed file is" if count == 1 else f"{count} changed files are"
-        say(f"{changed} not committed; commit them or use --upload")
+    if ref in {None, current} and (count := count_uncommitted(folder)):
+        files = "1 changed file is" if count == 1 else f"{count} changed files are"
+        say(f"{files} not committed; commit them or use --upload")
 
     return ref or current
 
 
-def _must_upload(platform: Platform, deployed: dict[str, Any] | None) -> bool:
+def _must_upload(platform: Platform, existing: dict[str, Any] | None) -> bool:
     """Whether a local repository must be uploaded, because a remote platform cannot fetch it."""
     is_local = urlsplit(platform.url).hostname in LOOPBACK
-    return not is_local or (deployed is not None and deployed["source"] == "internal_source")
+    return not is_local or (existing is not None and existing["source"] == "internal_source")
 
 
 def _looks_local(source: str) -> bool:
     return source.startswith(("/", ".", "~")) or not any(mark in source for mark in (":", "@"))
 
 
-def _deploy_repository(platform: Platform, deployed: dict[str, Any] | None, options: DeployOptions) -> dict[str, Any]:
+def _deploy_repository(platform: Platform, existing: dict[str, Any] | None, options: DeployOptions) -> dict[str, Any]:
     revision_config = {"repo_ref": options.ref, "graph_config_path": options.config}
-    if deployed is None:
-        body = create_body(platform, options.name, options.source, revision_config, integration=options.integration)
+    if existing is None:
+        body = build_create_body(
+            platform, options.name, options.source, revision_config, integration=options.integration
+        )
         body["source_config"] |= {"build_on_push": bool(options.build_on_push), **options.commands}
         return dict(
             platform.call("POST", "/v2/deployments", body=body | {"secrets": options.secrets} | options.settings)
         )
 
     source_config = {"repo_url": options.source, "build_on_push": options.build_on_push, **options.commands}
-    change: dict[str, Any] = {"source_config": source_config, "source_revision_config": revision_config}
-    change |= {"secrets": options.secrets} if options.secrets else {}
-    change |= options.settings
+    change: dict[str, Any] = {
+        "source_config": source_config,
+        "source_revision_config": revision_config,
+        **options.settings,
+    }
+    if options.secrets:
+        change["secrets"] = options.secrets
 
-    return dict(platform.call("PATCH", f"/v2/deployments/{deployed['id']}", body=change))
+    return dict(platform.call("PATCH", f"/v2/deployments/{existing['id']}", body=change))
 
 
 def _deploy_folder(
@@ -358,9 +366,12 @@ def _deploy_folder(
 
     revision = {"source_tarball_path": upload_address["object_path"], "graph_config_path": project.config}
     change = {"revision_source": "internal_source", "source_revision_config": revision, **options.settings}
-    change |= {"source_config": options.commands} if options.commands else {}
+    if options.commands:
+        change["source_config"] = options.commands
+    if secrets:
+        change["secrets"] = secrets
 
-    return dict(platform.call("PATCH", path, body=change | ({"secrets": secrets} if secrets else {})))
+    return dict(platform.call("PATCH", path, body=change))
 
 
 def _with_env_file(env_file: Path | None, secrets: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -385,7 +396,7 @@ def _with_env_file(env_file: Path | None, secrets: list[dict[str, str]]) -> list
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def name_from(source: str) -> str:
+def derive_name(source: str) -> str:
     """Return a deployment name for a folder or a repository's address: a DNS label. Raises UserMistake."""
     last = source.rstrip("/").rsplit("/", 1)[-1].removesuffix(".git").lower()
     label = "".join(c if c.isalnum() and c.isascii() else "-" for c in last).strip("-")[:63].strip("-")
@@ -395,7 +406,7 @@ def name_from(source: str) -> str:
     return label
 
 
-def _secret(text: str) -> dict[str, str]:
+def _parse_secret(text: str) -> dict[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise UserMistake("invalid --secret: write NAME=VALUE")
@@ -429,45 +440,57 @@ def read_project(folder: Path, config_name: str) -> ProjectFiles:
     folder = folder.resolve()
     config = folder / config_name
     content = _read_config(config, folder)
-    named = [part for part in content.get("dependencies", []) if isinstance(part, str) and part.startswith(".")]
-    folders = [folder, *(_folder(config, part) for part in named), *_workspace(config.resolve().parent)]
+    dependencies = [part for part in content.get("dependencies", []) if isinstance(part, str) and part.startswith(".")]
+    folders = [
+        folder,
+        *(_get_dependency_folder(config, part) for part in dependencies),
+        *_find_workspace(config.resolve().parent),
+    ]
     root = Path(os.path.commonpath(folders))
+
     env = content.get("env")
-    env_file = _env_file(config, folder, env) if isinstance(env, str) and env else None
+    env_file = _get_env_file(config, folder, env) if isinstance(env, str) and env else None
 
     missing_env = None
     if env_file is not None and not (env_file.is_file() and env_file.is_relative_to(root)):
         env_file = None
         missing_env = f'{config}: env is "{env}", but there is no such file in {root}'
 
-    # A folder inside another one is packed with it.
-    outer = [
-        one for one in dict.fromkeys(folders) if not any(one != two and one.is_relative_to(two) for two in folders)
-    ]
+    return ProjectFiles(
+        root=root,
+        folders=_drop_nested(folders),
+        config=config.resolve().relative_to(root).as_posix(),
+        env_file=env_file,
+        missing_env=missing_env,
+    )
 
-    return ProjectFiles(root, outer, config.resolve().relative_to(root).as_posix(), env_file, missing_env)
+
+def _drop_nested(folders: list[Path]) -> list[Path]:
+    """Return the folders that are not inside another one of them, each once: those inside are packed with the other."""
+    distinct = list(dict.fromkeys(folders))
+    return [folder for folder in distinct if not any(parent in distinct for parent in folder.parents)]
 
 
-def _env_file(config: Path, folder: Path, name: str) -> Path:
+def _get_env_file(config: Path, folder: Path, name: str) -> Path:
     """Return the file that `env` names, from the folder of the configuration file or else from the deployed one."""
     beside = (config.parent / name).resolve()
     return beside if beside.is_file() else (folder / name).resolve()
 
 
-def _workspace(folder: Path) -> list[Path]:
+def _find_workspace(folder: Path) -> list[Path]:
     """Return the root of a JavaScript project's workspaces, which has its lock file and the packages beside it."""
     from portside.dataplane.builds.javascript import find_workspace
     from portside.dataplane.failures import BuildFailed
 
     try:
-        found = find_workspace(folder)
+        root = find_workspace(folder)
     except BuildFailed as exc:
         raise UserMistake(f"{folder}: {exc}") from exc
 
-    return [] if found is None else [found]
+    return [] if root is None else [root]
 
 
-def _folder(config: Path, dependency: str) -> Path:
+def _get_dependency_folder(config: Path, dependency: str) -> Path:
     """Return the folder of a local dependency, which may name a file in it. Raises UserMistake."""
     path = (config.parent / dependency).resolve()
     if not path.exists():
@@ -504,8 +527,8 @@ def pack(project: ProjectFiles, target: IO[bytes]) -> Packed:
         gzip.GzipFile(filename="", mode="wb", fileobj=target, compresslevel=6, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for name, file in sorted(_files(project, packed)):
-            sizes[name] = _add(archive, project, name, file)
+        for name, file in sorted(_list_files(project, packed)):
+            sizes[name] = _add_file(archive, project, name, file)
             packed.files += 1
             has_config = has_config or name == project.config
             _check_size(target, sizes)
@@ -525,20 +548,20 @@ def _check_size(target: IO[bytes], sizes: Mapping[str, int]) -> int:
     size = target.tell()
     if size > MAX_ARCHIVE_BYTES:
         largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:_SHOWN_FILES]
-        named = ", ".join(f"{name} ({_megabytes(sizes[name])})" for name in largest)
+        names = ", ".join(f"{name} ({_format_megabytes(sizes[name])})" for name in largest)
         raise UserMistake(
-            f"the archive is larger than {_megabytes(MAX_ARCHIVE_BYTES)}. The largest files so far: {named}. Exclude "
-            "what the agent does not need in .dockerignore, or deploy a git repository"
+            f"the archive is larger than {_format_megabytes(MAX_ARCHIVE_BYTES)}. The largest files so far: {names}. "
+            "Exclude what the agent does not need in .dockerignore, or deploy a git repository"
         )
 
     return size
 
 
-def _megabytes(size: int) -> str:
+def _format_megabytes(size: int) -> str:
     return f"{size / 1024**2:.1f}".removesuffix(".0") + " MB"
 
 
-def _add(archive: tarfile.TarFile, project: ProjectFiles, name: str, file: Path) -> int:
+def _add_file(archive: tarfile.TarFile, project: ProjectFiles, name: str, file: Path) -> int:
     """Add a file to the archive, and return its size. Raises UserMistake."""
     entry = tarfile.TarInfo(name)
     # The values are sent as secrets, which are encrypted; the file only has to exist.
@@ -555,13 +578,13 @@ def _add(archive: tarfile.TarFile, project: ProjectFiles, name: str, file: Path)
     return entry.size
 
 
-def _files(project: ProjectFiles, packed: Packed) -> Iterator[tuple[str, Path]]:
+def _list_files(project: ProjectFiles, packed: Packed) -> Iterator[tuple[str, Path]]:
     """Yield every file to pack with its name in the archive."""
     if project.env_file is not None:
         yield project.env_file.relative_to(project.root).as_posix(), project.env_file
 
     for folder in project.folders:
-        for file in _walk(folder, [*_rules_above(folder), *_docker_rules(folder)]):
+        for file in _walk(folder, [*_read_rules_above(folder), *_read_docker_rules(folder)]):
             name = file.relative_to(project.root).as_posix()
             if file == project.env_file:
                 continue
@@ -580,7 +603,7 @@ def _files(project: ProjectFiles, packed: Packed) -> Iterator[tuple[str, Path]]:
 
 def _walk(folder: Path, rules: list[tuple[Path, Any]]) -> Iterator[Path]:
     """Yield the files and links below a folder that no rule excludes, without entering excluded folders."""
-    rules = [*rules, *_rules_of(folder, ".gitignore")]
+    rules = [*rules, *_read_rules(folder, ".gitignore")]
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as exc:
@@ -608,7 +631,8 @@ def _is_excluded(path: Path, rules: list[tuple[Path, Any]], *, is_folder: bool) 
     return excluded
 
 
-def _rules_of(folder: Path, name: str) -> list[tuple[Path, Any]]:
+def _read_rules(folder: Path, name: str) -> list[tuple[Path, Any]]:
+    """Return the rules of an ignore file in a folder; none if it has no such file."""
     from pathspec import GitIgnoreSpec
 
     try:
@@ -619,7 +643,7 @@ def _rules_of(folder: Path, name: str) -> list[tuple[Path, Any]]:
     return [(folder, GitIgnoreSpec.from_lines(lines))]
 
 
-def _rules_above(folder: Path) -> list[tuple[Path, Any]]:
+def _read_rules_above(folder: Path) -> list[tuple[Path, Any]]:
     """Return the rules of the enclosing folders of a folder's repository, outermost first."""
     above: list[Path] = []
     while not (folder / ".git").exists():
@@ -629,10 +653,10 @@ def _rules_above(folder: Path) -> list[tuple[Path, Any]]:
         folder = folder.parent
         above.append(folder)
 
-    return [rule for parent in reversed(above) for rule in _rules_of(parent, ".gitignore")]
+    return [rule for parent in reversed(above) for rule in _read_rules(parent, ".gitignore")]
 
 
-def _docker_rules(folder: Path) -> list[tuple[Path, Any]]:
+def _read_docker_rules(folder: Path) -> list[tuple[Path, Any]]:
     """Return the rules of `.dockerignore`, whose patterns are relative to the folder, not to any folder below it."""
     from pathspec import GitIgnoreSpec
 
@@ -641,12 +665,14 @@ def _docker_rules(folder: Path) -> list[tuple[Path, Any]]:
     except OSError:
         return []
 
-    return [(folder, GitIgnoreSpec.from_lines([_anchored(line.strip()) for line in lines]))]
+    return [(folder, GitIgnoreSpec.from_lines([_anchor(line.strip()) for line in lines]))]
 
 
-def _anchored(pattern: str) -> str:
+def _anchor(pattern: str) -> str:
+    """Return a pattern of `.dockerignore` as one of git's that only matches from its own folder on."""
     if not pattern or pattern.startswith("#"):
         return ""
 
-    sign, rest = ("!", pattern[1:]) if pattern.startswith("!") else ("", pattern)
-    return f"{sign}/{rest.removeprefix('./').lstrip('/')}"
+    sign = "!" if pattern.startswith("!") else ""
+    path = pattern.removeprefix("!").removeprefix("./").lstrip("/")
+    return f"{sign}/{path}"

@@ -49,24 +49,24 @@ def dev(config: Path | None, *, reload: bool, **options: object) -> None:
     path = (config or find_config(Path.cwd(), os.environ)).absolute()
     # The server logs ignored fields of the file; logging them here would repeat them.
     configure_logs(level="ERROR")
-    config_read = load_config(path, os.environ)
+    agent_config = load_config(path, os.environ)
     version = ".".join(map(str, sys.version_info[:3]))
 
     say(f"Python {version} ({sys.executable}); nothing is installed, so it must have the project's packages")
-    given = [f"--{name}={value}" for name, value in options.items() if value is not None]
-    command = [sys.executable, "-m", "portside", "serve", f"--config={path}", "--studio", *given]
+    arguments = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    command = [sys.executable, "-m", "portside", "serve", f"--config={path}", "--studio", *arguments]
 
     # Acquired here, so that the database does not restart with each reload.
     platform = load_settings(PlatformSettings, os.environ, home=options["home"])
     # Reading the types of graphs takes seconds: they are read before somebody requests schemas.
     early = {f"{EXECUTOR_VARIABLE}PORTSIDE_PREPARE_SCHEMAS": "1"}
-    node = node_variables(config_read, platform.home_path)
+    node = prepare_node(agent_config, platform.home_path)
 
     environment = {**os.environ, **early, **node}
     bundler = None
     embedded = None
     try:
-        if config_read.ui:
+        if agent_config.ui:
             bundler = _start_bundler(path, environment, is_watching=reload)
 
         if not _names_database():
@@ -83,7 +83,7 @@ def dev(config: Path | None, *, reload: bool, **options: object) -> None:
             embedded.release()
 
 
-def node_variables(config: "AgentConfig", home: Path) -> dict[str, str]:
+def prepare_node(config: "AgentConfig", home: Path) -> dict[str, str]:
     """Return what a server needs to execute JavaScript, as its settings; nothing if it has none or they are set.
 
     Installs into the home folder what this machine lacks. Raises UserMistake.
@@ -103,8 +103,8 @@ def node_variables(config: "AgentConfig", home: Path) -> dict[str, str]:
         if (command := missing_packages(config.folder)) is not None:
             raise UserMistake(f"the packages of {config.folder} are not installed; run {command}")
 
-        wanted = node_versions(config.folder, read_node_version(config.file))
-        provided = interruption.run(provide_node(home / "dataplane", wanted, MaskedOutput(say)))
+        versions = node_versions(config.folder, read_node_version(config.file))
+        provided = interruption.run(provide_node(home / "dataplane", versions, MaskedOutput(say)))
     except BuildFailed as exc:
         raise UserMistake(str(exc)) from exc
 
@@ -152,7 +152,7 @@ def _serve_until(stop: threading.Event, command: list[str], environment: dict[st
                     sys.exit(DependencyUnavailable.exit_code)
                 continue
 
-            names = sorted({Path(changed).name for _, changed in changes})
+            names = sorted({Path(file).name for _, file in changes})
             show_text(f"· {', '.join(names[:3])} changed, restarting", err=True)
             _stop(server)
             server = _start(command, environment)

@@ -9,6 +9,33 @@ from portside.cli.output import json_option, show_json, show_table, show_text
 from portside.limits.table import read_table, write_table
 from portside.limits.types import Region
 
+EGRESS: dict[Region, tuple[str, ...]] = {
+    Region.US: (
+        "34.59.65.97",
+        "34.67.51.221",
+        "34.46.212.37",
+        "34.132.150.88",
+        "35.188.222.201",
+        "34.58.194.127",
+        "34.59.97.173",
+        "104.198.162.55",
+    ),
+    Region.EU: (
+        "34.13.192.67",
+        "34.147.105.64",
+        "34.90.22.166",
+        "34.147.36.213",
+        "34.32.137.113",
+        "34.91.238.184",
+        "35.204.101.241",
+        "35.204.48.32",
+    ),
+}
+INGRESS: dict[Region, tuple[str, ...]] = {
+    Region.US: ("34.8.121.39", "34.107.251.234"),
+    Region.EU: ("34.95.92.214", "34.13.73.122"),
+}
+
 
 @click.command()
 @click.option("--days", default=30, show_default=True, type=click.IntRange(1, 3660), help="Number of days to count.")
@@ -24,13 +51,13 @@ def usage(platform: Platform, days: int, by: str, *, as_csv: bool, as_json: bool
         show_text(platform.text(f"{USAGE}/export", **usage_query(platform, days=days, by=by)), end="")
         return
 
-    found = platform.call("GET", USAGE, **usage_query(platform, days=days, by=by))
+    report = platform.call("GET", USAGE, **usage_query(platform, days=days, by=by))
     if as_json:
-        show_json(found)
+        show_json(report)
         return
 
     rows = [
-        (record["time_bucket"][:16], usage_label(record["dimensions"]), record["traces"]) for record in found["usage"]
+        (record["time_bucket"][:16], usage_label(record["dimensions"]), record["traces"]) for record in report["usage"]
     ]
     show_table(("FROM", by.upper(), "TRACES"), rows)
 
@@ -65,38 +92,15 @@ def allowlist(region: str | None, *, as_json: bool) -> None:
     the addresses of its machine.
     """
     regions = [Region(region)] if region else list(Region)
+    addresses = {r.value: {"egress": EGRESS[r], "ingress": INGRESS[r]} for r in regions}
     if as_json:
-        show_json({r.value: {"egress": EGRESS[r], "ingress": INGRESS[r]} for r in regions})
+        show_json(addresses)
         return
 
-    directions = (("egress", EGRESS), ("ingress", INGRESS))
-    rows = [(r.value, name, address) for r in regions for name, of in directions for address in of[r]]
+    rows = [
+        (name, direction, address)
+        for name, by_direction in addresses.items()
+        for direction, region_addresses in by_direction.items()
+        for address in region_addresses
+    ]
     show_table(("REGION", "DIRECTION", "ADDRESS"), rows)
-
-
-EGRESS: dict[Region, tuple[str, ...]] = {
-    Region.US: (
-        "34.59.65.97",
-        "34.67.51.221",
-        "34.46.212.37",
-        "34.132.150.88",
-        "35.188.222.201",
-        "34.58.194.127",
-        "34.59.97.173",
-        "104.198.162.55",
-    ),
-    Region.EU: (
-        "34.13.192.67",
-        "34.147.105.64",
-        "34.90.22.166",
-        "34.147.36.213",
-        "34.32.137.113",
-        "34.91.238.184",
-        "35.204.101.241",
-        "35.204.48.32",
-    ),
-}
-INGRESS: dict[Region, tuple[str, ...]] = {
-    Region.US: ("34.8.121.39", "34.107.251.234"),
-    Region.EU: ("34.95.92.214", "34.13.73.122"),
-}

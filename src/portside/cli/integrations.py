@@ -21,13 +21,13 @@ def integrations() -> None:
 @connection_options
 def list_(platform: Platform, *, as_json: bool) -> None:
     """List the integrations; plain git is built in."""
-    found = platform.call("GET", f"{PATH}/install")
+    items = platform.call("GET", f"{PATH}/install")
     if as_json:
-        show_json(found)
+        show_json(items)
         return
 
     yes = {True: "yes", False: "no"}
-    rows = [(i["name"], i["kind"], i["base_url"], yes[i["has_token"]], yes[i["has_webhook"]], i["id"]) for i in found]
+    rows = [(i["name"], i["kind"], i["base_url"], yes[i["has_token"]], yes[i["has_webhook"]], i["id"]) for i in items]
     show_table(("NAME", "KIND", "ADDRESS", "TOKEN", "WEBHOOK", "ID"), rows)
 
 
@@ -43,16 +43,15 @@ def list_(platform: Platform, *, as_json: bool) -> None:
 @click.option("--no-token", is_flag=True, help="Add the account without a token, for public repositories.")
 @json_option
 @connection_options
-def add(platform: Platform, *, no_token: bool, as_json: bool, **named: Any) -> None:
+def add(platform: Platform, *, no_token: bool, as_json: bool, **options: Any) -> None:
     """Add an account under a NAME; prompts for its token, or reads it from standard input."""
-    made = platform.call(
-        "POST", PATH, body={**named, "token": None if no_token else ask_secret("Token", hint=", or use --no-token")}
-    )
+    token = None if no_token else ask_secret("Token", hint=", or use --no-token")
+    integration = platform.call("POST", PATH, body={**options, "token": token})
 
     if as_json:
-        show_json(made)
+        show_json(integration)
     else:
-        show_text(made["id"])
+        show_text(integration["id"])
 
 
 @integrations.command()
@@ -60,8 +59,8 @@ def add(platform: Platform, *, no_token: bool, as_json: bool, **named: Any) -> N
 @connection_options
 def token(platform: Platform, name: str) -> None:
     """Replace the token of the integration NAME; prompts for it, or reads it from standard input."""
-    found = _find(platform, name)
-    platform.call("PATCH", f"{PATH}/{found['id']}", body={"token": ask_secret("Token")})
+    integration = _find_integration(platform, name)
+    platform.call("PATCH", f"{PATH}/{integration['id']}", body={"token": ask_secret("Token")})
     show_text(f"{name} has a new token")
 
 
@@ -71,13 +70,14 @@ def token(platform: Platform, name: str) -> None:
 @connection_options
 def repos(platform: Platform, name: str, *, as_json: bool) -> None:
     """List the repositories that the integration NAME can read."""
-    found = platform.call("GET", f"{PATH}/{_find(platform, name)['id']}/repos")
+    repositories = platform.call("GET", f"{PATH}/{_find_integration(platform, name)['id']}/repos")
     if as_json:
-        show_json(found)
+        show_json(repositories)
         return
 
     show_table(
-        ("OWNER", "NAME", "BRANCH", "ADDRESS"), [(r["owner"], r["name"], r["default_branch"], r["url"]) for r in found]
+        ("OWNER", "NAME", "BRANCH", "ADDRESS"),
+        [(r["owner"], r["name"], r["default_branch"], r["url"]) for r in repositories],
     )
 
 
@@ -87,17 +87,18 @@ def repos(platform: Platform, name: str, *, as_json: bool) -> None:
 @connection_options
 def webhook(platform: Platform, name: str, *, as_json: bool) -> None:
     """Create the webhook of the integration NAME, or replace its secret; prints the values for the git host."""
-    made = platform.call("POST", f"{PATH}/{_find(platform, name)['id']}/webhook")
+    hook = platform.call("POST", f"{PATH}/{_find_integration(platform, name)['id']}/webhook")
     if as_json:
-        show_json(made)
+        show_json(hook)
         return
 
-    for label, value in (
-        ("address", made["url"]),
-        ("secret", made["secret"]),
-        ("content type", made["content_type"]),
-        ("events", ", ".join(made["events"])),
-    ):
+    lines = (
+        ("address", hook["url"]),
+        ("secret", hook["secret"]),
+        ("content type", hook["content_type"]),
+        ("events", ", ".join(hook["events"])),
+    )
+    for label, value in lines:
         show_text(f"{label:<14}{value}")
 
 
@@ -106,14 +107,14 @@ def webhook(platform: Platform, name: str, *, as_json: bool) -> None:
 @connection_options
 def remove(platform: Platform, name: str) -> None:
     """Remove the integration NAME, which no deployment may use."""
-    platform.call("DELETE", f"{PATH}/{_find(platform, name)['id']}")
+    platform.call("DELETE", f"{PATH}/{_find_integration(platform, name)['id']}")
     show_text(f"{name} is removed")
 
 
-def _find(platform: Platform, name: str) -> dict[str, Any]:
+def _find_integration(platform: Platform, name: str) -> dict[str, Any]:
     """Return an integration by name or id. Raises UserMistake for an unknown one."""
-    for found in platform.call("GET", f"{PATH}/install"):
-        if name in {found["name"], found["id"]}:
-            return dict(found)
+    for integration in platform.call("GET", f"{PATH}/install"):
+        if name in {integration["name"], integration["id"]}:
+            return dict(integration)
 
     raise UserMistake(f"there is no integration named {name}; 'portside integrations list' shows them")

@@ -60,32 +60,33 @@ def login(url: str, email: str | None, workspace: str | None, *, device: bool) -
     Opens a browser. Without one here (over SSH, or with --device) it shows a code to enter in a browser elsewhere.
     The login is stored in your configuration folder, where only you can read it. Commands use it unless a key is named.
     """
-    address = _address_of(url)
+    address = _parse_address(url)
     before = user_logins().find(address)
     with closing(Platform(address, None)) as anonymous:
         if email is not None:
             body = {"email": email, "password": ask_secret("Password")}
-            made = anonymous.call_with_password("POST", "/login", body)
+            grant = anonymous.call_with_password("POST", "/login", body)
         elif device or not has_browser(os.environ, sys.platform):
-            made = _with_code(anonymous)
+            grant = _sign_in_with_code(anonymous)
         else:
-            made = _with_browser(anonymous)
+            grant = _sign_in_with_browser(anonymous)
 
-    new = Login(made["access_token"], datetime.fromisoformat(made["expires_at"]))
+    new = Login(grant["access_token"], datetime.fromisoformat(grant["expires_at"]))
     user_logins().keep(address, new)
 
     if before is not None:
-        _end(address, before)
+        _end_session(address, before)
 
     with closing(Platform(address, None, new)) as platform:
-        chosen = _default_workspace(platform, workspace)
+        default_workspace = _find_default_workspace(platform, workspace)
         who = platform.call("GET", "/auth")
 
-    if chosen is not None:
-        user_logins().keep(address, Login(new.token, new.expires_at, chosen["id"]))
+    if default_workspace is not None:
+        user_logins().keep(address, Login(new.token, new.expires_at, default_workspace["id"]))
 
     name = who["user_email"] or who["short_key"]
-    show_text(f"logged in as {name}" + (f", in the workspace {chosen['display_name']}" if chosen else ""))
+    place = f", in the workspace {default_workspace['display_name']}" if default_workspace else ""
+    show_text(f"logged in as {name}{place}")
 
     if address != plain_url(default_url()):
         say(f"for this platform, name it in each command with --url {address}, or set PORTSIDE_URL={address}")
@@ -98,16 +99,16 @@ def logout(url: str) -> None:
 
     Ends the session there, and removes it here.
     """
-    address = _address_of(url)
+    address = _parse_address(url)
     logins = user_logins()
-    if (found := logins.find(address)) is None:
+    if (session := logins.find(address)) is None:
         raise UserMistake(f"you are not logged in at {address}")
 
     logins.keep(address, None)
     try:
-        _end(address, found)
+        _end_session(address, session)
     except PlatformUnavailable as exc:
-        until = found.expires_at.isoformat(timespec="minutes")
+        until = session.expires_at.isoformat(timespec="minutes")
         raise UserMistake(
             f"the login is removed here, but {address} does not respond, where it is valid until {until}; "
             "end it there with 'portside sessions end'"
@@ -132,7 +133,7 @@ def console(platform: Platform, *, is_printed: bool) -> None:
         show_text(address)
 
 
-def _end(address: str, login: Login) -> None:
+def _end_session(address: str, login: Login) -> None:
     """End a session. Raises PlatformUnavailable; a session that has ended already is no mistake."""
     with closing(Platform(address, None, login)) as platform:
         try:
@@ -143,15 +144,15 @@ def _end(address: str, login: Login) -> None:
             return
 
 
-def _default_workspace(platform: Platform, named: str | None) -> dict[str, str] | None:
-    if named is not None:
-        return platform.find_workspace(named)
+def _find_default_workspace(platform: Platform, name: str | None) -> dict[str, str] | None:
+    if name is not None:
+        return platform.find_workspace(name)
 
-    known = platform.call("GET", "/workspaces")
-    return known[0] if len(known) == 1 else None
+    workspaces = platform.call("GET", "/workspaces")
+    return workspaces[0] if len(workspaces) == 1 else None
 
 
-def _address_of(url: str) -> str:
+def _parse_address(url: str) -> str:
     """Return the address of a platform; a name alone means https. Raises UserMistake."""
     address = plain_url(url if "://" in url else f"https://{url}")
     parts = urlsplit(address)
@@ -177,7 +178,7 @@ def has_browser(environment: Mapping[str, str], system: str) -> bool:
 # With a browser on this machine
 
 
-def _with_browser(platform: Platform) -> Any:
+def _sign_in_with_browser(platform: Platform) -> Any:
     verifier = secrets.token_urlsafe(48)
     state = secrets.token_urlsafe(32)
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
@@ -189,7 +190,7 @@ def _with_browser(platform: Platform) -> Any:
             "state": state,
             "code_challenge": challenge,
             "code_challenge_method": "S256",
-            "host_name": host_name(),
+            "host_name": get_host_name(),
         }
 
         page = f"{platform.url}/oauth/authorize?{urlencode(query)}"
@@ -213,11 +214,11 @@ def _with_browser(platform: Platform) -> Any:
         "code_verifier": verifier,
     }
 
-    status, made = platform.post_form("/oauth/token", form)
+    status, grant = platform.post_form("/oauth/token", form)
     if status != 200:
-        raise UserMistake(f"the platform refused the sign-in: {made['detail']}")
+        raise UserMistake(f"the platform refused the sign-in: {grant['detail']}")
 
-    return made
+    return grant
 
 
 class _Receiver(ThreadingHTTPServer):
@@ -302,42 +303,42 @@ def _receiver(state: str) -> Iterator[tuple[str, "queue.Queue[dict[str, str]]"]]
 # Without a browser
 
 
-def _with_code(platform: Platform) -> Any:
-    status, begun = platform.post_form("/oauth/device", {"client_id": CLIENT_ID, "host_name": host_name()})
+def _sign_in_with_code(platform: Platform) -> Any:
+    status, device = platform.post_form("/oauth/device", {"client_id": CLIENT_ID, "host_name": get_host_name()})
     if status != 200:
-        raise UserMistake(f"the platform refused the sign-in: {begun['detail']}")
+        raise UserMistake(f"the platform refused the sign-in: {device['detail']}")
 
     # The address as the user wrote it; a proxy may hide it from the platform.
     page = f"{platform.url}/device"
-    show_text(f"open {page} in any browser, and enter the code {begun['user_code']}", err=True)
-    show_text(f"or open {page}?{urlencode({'user_code': begun['user_code']})}", err=True)
+    show_text(f"open {page} in any browser, and enter the code {device['user_code']}", err=True)
+    show_text(f"or open {page}?{urlencode({'user_code': device['user_code']})}", err=True)
 
-    form = {"grant_type": _DEVICE_GRANT, "client_id": CLIENT_ID, "device_code": begun["device_code"]}
-    interval = float(begun["interval"])
-    until = time.monotonic() + begun["expires_in"]
+    form = {"grant_type": _DEVICE_GRANT, "client_id": CLIENT_ID, "device_code": device["device_code"]}
+    interval = float(device["interval"])
+    until = time.monotonic() + device["expires_in"]
     while time.monotonic() < until:
         time.sleep(interval)
         try:
-            status, made = platform.post_form("/oauth/token", form)
+            status, grant = platform.post_form("/oauth/token", form)
         except PlatformUnavailable:
             # RFC 8628, 3.5: ask less often while the server is away.
             interval = min(2 * interval, _MAX_INTERVAL_S)
             continue
 
         if status == 200:
-            return made
+            return grant
 
-        error = made.get("error")
+        error = grant.get("error")
         if error == "slow_down":
             interval += 5
         elif error == "access_denied":
             raise UserMistake("the sign-in was refused in the browser; run 'portside login' again to try once more")
         elif error not in {"authorization_pending", "expired_token"}:
-            raise UserMistake(f"the platform refused the sign-in: {made['detail']}")
+            raise UserMistake(f"the platform refused the sign-in: {grant['detail']}")
 
     raise UserMistake("the code has expired; run the command again")
 
 
-def host_name() -> str:
+def get_host_name() -> str:
     """Return this machine's name, in characters that the platform accepts."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:100]

@@ -140,6 +140,6 @@ def reported_errors() -> Iterator[None]:
 
         message = str(exc).strip().split("\n", 1)[0]
         name = type(exc).__name__
-        shown = f"{name}: {message}" if message else name
-        show_text(f"error: {shown} (set PORTSIDE_TRACEBACK=1 for the stack trace)", err=True)
+        text = f"{name}: {message}" if message else name
+        show_text(f"error: {text} (set PORTSIDE_TRACEBACK=1 for the stack trace)", err=True)
         sys.exit(1)

@@ -30,9 +30,11 @@ NOTES = """\
 # The api-key of portside becomes the platform's first API key. The listener's may be the same at first; a key of
 # `portside keys create --permission listeners:work` has fewer permissions.
 """
-_OWN = "--from-literal=api-key=KEY --from-literal=postgres-password=PASSWORD"
-_OWN_URL = " --from-literal=database-url=postgresql://portside:PASSWORD@portside-postgres:5432/portside"
-_EXTERNAL = "--from-literal=api-key=KEY --from-literal=database-url=postgresql://USER:PASSWORD@HOST:5432/DATABASE"
+_LITERALS = "--from-literal=api-key=KEY --from-literal=postgres-password=PASSWORD"
+_LITERAL_URL = " --from-literal=database-url=postgresql://portside:PASSWORD@portside-postgres:5432/portside"
+_EXTERNAL_LITERALS = (
+    "--from-literal=api-key=KEY --from-literal=database-url=postgresql://USER:PASSWORD@HOST:5432/DATABASE"
+)
 
 
 @click.command()
@@ -65,13 +67,13 @@ def manifests(**options: Any) -> None:
     """Print the Kubernetes objects of a platform and a listener, as YAML for kubectl."""
     import yaml
 
-    wanted = Installation(**options)
-    literals = _OWN + _OWN_URL if wanted.own_postgres else _EXTERNAL
-    show_text(NOTES.format(version=__version__, namespace=wanted.namespace, literals=literals), end="")
+    installation = Installation(**options)
+    literals = _LITERALS + _LITERAL_URL if installation.own_postgres else _EXTERNAL_LITERALS
+    show_text(NOTES.format(version=__version__, namespace=installation.namespace, literals=literals), end="")
 
     # No YAML anchors for repeated objects: they are hard to read.
     dumper = type("Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda *_: True})
-    show_text(yaml.dump_all(installation(wanted), Dumper=dumper, sort_keys=False, explicit_start=True), end="")
+    show_text(yaml.dump_all(build_objects(installation), Dumper=dumper, sort_keys=False, explicit_start=True), end="")
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,20 +93,21 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     agents_url: str | None = None
 
 
-def installation(options: Installation) -> list[Json]:
+def build_objects(options: Installation) -> list[Json]:
     """Return all objects, in the order in which to apply them."""
-    objects = [_namespace(name) for name in dict.fromkeys((options.namespace, *_agents(options)))]
+    namespaces = dict.fromkeys((options.namespace, *(options.agents_namespaces if options.listener else ())))
+    objects = [_build_namespace(name) for name in namespaces]
     if options.own_postgres:
-        objects += _postgres(options)
+        objects += _build_postgres(options)
 
-    objects += _platform(options)
+    objects += _build_platform(options)
     if options.listener:
-        objects += _listener(options)
+        objects += _build_listener(options)
 
     return objects
 
 
-def listener_rights(namespace: str, account_namespace: str) -> list[Json]:
+def build_listener_rights(namespace: str, account_namespace: str) -> list[Json]:
     """Return the Role that a listener needs in a namespace with deployments, and its RoleBinding."""
     from portside.dataplane.compute.kubernetes.objects import KINDS
 
@@ -121,7 +124,7 @@ def listener_rights(namespace: str, account_namespace: str) -> list[Json]:
     ]
 
     group = "rbac.authorization.k8s.io"
-    metadata = {"name": _LISTENER, "namespace": namespace, "labels": _labels("listener")}
+    metadata = {"name": _LISTENER, "namespace": namespace, "labels": _build_labels("listener")}
     subject = {"kind": "ServiceAccount", "name": _LISTENER, "namespace": account_namespace}
 
     return [
@@ -136,11 +139,7 @@ def listener_rights(namespace: str, account_namespace: str) -> list[Json]:
     ]
 
 
-def _agents(options: Installation) -> tuple[str, ...]:
-    return options.agents_namespaces if options.listener else ()
-
-
-def _postgres(options: Installation) -> list[Json]:
+def _build_postgres(options: Installation) -> list[Json]:
     name = "portside-postgres"
     container = {
         "name": "postgres",
@@ -149,7 +148,7 @@ def _postgres(options: Installation) -> list[Json]:
         "env": [
             {"name": "POSTGRES_USER", "value": "portside"},
             {"name": "POSTGRES_DB", "value": "portside"},
-            _from_secret("POSTGRES_PASSWORD", SECRET, "postgres-password"),
+            _build_secret_variable("POSTGRES_PASSWORD", SECRET, "postgres-password"),
             {"name": "PGDATA", "value": "/var/lib/postgresql/data/pgdata"},
         ],
         "readinessProbe": {"exec": {"command": ["pg_isready", "-q", "-h", "127.0.0.1", "-U", "portside"]}},
@@ -165,23 +164,27 @@ def _postgres(options: Installation) -> list[Json]:
     }
 
     return [
-        _claim(options, name, "postgres"),
-        _service(options, name, "postgres", 5432),
-        _object(
-            options, "StatefulSet", name, "postgres", {"serviceName": name, "replicas": 1, **_pods("postgres", pod)}
+        _build_claim(options, name, "postgres"),
+        _build_service(options, name, component="postgres", port=5432, port_name="postgres"),
+        _build_object(
+            options,
+            kind="StatefulSet",
+            name=name,
+            component="postgres",
+            spec={"serviceName": name, "replicas": 1, **_build_pods("postgres", pod)},
         ),
     ]
 
 
-def _database_bytes(options: Installation) -> int:
+def _compute_database_bytes(options: Installation) -> int:
     """Return how large the databases may be: the volume also has the write-ahead log, of 1 GiB and more under load."""
     volume = options.storage_gi * 2**30
     return max(volume // 2, volume - max(volume // 10, 2 * 2**30))
 
 
-def _platform(options: Installation) -> list[Json]:
+def _build_platform(options: Installation) -> list[Json]:
     container = {
-        **_program(options, "platform", ["up", "--no-example"]),
+        **_build_container(options, "platform", ["up", "--no-example"]),
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "env": [
             {"name": "PORTSIDE_HOME", "value": HOME},
@@ -191,28 +194,41 @@ def _platform(options: Installation) -> list[Json]:
             {"name": "PORTSIDE_FRONT", "value": "false"},
             {"name": "LOG_LEVEL", "value": "INFO"},
             {"name": "LOG_JSON", "value": "true"},
-            _from_secret("DATABASE_URL", SECRET, "database-url"),
-            _from_secret("PORTSIDE_API_KEY", SECRET, "api-key"),
-            *([{"name": "DATABASE_MAX_BYTES", "value": str(_database_bytes(options))}] if options.own_postgres else []),
+            _build_secret_variable("DATABASE_URL", SECRET, "database-url"),
+            _build_secret_variable("PORTSIDE_API_KEY", SECRET, "api-key"),
+            *(
+                [{"name": "DATABASE_MAX_BYTES", "value": str(_compute_database_bytes(options))}]
+                if options.own_postgres
+                else []
+            ),
         ],
-        "startupProbe": {**_probe(), "periodSeconds": 2, "failureThreshold": 150},
-        "readinessProbe": _probe(),
-        "livenessProbe": _probe(),
+        "startupProbe": {**_build_probe(), "periodSeconds": 2, "failureThreshold": 150},
+        "readinessProbe": _build_probe(),
+        "livenessProbe": _build_probe(),
         "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}},
     }
 
-    pod = _restricted(container, {"persistentVolumeClaim": {"claimName": "portside-home"}})
-    found = [
-        _claim(options, "portside-home", "platform"),
+    pod = _build_restricted_pod(container, {"persistentVolumeClaim": {"claimName": "portside-home"}})
+    objects = [
+        _build_claim(options, "portside-home", "platform"),
         # One at a time: the home folder, with the key that encrypts secrets, belongs to one platform.
-        _object(options, "Deployment", "portside", "platform", {**_recreated(), **_pods("platform", pod)}),
-        _service(options, "portside", "platform", PORT, "http"),
+        _build_object(
+            options,
+            kind="Deployment",
+            name="portside",
+            component="platform",
+            spec={**_build_single_replica(), **_build_pods("platform", pod)},
+        ),
+        _build_service(options, "portside", component="platform", port=PORT, port_name="http"),
     ]
 
-    return [*found, _ingress(options, options.host)] if options.host else found
+    if options.host:
+        objects.append(_build_ingress(options, options.host))
+
+    return objects
 
 
-def _listener(options: Installation) -> list[Json]:
+def _build_listener(options: Installation) -> list[Json]:
     values = {
         "PORTSIDE_HOME": HOME,
         "CONTROL_PLANE_URL": f"http://portside.{options.namespace}.svc:{PORT}",
@@ -224,29 +240,35 @@ def _listener(options: Installation) -> list[Json]:
     }
 
     container = {
-        **_program(options, "listener", ["listener", "--compute", "kubernetes"]),
+        **_build_container(options, "listener", ["listener", "--compute", "kubernetes"]),
         "env": [
             *({"name": name, "value": value} for name, value in values.items() if value),
-            _from_secret("CONTROL_PLANE_API_KEY", LISTENER_SECRET, "api-key"),
+            _build_secret_variable("CONTROL_PLANE_API_KEY", LISTENER_SECRET, "api-key"),
         ],
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
     }
 
     pod = {
-        **_restricted(container, {"emptyDir": {}}),
+        **_build_restricted_pod(container, {"emptyDir": {}}),
         "serviceAccountName": _LISTENER,
         "automountServiceAccountToken": True,
     }
 
-    metadata = {"name": _LISTENER, "namespace": options.namespace, "labels": _labels("listener")}
+    metadata = {"name": _LISTENER, "namespace": options.namespace, "labels": _build_labels("listener")}
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False},
-        *(right for name in options.agents_namespaces for right in listener_rights(name, options.namespace)),
-        _object(options, "Deployment", _LISTENER, "listener", {**_recreated(), **_pods("listener", pod)}),
+        *(right for name in options.agents_namespaces for right in build_listener_rights(name, options.namespace)),
+        _build_object(
+            options,
+            kind="Deployment",
+            name=_LISTENER,
+            component="listener",
+            spec={**_build_single_replica(), **_build_pods("listener", pod)},
+        ),
     ]
 
 
-def _program(options: Installation, name: str, arguments: list[str]) -> Json:
+def _build_container(options: Installation, name: str, arguments: list[str]) -> Json:
     return {
         "name": name,
         "image": options.image,
@@ -261,7 +283,7 @@ def _program(options: Installation, name: str, arguments: list[str]) -> Json:
     }
 
 
-def _restricted(container: Json, home: Json) -> Json:
+def _build_restricted_pod(container: Json, home: Json) -> Json:
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -277,21 +299,22 @@ def _restricted(container: Json, home: Json) -> Json:
     }
 
 
-def _recreated() -> Json:
+def _build_single_replica() -> Json:
     return {"replicas": 1, "strategy": {"type": "Recreate"}}
 
 
-def _pods(component: str, pod: Json) -> Json:
-    template = {"metadata": {"labels": _labels(component)}, "spec": pod}
-    return {"selector": {"matchLabels": _labels(component)}, "template": template}
+def _build_pods(component: str, pod: Json) -> Json:
+    template = {"metadata": {"labels": _build_labels(component)}, "spec": pod}
+    return {"selector": {"matchLabels": _build_labels(component)}, "template": template}
 
 
-def _service(options: Installation, name: str, component: str, port: int, port_name: str = "postgres") -> Json:
+def _build_service(options: Installation, name: str, *, component: str, port: int, port_name: str) -> Json:
     ports = [{"name": port_name, "port": port, "targetPort": port_name, "protocol": "TCP"}]
-    return _object(options, "Service", name, component, {"selector": _labels(component), "ports": ports})
+    spec = {"selector": _build_labels(component), "ports": ports}
+    return _build_object(options, kind="Service", name=name, component=component, spec=spec)
 
 
-def _claim(options: Installation, name: str, component: str) -> Json:
+def _build_claim(options: Installation, name: str, component: str) -> Json:
     spec: Json = {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": f"{options.storage_gi}Gi"}},
@@ -300,10 +323,10 @@ def _claim(options: Installation, name: str, component: str) -> Json:
     if options.storage_class:
         spec["storageClassName"] = options.storage_class
 
-    return _object(options, "PersistentVolumeClaim", name, component, spec)
+    return _build_object(options, kind="PersistentVolumeClaim", name=name, component=component, spec=spec)
 
 
-def _ingress(options: Installation, host: str) -> Json:
+def _build_ingress(options: Installation, host: str) -> Json:
     backend = {"service": {"name": "portside", "port": {"name": "http"}}}
     spec: Json = {
         "rules": [{"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}]
@@ -315,14 +338,14 @@ def _ingress(options: Installation, host: str) -> Json:
     if options.tls_secret:
         spec["tls"] = [{"hosts": [host], "secretName": options.tls_secret}]
 
-    return _object(options, "Ingress", "portside", "platform", spec)
+    return _build_object(options, kind="Ingress", name="portside", component="platform", spec=spec)
 
 
-def _object(options: Installation, kind: str, name: str, component: str, spec: Json) -> Json:
+def _build_object(options: Installation, *, kind: str, name: str, component: str, spec: Json) -> Json:
     from portside.dataplane.compute.kubernetes.objects import KINDS
 
     group, version, _ = KINDS[kind]
-    metadata = {"name": name, "namespace": options.namespace, "labels": _labels(component)}
+    metadata = {"name": name, "namespace": options.namespace, "labels": _build_labels(component)}
     return {
         "apiVersion": f"{group}/{version}" if group else version,
         "kind": kind,
@@ -331,17 +354,17 @@ def _object(options: Installation, kind: str, name: str, component: str, spec: J
     }
 
 
-def _namespace(name: str) -> Json:
+def _build_namespace(name: str) -> Json:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
-def _labels(component: str) -> dict[str, str]:
+def _build_labels(component: str) -> dict[str, str]:
     return {"app.kubernetes.io/name": "portside", "app.kubernetes.io/component": component}
 
 
-def _from_secret(variable: str, secret: str, key: str) -> Json:
+def _build_secret_variable(variable: str, secret: str, key: str) -> Json:
     return {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
-def _probe() -> Json:
+def _build_probe() -> Json:
     return {"httpGet": {"path": "/ok", "port": "http"}, "periodSeconds": 15, "timeoutSeconds": 5, "failureThreshold": 6}

@@ -21,15 +21,22 @@ import click
 import msgspec
 
 from portside.cli.client import Platform, PlatformUnavailable, address_in, connection_options
-from portside.cli.output import indented, json_option, left_behind, program, say, show_json, show_table, show_text
-from portside.cli.service import ROOT, environment, installed_service
+from portside.cli.output import indent, json_option, left_behind, program, say, show_json, show_table, show_text
+from portside.cli.service import ROOT, read_environment, read_installed_service
 from portside.kernel import interruption
 from portside.kernel.errors import UserMistake
 
 if TYPE_CHECKING:
+    from portside.operate.findings import Finding
     from portside.operate.upgrade import RunningPlatform, UpgradePlan
 
-SHOWN = 30
+F = TypeVar("F", bound=Callable[..., Any])
+
+SHOWN_ROWS = 30
+_UPGRADE = "/system/upgrade"
+_STARTS_WITHIN_S = 900.0
+_POLL_S = 0.5
+_SAY_AGAIN_S = 30.0
 
 
 @click.command()
@@ -45,51 +52,49 @@ def disk(*, platform: Platform, as_json: bool) -> None:
         return
 
     free, total, reserve = (megabytes(report[name]) for name in ("free_bytes", "total_bytes", "reserve_bytes"))
-    taken = [each for each in report["taken"] if each["bytes"]]
+    entries = [entry for entry in report["taken"] if entry["bytes"]]
     show_text(f"{report['folder']}: {free} free of {total}, {reserve} in reserve")
-    show_text(f"Portside takes {megabytes(sum(each['bytes'] for each in taken))}")
+    show_text(f"Portside takes {megabytes(sum(entry['bytes'] for entry in entries))}")
 
     if report["shortage"]:
         show_text(f"New data is refused: {report['shortage']}.")
 
     show_text()
     rows = [
-        (megabytes(each["bytes"]), each["deployment"] or "", each["kind"], each["place"], _dead(each))
-        for each in taken[:SHOWN]
+        (megabytes(entry["bytes"]), entry["deployment"] or "", entry["kind"], entry["place"], _format_dead(entry))
+        for entry in entries[:SHOWN_ROWS]
     ]
-
     show_table(("SIZE", "DEPLOYMENT", "KIND", "WHERE", "DEAD ROWS"), rows)
-    if len(taken) > SHOWN:
-        show_text(f"… and {len(taken) - SHOWN} smaller ones (--json lists all)")
+    if len(entries) > SHOWN_ROWS:
+        show_text(f"… and {len(entries) - SHOWN_ROWS} smaller ones (--json lists all)")
 
     show_text()
-    show_table(("SIZE", "DEPLOYMENT"), [(megabytes(size), name) for name, size in _by_deployment(taken)[:SHOWN]])
+    sums = _sum_by_deployment(entries)[:SHOWN_ROWS]
+    show_table(("SIZE", "DEPLOYMENT"), [(megabytes(size), name) for name, size in sums])
 
     for database in report["databases"]:
         if database["problem"]:
             show_text(f"{database['name']}: {megabytes(database['bytes'])}, not by table: {database['problem']}")
 
 
-def _dead(taken: dict[str, Any]) -> str:
+def _format_dead(entry: dict[str, Any]) -> str:
+    """Return the size of a table's dead rows if they are more than a tenth of it."""
     from portside.kernel.disk import megabytes
 
-    return megabytes(taken["dead_bytes"]) if taken["dead_bytes"] > taken["bytes"] // 10 else ""
+    return megabytes(entry["dead_bytes"]) if entry["dead_bytes"] > entry["bytes"] // 10 else ""
 
 
-def _by_deployment(taken: list[dict[str, Any]]) -> list[tuple[str, int]]:
+def _sum_by_deployment(entries: list[dict[str, Any]]) -> list[tuple[str, int]]:
     """Return the sums, the largest first; what belongs to no deployment is the platform's."""
     sums = Counter[str]()
-    for each in taken:
-        sums[each["deployment"] or "(platform)"] += each["bytes"]
+    for entry in entries:
+        sums[entry["deployment"] or "(platform)"] += entry["bytes"]
 
     return sums.most_common()
 
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def _installation_options(command: _F) -> _F:
-    """Add the options that say which installation is meant; the command gets the argument `given`."""
+def _installation_options(command: F) -> F:
+    """Add the options that say which installation is meant; the command gets the argument `target`."""
     from functools import wraps
 
     @click.option("--home", help="Home folder of the platform. [default: PORTSIDE_HOME or ~/.portside]")
@@ -102,10 +107,12 @@ def _installation_options(command: _F) -> _F:
         help="File with its settings. [default: that of the service, for its home]",
     )
     @wraps(command)
-    def found(*args: Any, home: str | None, port: int | None, env_file: Path | None, **kwargs: Any) -> Any:
-        return command(*args, given=_find(environment(env_file, home), home=home, port=port), **kwargs)
+    def located(*args: Any, home: str | None, port: int | None, env_file: Path | None, **kwargs: Any) -> Any:
+        return command(
+            *args, target=_find_installation(read_environment(env_file, home), home=home, port=port), **kwargs
+        )
 
-    return found  # type: ignore[return-value]
+    return located  # type: ignore[return-value]
 
 
 class InstallationOptions(NamedTuple):
@@ -121,7 +128,7 @@ class InstallationOptions(NamedTuple):
 @click.option("--skip", multiple=True, help="Leave out a check, for example registry; may be repeated.")
 @click.option("--all", "shows_all", is_flag=True, help="Show passed checks too.")
 @json_option
-def doctor(*, given: InstallationOptions, skip: tuple[str, ...], shows_all: bool, as_json: bool) -> None:
+def doctor(*, target: InstallationOptions, skip: tuple[str, ...], shows_all: bool, as_json: bool) -> None:
     """Examine this installation, and say what to do about each problem.
 
     Run it as the user of the platform, with the settings that it runs with. The exit status is 1 if there are faults;
@@ -129,15 +136,13 @@ def doctor(*, given: InstallationOptions, skip: tuple[str, ...], shows_all: bool
     """
     from portside.operate.doctor import examine
 
-    diagnosis = interruption.run(examine(given.installation, skipped=frozenset(skip)))
+    diagnosis = interruption.run(examine(target.installation, skipped=frozenset(skip)))
     if as_json:
         show_json(msgspec.to_builtins(diagnosis))
     else:
         for finding in diagnosis.findings:
             if shows_all or finding.level != "ok":
-                show_text(f"{finding.level:<7}  {finding.check}: {indented(finding.message)}")
-                if finding.do:
-                    show_text(f"         → {indented(finding.do)}")
+                _show_finding(finding)
 
         well = len(diagnosis.findings) - diagnosis.faults - diagnosis.warnings
         show_text(f"faults: {diagnosis.faults}, warnings: {diagnosis.warnings}, checks that found all well: {well}")
@@ -149,7 +154,7 @@ def doctor(*, given: InstallationOptions, skip: tuple[str, ...], shows_all: bool
 @click.command("support-bundle")
 @_installation_options
 @click.option("--to", type=click.Path(path_type=Path), help="File to write. [default: portside-support-TIME.tar.gz]")
-def support_bundle(*, given: InstallationOptions, to: Path | None) -> None:
+def support_bundle(*, target: InstallationOptions, to: Path | None) -> None:
     """Write an archive for support: versions, settings, logs, sizes and findings, without secrets.
 
     Run it as the user of the platform, on its machine.
@@ -158,14 +163,16 @@ def support_bundle(*, given: InstallationOptions, to: Path | None) -> None:
     from portside.platform.system import settings_in_force
 
     file = to or Path(f"portside-support-{datetime.now(UTC):%Y%m%d-%H%M%S}.tar.gz")
-    missing = interruption.run(write_bundle(given.installation, settings_in_force(given.settings), given.environ, file))
-    for reason in missing:
+    reasons = interruption.run(
+        write_bundle(target.installation, settings_in_force(target.settings), target.environ, file)
+    )
+    for reason in reasons:
         say(f"left out: {reason}")
 
     show_text(f"{file} holds no secret that is known here; look into it before you send it")
 
 
-def _find(environ: Mapping[str, str], **options: Any) -> InstallationOptions:
+def _find_installation(environ: Mapping[str, str], **options: Any) -> InstallationOptions:
     """Return the installation. Wrong settings are a finding of the doctor."""
     from portside.kernel.settings import load_settings
     from portside.platform.app import PACKAGES
@@ -185,12 +192,6 @@ def _find(environ: Mapping[str, str], **options: Any) -> InstallationOptions:
         return InstallationOptions(environ, settings, installation_of(settings, PACKAGES, problem=str(mistake)))
 
 
-_UPGRADE = "/system/upgrade"
-_STARTS_WITHIN_S = 900.0
-_POLL_S = 0.5
-_SAY_AGAIN_S = 30.0
-
-
 @click.command()
 @_installation_options
 @click.option("--check", "only_checks", is_flag=True, help="Show what will happen, and change nothing.")
@@ -204,7 +205,7 @@ _SAY_AGAIN_S = 30.0
 @json_option
 def upgrade(
     *,
-    given: InstallationOptions,
+    target: InstallationOptions,
     resume: bool,
     skip: tuple[str, ...],
     as_json: bool,
@@ -216,19 +217,19 @@ def upgrade(
     agents serve, and then replaces their servers one after the other. If a new server does not start, the upgrade
     halts, and that agent keeps its earlier server. The exit status is 1 if the upgrade is not possible, or halted.
     """
-    platform = _platform_of(given)
+    platform = _connect(target)
     if resume:
         _roll_forward(platform, skip)
         return
 
-    _check_user(given.settings.home_path)
-    running = _running(platform)
+    _check_user(target.settings.home_path)
+    running = _examine_running(platform)
 
-    plan = _plan(given, running)
+    plan = _plan_upgrade(target, running)
     if as_json:
         show_json(msgspec.to_builtins(plan))
     else:
-        _show(plan)
+        _show_plan(plan)
 
     if not plan.is_possible:
         raise UserMistake("the upgrade is not possible: see the faults above")
@@ -237,9 +238,9 @@ def upgrade(
 
     location = None
     if not options["no_backup"]:
-        location = _back_up(given, options["backup_to"], options["passphrase_file"])
+        location = _back_up(target, options["backup_to"], options["passphrase_file"])
 
-    _record(given.settings.home_path, plan, location)
+    _record_upgrade(target.settings.home_path, plan, location)
     if running is None:
         say(f"the platform does not run; start it with this version: {program()} up")
         return
@@ -248,10 +249,10 @@ def upgrade(
         "interrupted: the platform goes on replacing itself, and then its agents; "
         f"{program()} upgrade --resume follows that"
     ):
-        _replace(given.settings.home_path, platform, running)
+        _replace_platform(target.settings.home_path, platform, running)
 
-    _warn_of_old_unit(given.settings.home_path)
-    if not _state(platform)["is_automatic"]:
+    _warn_of_old_unit(target.settings.home_path)
+    if not _get_state(platform)["is_automatic"]:
         say("agents keep their servers (ROLL_FORWARD=on-request); replace them with --resume, or in the console")
         return
 
@@ -260,18 +261,18 @@ def upgrade(
 
 def _warn_of_old_unit(home: Path) -> None:
     """Warn if the service's unit would start the version before at the next boot."""
-    service = installed_service(ROOT)
+    service = read_installed_service(ROOT)
     with contextlib.suppress(OSError):
         if service.home == home.absolute() and service.unit_file.read_text() != service.unit:
             command = shlex.join([sys.executable, "-m", "portside", "service", "install", "--no-start"])
             say(f"the service has the unit of the version before; before the next boot run as root: {command}")
 
 
-def _platform_of(given: InstallationOptions) -> Platform:
+def _connect(target: InstallationOptions) -> Platform:
     from portside.platform.home import Home, read_key
 
-    key = os.environ.get("PORTSIDE_API_KEY") or read_key(Home(given.settings.home_path).api_key)
-    return Platform(given.installation.url, key)
+    key = os.environ.get("PORTSIDE_API_KEY") or read_key(Home(target.settings.home_path).api_key)
+    return Platform(target.installation.url, key)
 
 
 def _check_user(home: Path) -> None:
@@ -284,7 +285,7 @@ def _check_user(home: Path) -> None:
         raise UserMistake(f"{home} belongs to user {owner}: run this as that user, for example with sudo -u")
 
 
-def _running(platform: Platform) -> "RunningPlatform | None":
+def _examine_running(platform: Platform) -> "RunningPlatform | None":
     """Return what the running platform says of itself; None if it does not answer."""
     from portside.operate.upgrade import RunningPlatform
 
@@ -296,7 +297,7 @@ def _running(platform: Platform) -> "RunningPlatform | None":
     version = str(info.get("portside_version") or info.get("version") or "unknown")
     try:
         names = frozenset(
-            each["name"] for each in platform.call("GET", "/system")["settings"] if not each["is_default"]
+            setting["name"] for setting in platform.call("GET", "/system")["settings"] if not setting["is_default"]
         )
         platform.call("GET", _UPGRADE)
     except UserMistake as mistake:
@@ -307,23 +308,29 @@ def _running(platform: Platform) -> "RunningPlatform | None":
     return RunningPlatform(version, names, can_hand_over=True)
 
 
-def _plan(given: InstallationOptions, running: "RunningPlatform | None") -> "UpgradePlan":
+def _plan_upgrade(target: InstallationOptions, running: "RunningPlatform | None") -> "UpgradePlan":
     from portside.kernel.settings import describe
     from portside.operate.upgrade import plan_upgrade
     from portside.platform.settings import PlatformSettings
 
-    known = {name for setting in describe(PlatformSettings) for name in setting.names}
-    return interruption.run(plan_upgrade(given.installation, running, known))
+    names = {name for setting in describe(PlatformSettings) for name in setting.names}
+    return interruption.run(plan_upgrade(target.installation, running, names))
 
 
-def _show(plan: "UpgradePlan") -> None:
+def _show_plan(plan: "UpgradePlan") -> None:
     show_text(f"from {plan.before or 'a platform that does not run'} to {plan.after}")
     show_text()
 
     if plan.databases:
         rows = [
-            (each.database, each.deployment or "", ", ".join(each.pending), f"{each.rows:,}", f"{each.seconds:.0f} s")
-            for each in plan.databases
+            (
+                change.database,
+                change.deployment or "",
+                ", ".join(change.pending),
+                f"{change.rows:,}",
+                f"{change.seconds:.0f} s",
+            )
+            for change in plan.databases
         ]
 
         show_table(("DATABASE", "AGENT", "CHANGES", "ROWS", "ABOUT"), rows)
@@ -334,47 +341,48 @@ def _show(plan: "UpgradePlan") -> None:
 
     if plan.agents:
         becomes = {"replaced": "is replaced", "kept": "stays until the next revision: it comes with the build or image"}
-        show_table(
-            ("AGENT", "SERVER", ""),
-            [(each.name, each.server_version or "", becomes[each.becomes]) for each in plan.agents],
-        )
-
+        agent_rows = [(agent.name, agent.server_version or "", becomes[agent.becomes]) for agent in plan.agents]
+        show_table(("AGENT", "SERVER", ""), agent_rows)
         show_text()
 
     for finding in plan.findings:
-        show_text(f"{finding.level:<7}  {finding.check}: {indented(finding.message)}")
-        if finding.do:
-            show_text(f"         → {indented(finding.do)}")
+        _show_finding(finding)
 
 
-def _back_up(given: InstallationOptions, backup_to: str | None, passphrase_file: str | None) -> str:
+def _show_finding(finding: "Finding") -> None:
+    show_text(f"{finding.level:<7}  {finding.check}: {indent(finding.message)}")
+    if finding.do:
+        show_text(f"         → {indent(finding.do)}")
+
+
+def _back_up(target: InstallationOptions, backup_to: str | None, passphrase_file: str | None) -> str:
     """Take a backup, and return where it is. Raises UserMistake."""
     from portside.backup.stores import open_store, split_location
     from portside.cli.backup import read_passphrase
     from portside.platform.backups import take_backup
 
-    target = backup_to or given.settings.backup_to
-    if target is None:
+    destination = backup_to or target.settings.backup_to
+    if destination is None:
         raise UserMistake("name where the backup goes with --backup-to, or leave it out with --no-backup")
 
-    location, name = split_location(target)
-    passphrase = read_passphrase(passphrase_file, given.environ, is_new=True)
-    store = open_store(location, given.environ)
-    say(f"taking a backup to {target}")
+    location, name = split_location(destination)
+    passphrase = read_passphrase(passphrase_file, target.environ, is_new=True)
+    store = open_store(location, target.environ)
+    say(f"taking a backup to {destination}")
 
     with left_behind("interrupted before the upgrade: no backup is left, and nothing was changed"):
-        _made, taken = take_backup(given.settings, store, name, passphrase, lambda _size: None)
+        _result, attempt = take_backup(target.settings, store, name, passphrase, lambda _size: None)
 
-    return f"{taken.location}/{taken.name}"
+    return f"{attempt.location}/{attempt.name}"
 
 
-def _record(home: Path, plan: "UpgradePlan", backup: str | None) -> None:
+def _record_upgrade(home: Path, plan: "UpgradePlan", backup: str | None) -> None:
     from portside.operate.upgrade import Upgrade, record_upgrade
 
     record_upgrade(home, Upgrade(at=datetime.now(UTC), before=plan.before, after=plan.after, backup=backup))
 
 
-def _replace(home: Path, platform: Platform, running: "RunningPlatform") -> None:
+def _replace_platform(home: Path, platform: Platform, running: "RunningPlatform") -> None:
     """Replace the running program by this one, and wait until it answers. Raises UserMistake."""
     from portside.operate.machine_checks import lock_holder
     from portside.platform.hand_over import SIGNAL, name_next
@@ -383,7 +391,7 @@ def _replace(home: Path, platform: Platform, running: "RunningPlatform") -> None
     if not holder:
         raise UserMistake(f"no process holds {home}/platform.lock; start the platform: {program()} up")
 
-    before = _state(platform)["started_at"] if running.can_hand_over else None
+    before = _get_state(platform)["started_at"] if running.can_hand_over else None
     say("replacing the platform; requests to it wait meanwhile")
 
     # An interruption between two of these steps would leave a platform that is stopped, and agents without a listener.
@@ -398,7 +406,7 @@ def _replace(home: Path, platform: Platform, running: "RunningPlatform") -> None
     deadline = time.monotonic() + _STARTS_WITHIN_S
     while time.monotonic() < deadline:
         try:
-            if _state(platform)["started_at"] != before:
+            if _get_state(platform)["started_at"] != before:
                 return
         except UserMistake:
             # It does not answer yet.
@@ -428,7 +436,7 @@ def _start_instead(home: Path, holder: int) -> None:
         )
 
     arguments = (process / "cmdline").read_bytes().decode().split("\0")[:-1]
-    environment = dict(
+    read_environment = dict(
         line.split("=", 1) for line in (process / "environ").read_bytes().decode().split("\0") if "=" in line
     )
     folder = (process / "cwd").readlink()
@@ -439,10 +447,8 @@ def _start_instead(home: Path, holder: int) -> None:
     except OSError:
         output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    listeners = [
-        pid for pid in _children(holder) if b"\0listener\0" in (Path("/proc") / str(pid) / "cmdline").read_bytes()
-    ]
-
+    children = _list_children(holder)
+    listeners = [pid for pid in children if b"\0listener\0" in Path("/proc", str(pid), "cmdline").read_bytes()]
     for pid in listeners:
         os.kill(pid, signal.SIGSTOP)
 
@@ -451,9 +457,9 @@ def _start_instead(home: Path, holder: int) -> None:
 
     _wait_for_lock(home)
     command = [sys.executable, "-P", "-m", "portside", *arguments[arguments.index("up") :]]
-    started = subprocess.Popen(
+    server = subprocess.Popen(
         command,
-        env=environment,
+        env=read_environment,
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=output,
@@ -462,10 +468,10 @@ def _start_instead(home: Path, holder: int) -> None:
     )
 
     os.close(output)
-    say(f"the platform continues in the background as process {started.pid}")
+    say(f"the platform continues in the background as process {server.pid}")
 
 
-def _children(parent: int) -> list[int]:
+def _list_children(parent: int) -> list[int]:
     tasks = Path("/proc") / str(parent) / "task"
     return [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
 
@@ -480,13 +486,13 @@ def _wait_for_lock(home: Path) -> None:
         time.sleep(_POLL_S)
 
 
-def _state(platform: Platform) -> dict[str, Any]:
+def _get_state(platform: Platform) -> dict[str, Any]:
     return dict(platform.call("GET", _UPGRADE))
 
 
 def _roll_forward(platform: Platform, skip: tuple[str, ...]) -> None:
     """Begin or continue with the agents, and follow them. Raises UserMistake at a halt."""
-    ids = {agent["name"]: agent["id"] for agent in _state(platform)["agents"]}
+    ids = {agent["name"]: agent["id"] for agent in _get_state(platform)["agents"]}
     if unknown := [name for name in skip if name not in ids]:
         raise UserMistake(f"--skip: there is no agent {unknown[0]} that serves")
 
@@ -502,32 +508,38 @@ def _follow(platform: Platform) -> None:
         _say_progress(platform)
 
 
+def _skips_all(rollout: dict[str, Any] | None, agents: list[dict[str, Any]]) -> bool:
+    """Whether the rollout has ended and was asked to leave out these agents."""
+    return (
+        rollout is not None
+        and rollout["status"] == "done"
+        and {agent["id"] for agent in agents} <= {*rollout["skipped"]}
+    )
+
+
 def _say_progress(platform: Platform) -> None:
-    shown: dict[str, str] = {}
+    states: dict[str, str] = {}
     said_at = time.monotonic()
     while True:
-        state = _state(platform)
+        state = _get_state(platform)
         rollout = state["rollout"]
 
         agents = state["agents"]
         for agent in agents:
-            if shown.get(agent["name"]) != agent["state"] and agent["state"] != "unknown":
-                shown[agent["name"]] = agent["state"]
+            if states.get(agent["name"]) != agent["state"] and agent["state"] != "unknown":
+                states[agent["name"]] = agent["state"]
                 say(f"{agent['name']}: {agent['state']} ({agent['version'] or 'no server'})")
                 said_at = time.monotonic()
 
         if rollout is not None and rollout["status"] == "halted":
-            failed = next((each["name"] for each in agents if each["state"] == "failed"), "an agent")
+            culprit = next((agent["name"] for agent in agents if agent["state"] == "failed"), "an agent")
             raise UserMistake(
-                f"halted: the new server of {failed} does not start: {rollout['reason']}\nIt keeps serving with its "
-                f"earlier server. Repair it and run '{program()} upgrade --resume'; --skip {failed} leaves it out"
+                f"halted: the new server of {culprit} does not start: {rollout['reason']}\nIt keeps serving with its "
+                f"earlier server. Repair it and run '{program()} upgrade --resume'; --skip {culprit} leaves it out"
             )
 
-        waits = [each["name"] for each in agents if each["state"] in {"behind", "replacing", "unknown"}]
-        skipped = set(rollout["skipped"]) if rollout else set()
-        if not waits or (
-            rollout and rollout["status"] == "done" and {a["id"] for a in agents if a["name"] in waits} <= skipped
-        ):
+        waits = [agent["name"] for agent in agents if agent["state"] in {"behind", "replacing", "unknown"}]
+        if not waits or _skips_all(rollout, [agent for agent in agents if agent["name"] in waits]):
             say(f"the platform and its agents run {state['version']}")
             return
 

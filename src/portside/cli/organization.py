@@ -9,6 +9,9 @@ from portside.cli.output import CommandGroup, confirm, json_option, safe, show_j
 from portside.kernel.errors import UserMistake
 
 _ORGANIZATION = "/orgs/current"
+_WORKSPACES = "/workspaces"
+_ORGANIZATION_MEMBERS = "/orgs/current/members"
+_WORKSPACE_MEMBERS = "/workspaces/current/members"
 
 
 @click.group(cls=CommandGroup)
@@ -21,12 +24,12 @@ def organization() -> None:
 @connection_options
 def show_organization(platform: Platform, *, as_json: bool) -> None:
     """Show the organization."""
-    found = platform.call("GET", _ORGANIZATION)
+    info = platform.call("GET", _ORGANIZATION)
     if as_json:
-        show_json(found)
+        show_json(info)
         return
 
-    show_table(("NAME", "CREATED", "ID"), [(found["display_name"], found["created_at"][:19], found["id"])])
+    show_table(("NAME", "CREATED", "ID"), [(info["display_name"], info["created_at"][:19], info["id"])])
 
 
 @organization.command("rename")
@@ -36,9 +39,6 @@ def rename_organization(platform: Platform, name: str) -> None:
     """Rename the organization to NAME."""
     platform.call("PATCH", _ORGANIZATION, body={"display_name": name})
     show_text(f"the organization is now {name}")
-
-
-_WORKSPACES = "/workspaces"
 
 
 @click.group(cls=CommandGroup)
@@ -51,12 +51,12 @@ def workspaces() -> None:
 @connection_options
 def list_workspaces(platform: Platform, *, as_json: bool) -> None:
     """List the workspaces that you may use, oldest first, with your role."""
-    found = platform.call("GET", _WORKSPACES)
+    items = platform.call("GET", _WORKSPACES)
     if as_json:
-        show_json(found)
+        show_json(items)
         return
 
-    rows = [(w["display_name"], w["tenant_handle"], w["role_name"], w["created_at"][:19], w["id"]) for w in found]
+    rows = [(w["display_name"], w["tenant_handle"], w["role_name"], w["created_at"][:19], w["id"]) for w in items]
     show_table(("NAME", "HANDLE", "ROLE", "CREATED", "ID"), rows)
 
 
@@ -67,44 +67,38 @@ def list_workspaces(platform: Platform, *, as_json: bool) -> None:
 @connection_options
 def create_workspace(platform: Platform, name: str, handle: str | None, *, as_json: bool) -> None:
     """Create a workspace with this NAME and print its id; a user who creates one becomes its admin."""
-    made = platform.call("POST", _WORKSPACES, body={"display_name": name, "tenant_handle": handle})
+    workspace = platform.call("POST", _WORKSPACES, body={"display_name": name, "tenant_handle": handle})
     if as_json:
-        show_json(made)
+        show_json(workspace)
     else:
-        show_text(made["id"])
+        show_text(workspace["id"])
 
 
 @workspaces.command("rename")
-@click.argument("workspace_named", metavar="WORKSPACE")
+@click.argument("identifier", metavar="WORKSPACE")
 @click.argument("name")
 @connection_options
-def rename_workspace(platform: Platform, workspace_named: str, name: str) -> None:
+def rename_workspace(platform: Platform, identifier: str, name: str) -> None:
     """Rename a WORKSPACE (id, handle or name) to NAME; its handle stays."""
-    platform.call(
-        "PATCH", f"{_WORKSPACES}/{platform.find_workspace(workspace_named)['id']}", body={"display_name": name}
-    )
-    show_text(f"{workspace_named} is now {name}")
+    platform.call("PATCH", f"{_WORKSPACES}/{platform.find_workspace(identifier)['id']}", body={"display_name": name})
+    show_text(f"{identifier} is now {name}")
 
 
 @workspaces.command("delete")
-@click.argument("workspace_named", metavar="WORKSPACE")
+@click.argument("identifier", metavar="WORKSPACE")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @connection_options
-def delete_workspace(platform: Platform, workspace_named: str, *, yes: bool) -> None:
+def delete_workspace(platform: Platform, identifier: str, *, yes: bool) -> None:
     """Delete a WORKSPACE (id, handle or name) without deployments, and all its traces, datasets, prompts and keys."""
-    found = platform.find_workspace(workspace_named)
+    workspace = platform.find_workspace(identifier)
     if not yes:
-        question = f"Everything in {found['display_name']} will be lost. Type its handle to delete it"
+        question = f"Everything in {workspace['display_name']} will be lost. Type its handle to delete it"
         handle = click.prompt(safe(question), err=True)
-        if handle != found["tenant_handle"]:
-            raise UserMistake(f"this is not the handle {found['tenant_handle']}; nothing was deleted")
+        if handle != workspace["tenant_handle"]:
+            raise UserMistake(f"this is not the handle {workspace['tenant_handle']}; nothing was deleted")
 
-    platform.call("DELETE", f"{_WORKSPACES}/{found['id']}")
-    show_text(f"{found['display_name']} is deleted")
-
-
-_ORGANIZATION_MEMBERS = "/orgs/current/members"
-_WORKSPACE_MEMBERS = "/workspaces/current/members"
+    platform.call("DELETE", f"{_WORKSPACES}/{workspace['id']}")
+    show_text(f"{workspace['display_name']} is deleted")
 
 
 @click.group(cls=CommandGroup)
@@ -117,12 +111,12 @@ def members() -> None:
 @connection_options
 def list_members(platform: Platform, *, as_json: bool) -> None:
     """List the members, oldest first."""
-    found = platform.call("GET", _members_path(platform))
+    items = platform.call("GET", _get_members_path(platform))
     if as_json:
-        show_json(found)
+        show_json(items)
         return
 
-    rows = [(m["email"], m["full_name"], m["role_name"], m["created_at"][:19], m["id"]) for m in found]
+    rows = [(m["email"], m["full_name"], m["role_name"], m["created_at"][:19], m["id"]) for m in items]
     show_table(("EMAIL", "NAME", "ROLE", "SINCE", "ID"), rows)
 
 
@@ -133,25 +127,28 @@ def list_members(platform: Platform, *, as_json: bool) -> None:
 @click.option("--password", is_flag=True, help="Prompt for a first password, or read it from standard input.")
 @json_option
 @connection_options
-def add_member(platform: Platform, email: str, *, password: bool, as_json: bool, **given: str | None) -> None:
+def add_member(platform: Platform, email: str, *, password: bool, as_json: bool, **options: str | None) -> None:
     """Add a user with this EMAIL to the organization; with --workspace, add one of its members to the workspace.
 
     A user who signs in another way, such as with a key, needs no password.
     """
     if platform.workspace is None:
-        body = {"email": email, "full_name": given["full_name"]}
-        body |= {"password": ask_secret("Password")} if password else {}
-    elif given["full_name"] is not None or password:
+        body = {"email": email, "full_name": options["full_name"]}
+        if password:
+            body["password"] = ask_secret("Password")
+    elif options["full_name"] is not None or password:
         raise UserMistake("--name and --password are for new users of the organization; leave out --workspace")
     else:
         body = {"user_id": _find_member(platform, _ORGANIZATION_MEMBERS, email)["user_id"]}
 
-    body |= {"role_id": given["role"]} if given["role"] else {}
-    made = platform.call("POST", _members_path(platform), body=body)
+    if options["role"]:
+        body["role_id"] = options["role"]
+
+    member = platform.call("POST", _get_members_path(platform), body=body)
     if as_json:
-        show_json(made)
+        show_json(member)
     else:
-        show_text(f"{email} is a member: {made['role_name']}")
+        show_text(f"{email} is a member: {member['role_name']}")
 
 
 @members.command("role")
@@ -160,9 +157,11 @@ def add_member(platform: Platform, email: str, *, password: bool, as_json: bool,
 @connection_options
 def set_role(platform: Platform, member: str, role_name: str) -> None:
     """Change the ROLE of a MEMBER (email or id); 'portside roles' lists the roles."""
-    found = _find_member(platform, _members_path(platform), member)
-    changed = platform.call("PATCH", f"{_members_path(platform)}/{found['id']}", body={"role_id": role_name})
-    show_text(f"{found['email']} is now {changed['role_name']}")
+    membership = _find_member(platform, _get_members_path(platform), member)
+    updated_membership = platform.call(
+        "PATCH", f"{_get_members_path(platform)}/{membership['id']}", body={"role_id": role_name}
+    )
+    show_text(f"{membership['email']} is now {updated_membership['role_name']}")
 
 
 @members.command("remove")
@@ -171,27 +170,27 @@ def set_role(platform: Platform, member: str, role_name: str) -> None:
 @connection_options
 def remove_member(platform: Platform, member: str, *, yes: bool) -> None:
     """Remove a MEMBER (email or id) from the organization, with all keys and logins, or only from the --workspace."""
-    found = _find_member(platform, _members_path(platform), member)
+    membership = _find_member(platform, _get_members_path(platform), member)
     if not yes:
-        confirm(f"Remove {found['email']} from the {_members_of(platform)}?")
+        confirm(f"Remove {membership['email']} from the {_get_scope(platform)}?")
 
-    platform.call("DELETE", f"{_members_path(platform)}/{found['id']}")
-    show_text(f"{found['email']} is removed from the {_members_of(platform)}")
+    platform.call("DELETE", f"{_get_members_path(platform)}/{membership['id']}")
+    show_text(f"{membership['email']} is removed from the {_get_scope(platform)}")
 
 
-def _members_path(platform: Platform) -> str:
+def _get_members_path(platform: Platform) -> str:
     return _ORGANIZATION_MEMBERS if platform.workspace is None else _WORKSPACE_MEMBERS
 
 
-def _members_of(platform: Platform) -> str:
+def _get_scope(platform: Platform) -> str:
     return "organization" if platform.workspace is None else "workspace"
 
 
 def _find_member(platform: Platform, path: str, member: str) -> dict[str, Any]:
     """Return a member by email or id. Raises UserMistake for an unknown one."""
-    for found in platform.call("GET", path):
-        if member in {found["email"], found["id"]}:
-            return dict(found)
+    for membership in platform.call("GET", path):
+        if member in {membership["email"], membership["id"]}:
+            return dict(membership)
 
     group = "organization" if path == _ORGANIZATION_MEMBERS else "workspace"
     raise UserMistake(f"{member} is not a member of the {group}; 'portside members list' shows them")
@@ -202,10 +201,10 @@ def _find_member(platform: Platform, path: str, member: str) -> dict[str, Any]:
 @connection_options
 def roles(platform: Platform, *, as_json: bool) -> None:
     """List the roles of the organization and of workspaces; --json includes their permissions."""
-    found = platform.call("GET", "/orgs/current/roles")
+    items = platform.call("GET", "/orgs/current/roles")
     if as_json:
-        show_json(found)
+        show_json(items)
         return
 
-    rows = [(role["display_name"], role["access_scope"], role["name"], len(role["permissions"])) for role in found]
+    rows = [(role["display_name"], role["access_scope"], role["name"], len(role["permissions"])) for role in items]
     show_table(("ROLE", "OF", "CODE", "PERMISSIONS"), rows)

@@ -26,10 +26,14 @@ class CommandGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands that are not hidden."""
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(
-                [(name, command.get_short_help_str(1000)) for name, command in found if command and not command.hidden]
+                [
+                    (name, command.get_short_help_str(1000))
+                    for name, command in commands
+                    if command and not command.hidden
+                ]
             )
 
 
@@ -45,7 +49,7 @@ def safe(text: str) -> str:
     return escape_controls(_COLOURS.sub("", text), keep_newlines=True)
 
 
-def indented(text: str) -> str:
+def indent(text: str) -> str:
     """Indent the second and later lines of a foreign text, so that they do not look like output of the command."""
     return text.replace("\n", "\n    ")
 
@@ -63,7 +67,7 @@ def show_json(value: Any) -> None:
 
 def show_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print rows under headings, each column as wide as it needs."""
-    table = [list(headings), *([("" if cell is None else _cell(str(cell))) for cell in row] for row in rows)]
+    table = [list(headings), *([("" if cell is None else _to_cell(str(cell))) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(headings))]
     for row in table:
         show_text("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -71,7 +75,7 @@ def show_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 def say(line: str) -> None:
     """Print a progress line on standard error, so that scripts can read standard output."""
-    show_text(f"· {indented(line)}", err=True)
+    show_text(f"· {indent(line)}", err=True)
 
 
 @contextlib.contextmanager
@@ -89,5 +93,5 @@ def program() -> str:
     return quote(sys.argv[0]) if Path(sys.argv[0]).name == "portside" else "portside"
 
 
-def _cell(text: str) -> str:
+def _to_cell(text: str) -> str:
     return escape_controls(_COLOURS.sub("", text))

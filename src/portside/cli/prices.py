@@ -33,44 +33,44 @@ def prices() -> None:
 def list_prices(platform: Platform, text: str | None, *, models: bool, as_csv: bool, as_json: bool) -> None:
     """List the prices of models in USD for a million tokens, with TEXT only of models that contain it."""
     if as_csv:
-        show_text(shipped_table(), end="")
+        show_text(read_shipped_table(), end="")
         return
 
     query = {"q": text} if text and not models else {}
-    found = platform.call("GET", f"{_PATH}/models" if models else _PATH, **query)
+    entries = platform.call("GET", f"{_PATH}/models" if models else _PATH, **query)
     if as_json:
-        show_json(found)
+        show_json(entries)
     elif models:
         rows = [
             (
-                each["name"],
-                each["provider"] or "-",
-                each["runs"],
-                each["prompt_tokens"] + each["completion_tokens"],
-                each["total_cost"] or "-",
-                each["price_name"] or "none",
+                entry["name"],
+                entry["provider"] or "-",
+                entry["runs"],
+                entry["prompt_tokens"] + entry["completion_tokens"],
+                entry["total_cost"] or "-",
+                entry["price_name"] or "none",
             )
-            for each in found
-            if not text or text.lower() in each["name"].lower()
+            for entry in entries
+            if not text or text.lower() in entry["name"].lower()
         ]
 
         show_table(("MODEL", "PROVIDER", "RUNS", "TOKENS", "USD", "PRICE"), rows)
     else:
         show_table(
             ("NAME", "PROVIDER", "PATTERN", "INPUT", "OUTPUT", "CACHE READ", "SOURCE", "ID"),
-            [_row(each) for each in found],
+            [_to_row(entry) for entry in entries],
         )
 
 
-def _row(price: dict[str, Any]) -> tuple[str, ...]:
+def _to_row(price: dict[str, Any]) -> tuple[str, ...]:
     details = price["prompt_cost_details"] or {}
     costs = (price["prompt_cost"], price["completion_cost"], details.get("cache_read"))
-    shown = ("-" if cost is None else format((Decimal(cost) * _MILLION).normalize(), "f") for cost in costs)
-    own = price["id"] if price["source"] == "workspace" else "-"
-    return price["name"], price["provider"] or "any", price["match_pattern"], *shown, price["source"], own
+    per_million = ("-" if cost is None else format((Decimal(cost) * _MILLION).normalize(), "f") for cost in costs)
+    price_id = price["id"] if price["source"] == "workspace" else "-"
+    return price["name"], price["provider"] or "any", price["match_pattern"], *per_million, price["source"], price_id
 
 
-def shipped_table() -> str:
+def read_shipped_table() -> str:
     """Return the table of prices that is shipped."""
     from importlib.resources import files
 
@@ -102,45 +102,48 @@ def set_price(  # noqa: PLR0913 - one parameter for each option
     start: datetime | None,
     pattern: bool,
     as_json: bool,
-    **given: str | None,
+    **options: str | None,
 ) -> None:
     """Set the price of a MODEL in this workspace, for runs that are written from now on.
 
     It replaces the workspace's price of the same model, provider and first day.
     """
-    cache_write = _per_token(given["cache_write"])
+    cache_write = _parse_price(options["cache_write"])
     details = {
-        "cache_read": _per_token(given["cache_read"]),
+        "cache_read": _parse_price(options["cache_read"]),
         "cache_creation": cache_write,
         "ephemeral_5m_input_tokens": cache_write,
-        "ephemeral_1h_input_tokens": _per_token(given["cache_write_1h"]) or cache_write,
+        "ephemeral_1h_input_tokens": _parse_price(options["cache_write_1h"]) or cache_write,
     }
 
-    reasoning = _per_token(given["reasoning"])
+    reasoning = _parse_price(options["reasoning"])
     body = {
         "name": model,
         "match_pattern": model if pattern else re.escape(model),
         "provider": provider,
         "start_time": start and start.replace(tzinfo=UTC).isoformat(),
-        "prompt_cost": _per_token(given["prompt"]),
-        "completion_cost": _per_token(given["completion"]),
-        "prompt_cost_details": {name: price for name, price in details.items() if price is not None} or None,
+        "prompt_cost": _parse_price(options["prompt"]),
+        "completion_cost": _parse_price(options["completion"]),
+        "prompt_cost_details": {name: cost for name, cost in details.items() if cost is not None} or None,
         "completion_cost_details": {"reasoning": reasoning} if reasoning is not None else None,
     }
 
     key = ("match_pattern", "provider")
-    same = [
-        each
-        for each in platform.call("GET", _PATH, q=model)
-        if each["source"] == "workspace"
-        and all(each[name] == body[name] for name in key)
-        and _day(each["start_time"]) == _day(body["start_time"])
+    earlier = [
+        price
+        for price in platform.call("GET", _PATH, q=model)
+        if price["source"] == "workspace"
+        and all(price[name] == body[name] for name in key)
+        and _day(price["start_time"]) == _day(body["start_time"])
     ]
 
-    path, method = (f"{_PATH}/{same[0]['id']}", "PUT") if same else (_PATH, "POST")
-    stored = platform.call(method, path, body=body)
+    if earlier:
+        response = platform.call("PUT", f"{_PATH}/{earlier[0]['id']}", body=body)
+    else:
+        response = platform.call("POST", _PATH, body=body)
+
     if as_json:
-        show_json(stored)
+        show_json(response)
     else:
         say(f"{model} has its price; 'portside prices recompute' applies it to past runs")
 
@@ -149,7 +152,7 @@ def _day(text: Any) -> str:
     return str(text or "")[:10]
 
 
-def _per_token(text: str | None) -> str | None:
+def _parse_price(text: str | None) -> str | None:
     """Return a price for a million tokens as one for a token. Raises UserMistake."""
     if text is None:
         return None
@@ -170,18 +173,18 @@ def _per_token(text: str | None) -> str | None:
 @connection_options
 def unset(platform: Platform, model: str) -> None:
     """Remove this workspace's prices of a MODEL (its name or the price's id)."""
-    found = [
-        each
-        for each in platform.call("GET", _PATH)
-        if each["source"] == "workspace" and model in {each["name"], each["id"]}
+    matches = [
+        price
+        for price in platform.call("GET", _PATH)
+        if price["source"] == "workspace" and model in {price["name"], price["id"]}
     ]
-    if not found:
+    if not matches:
         raise UserMistake(f"this workspace has no price of {model}; 'portside prices list' shows its prices")
 
-    for each in found:
-        platform.call("DELETE", f"{_PATH}/{each['id']}")
+    for price in matches:
+        platform.call("DELETE", f"{_PATH}/{price['id']}")
 
-    say(f"removed {len(found)} price{'s' if len(found) > 1 else ''} of {model}")
+    say(f"removed {len(matches)} price{'s' if len(matches) > 1 else ''} of {model}")
 
 
 @prices.command()
@@ -209,7 +212,7 @@ def recompute(  # noqa: PLR0913 - one parameter for each option
         return
 
     body = {
-        "session_id": _project(platform, project) if project else None,
+        "session_id": _find_project(platform, project) if project else None,
         "start_time": since and since.replace(tzinfo=UTC).isoformat(),
         "end_time": until and until.replace(tzinfo=UTC).isoformat(),
     }
@@ -231,20 +234,20 @@ def recompute(  # noqa: PLR0913 - one parameter for each option
 
 def _stop(platform: Platform) -> None:
     running = [
-        each
-        for each in platform.call("GET", f"{_PATH}/recomputations")
-        if not (each["finished_at"] or each["cancelled_at"])
+        work
+        for work in platform.call("GET", f"{_PATH}/recomputations")
+        if not (work["finished_at"] or work["cancelled_at"])
     ]
 
-    for each in running:
-        platform.call("DELETE", f"{_PATH}/recomputations/{each['id']}")
+    for work in running:
+        platform.call("DELETE", f"{_PATH}/recomputations/{work['id']}")
 
     say(f"stopped {len(running)}")
 
 
-def _project(platform: Platform, name: str) -> str:
-    found = platform.call("GET", "/sessions", name=name, limit=1)
-    if not found:
+def _find_project(platform: Platform, name: str) -> str:
+    projects = platform.call("GET", "/sessions", name=name, limit=1)
+    if not projects:
         raise UserMistake(f"there is no tracing project {name} in this workspace; the console lists its projects")
 
-    return str(found[0]["id"])
+    return str(projects[0]["id"])

@@ -63,7 +63,7 @@ def _check_file(label: str, entry: Any, config: str, exists: Exists) -> None:
         folder = posixpath.dirname(folder)
         folders.append(folder)
 
-    if not any(exists(posixpath.normpath(posixpath.join(each, file))) for each in folders[: FOLDERS_ABOVE + 1]):
+    if not any(exists(posixpath.normpath(posixpath.join(path, file))) for path in folders[: FOLDERS_ABOVE + 1]):
         raise UserMistake(f"{config}: {label} is in {file}, but there is no such file")
 
 

@@ -13,11 +13,22 @@ from portside.cli.output import left_behind, program, say, show_table
 from portside.kernel.errors import UserMistake
 from portside.kernel.shortening import first_line
 
+SHOWN_REASON = 80
+PIN_HOURS = click.FloatRange(0, 8760)
+ACCESS_MODES = ("workspace", "permission", "roles", "none")
+POLL_S = 0.5
+RETRY_FOR_S = 60.0
+# In these states the server has a log.
+_STARTING = frozenset({"DEPLOYING", "DEPLOYED", "DEPLOY_FAILED"})
+# A line of uv's list of installed and removed packages.
+_PACKAGE = re.compile(r"\s*[+~-] \S+(?:==| @ )\S+")
+_FAILED = ("CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED", "UNKNOWN")
 
-def find(platform: Platform, name_or_id: str) -> dict[str, Any]:
+
+def find_deployment(platform: Platform, name_or_id: str) -> dict[str, Any]:
     """Return a deployment by name or id. Raises UserMistake for an unknown one."""
-    found = platform.call("GET", "/v2/deployments", name=name_or_id)["resources"]
-    for deployment in found:
+    deployments = platform.call("GET", "/v2/deployments", name=name_or_id)["resources"]
+    for deployment in deployments:
         if deployment["name"] == name_or_id:
             return dict(deployment)
 
@@ -27,12 +38,14 @@ def find(platform: Platform, name_or_id: str) -> dict[str, Any]:
     raise UserMistake(f"there is no deployment named {name_or_id}; 'portside deployments list' shows them")
 
 
-def create_body(
+def build_create_body(
     platform: Platform, name: str, source: str, revision_config: object, *, integration: str | None = None
 ) -> dict[str, Any]:
     """Return the body of a create from git, with plain git or a named integration. Raises UserMistake."""
-    found = platform.call("GET", "/v1/integrations/git_hosting/install")
-    options = [one for one in found if integration is None or one["name"] == integration]
+    integrations = platform.call("GET", "/v1/integrations/git_hosting/install")
+    options = [
+        integration_ for integration_ in integrations if integration is None or integration_["name"] == integration
+    ]
     if not options:
         raise UserMistake(f"there is no integration named {integration}; 'portside integrations list' shows them")
 
@@ -50,12 +63,7 @@ def create_body(
     }
 
 
-SHOWN_REASON = 80
-PIN_HOURS = click.FloatRange(0, 8760)
-ACCESS_MODES = ("workspace", "permission", "roles", "none")
-
-
-def agent_access_of(mode: str | None, roles: Sequence[str]) -> dict[str, Any]:
+def build_agent_access(mode: str | None, roles: Sequence[str]) -> dict[str, Any]:
     """Return the field of a request that says who may call the agent; empty if the user chose nothing."""
     if mode is None and not roles:
         return {}
@@ -73,7 +81,7 @@ def describe_pins(deployment: dict[str, Any]) -> str:
     return f"{deployment['pin_threads']:g} h" if deployment["pin_threads"] else "no"
 
 
-def revisions_of(
+def list_revisions(
     platform: Platform, deployment: dict[str, Any], *, limit: int, offset: int = 0
 ) -> list[dict[str, Any]]:
     """Return a deployment's revisions, newest first."""
@@ -109,16 +117,16 @@ def with_shown_status(platform: Platform, deployment: dict[str, Any]) -> dict[st
     if deployment["status"] != "UNUSED":
         return deployment
 
-    newest = revisions_of(platform, deployment, limit=1)
+    newest = list_revisions(platform, deployment, limit=1)
     if not newest or not newest[0]["status"].endswith("_FAILED"):
         return deployment
 
     return {**deployment, "status": "FAILED", "status_message": newest[0]["status_message"]}
 
 
-def reason_in_brief(shown: dict[str, Any]) -> str:
+def reason_in_brief(resource: dict[str, Any]) -> str:
     """Return the first line of the status message of a deployment or revision."""
-    return first_line(shown.get("status_message") or "", SHOWN_REASON)
+    return first_line(resource.get("status_message") or "", SHOWN_REASON)
 
 
 def _describe_code(config: dict[str, Any]) -> str:
@@ -128,15 +136,6 @@ def _describe_code(config: dict[str, Any]) -> str:
         return "an upload"
 
     return (config.get("repo_commit_sha") or "")[:12]
-
-
-POLL_S = 0.5
-RETRY_FOR_S = 60.0
-# In these states the server has a log.
-_STARTING = frozenset({"DEPLOYING", "DEPLOYED", "DEPLOY_FAILED"})
-# A line of uv's list of installed and removed packages.
-_PACKAGE = re.compile(r"\s*[+~-] \S+(?:==| @ )\S+")
-_FAILED = ("CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED", "UNKNOWN")
 
 
 def follow_revision(

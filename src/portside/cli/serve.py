@@ -100,7 +100,7 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
         _execute(agent_config, settings)
         return
 
-    with _database(settings, home, agent_config.file) as database:
+    with _open_database(settings, home, agent_config.file) as database:
         if settings.disk_folder is None and database.folder is not None:
             settings = msgspec.structs.replace(settings, disk_folder=str(make_private_dir(database.folder)))
         _serve(agent_config, settings, database.url, options)
@@ -115,7 +115,7 @@ def _execute(agent_config: "AgentConfig", settings: "AgentSettings") -> None:
 
     def show() -> None:
         if not settings.log_json:
-            show_text("\n".join(summary(agent_config, settings)), err=True)
+            show_text("\n".join(summarize(agent_config, settings)), err=True)
 
     interruption.run(bridge.serve(agent_config, settings, on_ready=show), uvloop.new_event_loop)
 
@@ -149,7 +149,7 @@ def _serve(
 
     def show() -> None:
         if sockets.private_fd is None and not settings.log_json:
-            lines = summary(agent_config, settings, database(), has_studio=options["studio"])
+            lines = summarize(agent_config, settings, database(), has_studio=options["studio"])
             show_text("\n".join(lines), err=True)
 
     def serve_here(context: "WorkerContext | None" = None, on_ready: Callable[[], None] = show) -> None:
@@ -166,7 +166,7 @@ def _serve(
             # Only an installation with the platform has the console; that of a deployment does not.
             from portside.console.site import ServeConsole
 
-            prefix = prefix_of(agent_config, settings)
+            prefix = get_prefix(agent_config, settings)
             served = msgspec.structs.replace(served, wrap=lambda app: ServeConsole(app, prefix))
 
         serving = serve_agent(served, sockets, context=context, on_ready=on_ready)
@@ -238,16 +238,16 @@ def _with_node(settings: "AgentSettings", agent_config: "AgentConfig", home: str
 
     import msgspec
 
-    from portside.cli.dev import node_variables
+    from portside.cli.dev import prepare_node
     from portside.kernel.settings import load_settings
     from portside.platform.settings import PlatformSettings
 
     platform = load_settings(PlatformSettings, os.environ, home=home)
-    found = {name.lower(): value for name, value in node_variables(agent_config, platform.home_path).items()}
-    return msgspec.structs.replace(settings, **found)
+    paths = {name.lower(): value for name, value in prepare_node(agent_config, platform.home_path).items()}
+    return msgspec.structs.replace(settings, **paths)
 
 
-def prefix_of(agent_config: "AgentConfig", settings: "AgentSettings") -> str:
+def get_prefix(agent_config: "AgentConfig", settings: "AgentSettings") -> str:
     """Return the path before the agent's routes."""
     return agent_config.http.mount_prefix or settings.mount_prefix or ""
 
@@ -260,10 +260,11 @@ class _Database(NamedTuple):
 
 
 @contextlib.contextmanager
-def _database(settings: "AgentSettings", home: str | None, config: Path) -> Iterator[_Database]:
+def _open_database(settings: "AgentSettings", home: str | None, config: Path) -> Iterator[_Database]:
     """Yield the database. The embedded Postgres starts while the agent is imported."""
-    if (named := settings.database_url) is not None:
-        yield _Database(lambda: named, None)
+    configured_url = settings.database_url
+    if configured_url is not None:
+        yield _Database(lambda: configured_url, None)
         return
 
     if find_spec("portside.platform") is None:
@@ -298,7 +299,7 @@ def _database(settings: "AgentSettings", home: str | None, config: Path) -> Iter
             embedded.release()
 
 
-def summary(
+def summarize(
     agent_config: "AgentConfig", settings: "AgentSettings", database_url: str | None = None, *, has_studio: bool = False
 ) -> list[str]:
     """Return the lines to print when the server has started."""
@@ -316,7 +317,7 @@ def summary(
 
     return [
         f"Portside {__version__}, agent server",
-        f"  address   {address}{prefix_of(agent_config, settings)}",
+        f"  address   {address}{get_prefix(agent_config, settings)}",
         *([f"  studio    {address}/studio"] if has_studio else []),
         f"  graphs    {', '.join(names[:SHOWN_GRAPHS])}{more}",
         *([f"  database  {database}{'' if settings.database_url else ', embedded'}"] if database else []),

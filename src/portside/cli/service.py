@@ -52,25 +52,25 @@ def install(settings: tuple[str, ...], *, prints: bool, root: Path, **options: A
     """
     from portside.operate.service import install as install_service
 
-    known = installed_service(root)
-    home = (options["home"] or known.home).absolute()
-    wanted = msgspec.structs.replace(
-        known, home=home, user=options["user"] or known.user, has_containers=options["containers"]
+    current = read_installed_service(root)
+    home = (options["home"] or current.home).absolute()
+    new = msgspec.structs.replace(
+        current, home=home, user=options["user"] or current.user, has_containers=options["containers"]
     )
 
     if prints:
-        show_text(wanted.unit, end="")
+        show_text(new.unit, end="")
         return
 
-    given = {}
+    first_settings = {}
     for setting in settings:
         name, is_set, value = setting.partition("=")
         if not (is_set and name.isidentifier() and value.isprintable()):
             raise UserMistake(f"--set {name}: write NAME=VALUE, on one line")
 
-        given[name] = value
+        first_settings[name] = value
 
-    install_service(wanted, given, say, starts=options["start"])
+    install_service(new, first_settings, say, starts=options["start"])
 
 
 @service.command()
@@ -79,7 +79,7 @@ def uninstall(root: Path) -> None:
     """Stop and remove the service. The home, its data, the settings and the user stay."""
     from portside.operate.service import uninstall as uninstall_service
 
-    uninstall_service(installed_service(root), say)
+    uninstall_service(read_installed_service(root), say)
 
 
 @service.command()
@@ -89,24 +89,24 @@ def status(root: Path, *, as_json: bool) -> None:
     """Show whether the service is installed, starts with the machine, and runs; exit status 3 if it does not run."""
     from portside.operate.service import status as status_of
 
-    found = status_of(installed_service(root))
+    state = status_of(read_installed_service(root))
     if as_json:
-        show_json(found)
+        show_json(state)
     else:
-        for name, value in found.items():
+        for name, value in state.items():
             show_text(f"{name:<22} {value}")
 
-        if found["LoadState"] == "not-found":
+        if state["LoadState"] == "not-found":
             show_text("The service is not installed; 'portside service install' does it.")
 
-        if found.get("is_current") == "no":
+        if state.get("is_current") == "no":
             show_text("The unit is of another version or was changed; 'portside service install' writes it again.")
 
-    if found["ActiveState"] != "active":
+    if state["ActiveState"] != "active":
         sys.exit(NOT_RUNNING)
 
 
-def installed_service(root: Path) -> "Service":
+def read_installed_service(root: Path) -> "Service":
     """Return the service as its unit and its settings describe it, or the usual one."""
     import re
 
@@ -121,12 +121,12 @@ def installed_service(root: Path) -> "Service":
     user = re.search(r"^User=(.+)$", text, re.MULTILINE)
     home = re.search(r"^WorkingDirectory=(.+)$", text, re.MULTILINE)
     try:
-        written = written_folders(read_settings(usual.settings_file))
+        folders = written_folders(read_settings(usual.settings_file))
     except OSError:
         # Other users may not read the settings. The unit has the folders that they named when it was written.
-        named = re.search(r"^ReadWritePaths=.* /var/tmp(.*)$", text, re.MULTILINE)
-        found = re.findall(r'"-([^"]+)"|-(\S+)', named[1]) if named else []
-        written = tuple(Path((quoted or plain).replace("%%", "%")) for quoted, plain in found)
+        line = re.search(r"^ReadWritePaths=.* /var/tmp(.*)$", text, re.MULTILINE)
+        matches = re.findall(r'"-([^"]+)"|-(\S+)', line[1]) if line else []
+        folders = tuple(Path((quoted or plain).replace("%%", "%")) for quoted, plain in matches)
 
     return Service(
         root=usual.root,
@@ -134,11 +134,11 @@ def installed_service(root: Path) -> "Service":
         # The unit has % twice, because one begins a specifier.
         home=Path(home[1].replace("%%", "%")) if home else usual.home,
         has_containers="Delegate=yes" in text,
-        written=written,
+        written=folders,
     )
 
 
-def environment(env_file: Path | None, home: str | None) -> dict[str, str]:
+def read_environment(env_file: Path | None, home: str | None) -> dict[str, str]:
     """Return the variables that the platform of a home runs with: of this process, and of a file of settings.
 
     Without a file, that of the service is read, if the service has this home. Raises UserMistake for a missing file.
@@ -153,14 +153,14 @@ def environment(env_file: Path | None, home: str | None) -> dict[str, str]:
         except UnicodeDecodeError as exc:
             raise UserMistake(f"{env_file} is not UTF-8 text: {exc.reason} in byte {exc.start}") from exc
 
-    service = installed_service(ROOT)
+    service = read_installed_service(ROOT)
     folder = Path(home or os.environ.get("PORTSIDE_HOME") or DEFAULT_HOME).expanduser().absolute()
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
 
     if folder == service.home:
         try:
-            found = read_settings(service.settings_file)
+            settings = read_settings(service.settings_file)
         except (OSError, ValueError):
-            found = {}
+            settings = {}
 
-    return {**found, **os.environ}
+    return {**settings, **os.environ}

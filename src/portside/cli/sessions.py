@@ -27,9 +27,9 @@ def sessions() -> None:
 @connection_options
 def list_sessions(platform: Platform, owner: str, *, as_json: bool) -> None:
     """List who is signed in, newest first."""
-    found = platform.call("GET", _PATHS[owner])
+    items = platform.call("GET", _PATHS[owner])
     if as_json:
-        show_json(found)
+        show_json(items)
         return
 
     rows = [
@@ -42,7 +42,7 @@ def list_sessions(platform: Platform, owner: str, *, as_json: bool) -> None:
             s["expires_at"][:19],
             s["id"],
         )
-        for s in found
+        for s in items
     ]
 
     show_table(("USER", "SIGNED IN BY", "ADDRESS", "CLIENT", "LAST USED", "EXPIRES", "ID"), rows)

@@ -21,13 +21,17 @@ import msgspec
 
 from portside.cli.client import DEFAULT_HOME, LOOPBACK, USAGE, Platform, usage_query
 from portside.cli.output import program, say, show_text
-from portside.cli.revisions import create_body, follow_revision
+from portside.cli.revisions import build_create_body, follow_revision
 from portside.kernel import interruption
 from portside.kernel.errors import UserMistake
 from portside.platform.home import NAME, Home, make_repository
 
 if TYPE_CHECKING:
     from portside.platform.settings import PlatformSettings
+
+QUESTION = "Hello! What is 6*7?"
+TRACE_WITHIN_S = 30.0
+SERVING_WITHIN_S = 120.0
 
 
 @click.command()
@@ -67,13 +71,13 @@ def up(*, example: bool, **options: Any) -> None:
     from portside.platform.home import Home
     from portside.platform.settings import PlatformSettings
 
-    handed = take()
+    inheritance = take()
     settings = load_settings(PlatformSettings, os.environ, **options)
     _prepare_process(settings)
     home = Home(settings.home_path)
 
     home.lock()
-    endpoint = _open_endpoint(home, settings, handed)
+    endpoint = _open_endpoint(home, settings, inheritance)
     embedded = None if settings.database_url else embedded_of(settings)
 
     # Before that of Postgres. Agents that were adopted are no children of this platform's listener.
@@ -86,8 +90,8 @@ def up(*, example: bool, **options: Any) -> None:
         else:
             database = DatabaseInUse(embedded.acquire(), lambda: embedded.problem)
 
-        if handed is not None and handed.postgres_lock is not None:
-            os.close(handed.postgres_lock)
+        if inheritance is not None and inheritance.postgres_lock is not None:
+            os.close(inheritance.postgres_lock)
 
         say("starting the platform")
 
@@ -126,7 +130,7 @@ def _prepare_process(settings: "PlatformSettings") -> None:
     raise_descriptor_limit()
 
 
-def _open_endpoint(home: Any, settings: Any, handed: Any) -> Any:
+def _open_endpoint(home: Any, settings: Any, inheritance: Any) -> Any:
     """Open the socket of the platform, behind a front if one is wanted and there is a Caddy. Raises UserMistake.
 
     What the program before handed over is open already.
@@ -146,23 +150,23 @@ def _open_endpoint(home: Any, settings: Any, handed: Any) -> Any:
     if not settings.is_fronted:
         if options.domain is not None:
             raise UserMistake("--domain needs the front; leave out --no-front and PORTSIDE_FRONT=false")
-        return PublicEndpoint(handed.socket() if handed else listen(settings.host, settings.port))
+        return PublicEndpoint(inheritance.socket() if inheritance else listen(settings.host, settings.port))
 
     caddy = find_caddy(settings.caddy)
     if caddy is not None:
         front = Front(options, caddy, home.path)
-        if handed is not None and handed.front is not None:
-            front.adopt(handed.front)
-            return PublicEndpoint(handed.socket(), front)
+        if inheritance is not None and inheritance.front is not None:
+            front.adopt(inheritance.front)
+            return PublicEndpoint(inheritance.socket(), front)
 
         return PublicEndpoint(front.prepare(), front)
 
-    missing = f"PORTSIDE_CADDY names {settings.caddy}, which is no program" if settings.caddy else "there is no Caddy"
+    reason = f"PORTSIDE_CADDY names {settings.caddy}, which is no program" if settings.caddy else "there is no Caddy"
     if options.domain is not None:
-        raise UserMistake(f"--domain needs Caddy, and {missing}; install it: {INSTALL_CADDY}")
+        raise UserMistake(f"--domain needs Caddy, and {reason}; install it: {INSTALL_CADDY}")
 
-    say(f"{missing}; without Caddy agents answer at their own ports only; install it: {INSTALL_CADDY}")
-    return PublicEndpoint(handed.socket() if handed else listen(settings.host, settings.port))
+    say(f"{reason}; without Caddy agents answer at their own ports only; install it: {INSTALL_CADDY}")
+    return PublicEndpoint(inheritance.socket() if inheritance else listen(settings.host, settings.port))
 
 
 class Stopped(Exception):
@@ -267,11 +271,6 @@ def _console_link(platform: Platform, *, say: Callable[[str], None]) -> str | No
         # The key may be revoked or limited. People can still sign in on the page.
         say(f"no address signs in to the console by itself: {mistake}")
         return None
-
-
-QUESTION = "Hello! What is 6*7?"
-TRACE_WITHIN_S = 30.0
-SERVING_WITHIN_S = 120.0
 
 
 class Greeting(msgspec.Struct):
@@ -388,7 +387,7 @@ def deploy_example(
         repository = make_repository(home.example)
         say(f"deploying {NAME} from {repository}")
         revision = {"repo_ref": "main", "graph_config_path": "langgraph.json"}
-        body = create_body(platform, NAME, str(repository), revision)
+        body = build_create_body(platform, NAME, str(repository), revision)
         deployment = platform.call("POST", "/v2/deployments", body=body)
 
     if not home.example_done.exists():
@@ -405,8 +404,8 @@ def deploy_example(
 
 
 def _find_example(platform: Platform) -> dict[str, Any] | None:
-    found = platform.call("GET", "/v2/deployments", name=NAME)["resources"]
-    return next((dict(deployment) for deployment in found if deployment["name"] == NAME), None)
+    deployments = platform.call("GET", "/v2/deployments", name=NAME)["resources"]
+    return next((dict(deployment) for deployment in deployments if deployment["name"] == NAME), None)
 
 
 def _wait_until_serving(
@@ -464,8 +463,8 @@ def _wait_for_trace(platform: Platform, pause: Callable[[float], None]) -> int:
 
 
 def _count_traces(platform: Platform) -> int:
-    found = platform.call("GET", USAGE, **usage_query(platform, days=365, by="project"))["usage"]
-    return sum(int(record["traces"]) for record in found if record["dimensions"].get("project_name") == NAME)
+    records = platform.call("GET", USAGE, **usage_query(platform, days=365, by="project"))["usage"]
+    return sum(int(record["traces"]) for record in records if record["dimensions"].get("project_name") == NAME)
 
 
 @click.command()
