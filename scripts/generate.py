@@ -10,8 +10,9 @@ import click
 from console_types import typescript
 from grpc_tools import protoc
 
-from portside.agent.app import ROUTES as AGENT_ROUTES
+import portside.agent.app
 from portside.agent.http.system import SERVER_INFO
+from portside.agent.served_routes import ROUTES as AGENT_ROUTES
 from portside.agent.settings import AgentSettings
 from portside.cli.main import COMMANDS, portside
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings

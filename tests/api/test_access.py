@@ -15,8 +15,8 @@ from langgraph_sdk import get_client
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from portside.agent.app import ROUTES
 from portside.agent.assistants.records import SYSTEM_NAMESPACE
+from portside.agent.served_routes import ROUTES
 from portside.kernel.http.routes import Route
 from tests.conftest import eventually
 from tests.javascript import guarded_in_javascript

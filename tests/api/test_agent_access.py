@@ -18,7 +18,7 @@ import pytest_asyncio
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from portside.agent.app import ROUTES
+from portside.agent.served_routes import ROUTES
 from portside.control.scope import PlatformAddress
 from portside.identity import keys, sessions
 from portside.identity.keys import Owner

@@ -12,7 +12,7 @@ import httpx2
 import msgspec
 import pytest
 
-from portside.agent.app import ROUTES
+from portside.agent.served_routes import ROUTES
 from portside.kernel.http.routes import Route
 from tests.servers import ServerProcess, agent_server
 

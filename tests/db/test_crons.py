@@ -13,7 +13,8 @@ import pytest
 
 from portside.agent.app import SCHEMA, open_app
 from portside.agent.config import load_config
-from portside.agent.crons.crons import CLAIM_S, DueCron, DueCrons, read_end
+from portside.agent.crons.firing import CLAIM_S, DueCron, DueCrons
+from portside.agent.crons.schedules import parse_end
 from portside.agent.queue.worker import Worker
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
@@ -261,7 +262,7 @@ async def test_a_paused_cron_and_one_past_its_end_do_not_fire(cluster: CronClust
 
 async def test_a_cron_that_ends_with_the_calendar_fires(cluster: CronCluster):
     text = "9999-12-31T23:59:59.999999"
-    cron = await cluster.add(overdue_s=60, end_time=text, ends_at=read_end(text))
+    cron = await cluster.add(overdue_s=60, end_time=text, ends_at=parse_end(text))
     await cluster.look_until_moved(cron)
     assert await cluster.runs_of(cron) == [1]
     assert await cluster.db.pool.fetchval("select next_run_date > now() from crons where cron_id = $1", cron)

@@ -6,17 +6,19 @@ from typing import Any, get_args
 
 import pytest
 
-from portside.agent import app
-from portside.agent.app import OPTIONAL, ROUTES, describe, for_clients, served_routes
+from portside.agent import api_description
+from portside.agent.api_description import describe_api
 from portside.agent.config import HttpConfig
 from portside.agent.http.services import Traffic
+from portside.agent.middleware import wrap_for_clients
+from portside.agent.served_routes import OPTIONAL, ROUTES, list_served_routes
 from portside.agent.settings import AgentSettings
 from portside.agent.streams.events import ThreadMode
 from portside.kernel.http.openapi import reference_page
 
 
 def paths(http: HttpConfig, *, has_diagnostics: bool = False) -> set[str]:
-    return {route.path for route in served_routes(ROUTES, http, has_diagnostics=has_diagnostics)}
+    return {route.path for route in list_served_routes(ROUTES, http, has_diagnostics=has_diagnostics)}
 
 
 def test_every_group_is_known() -> None:
@@ -52,7 +54,7 @@ def test_groups_can_be_left_out(flag: str, gone: str, left: str) -> None:
 def test_without_the_system_routes_the_server_says_no_more_than_that_it_is_there() -> None:
     system = [
         route
-        for route in served_routes(ROUTES, HttpConfig(disable_meta=True), has_diagnostics=False)
+        for route in list_served_routes(ROUTES, HttpConfig(disable_meta=True), has_diagnostics=False)
         if route.tag == "system"
     ]
 
@@ -65,7 +67,7 @@ def test_only_the_routes_of_the_contract_need_no_key() -> None:
 
 
 def test_requests_name_the_graphs_there_are_and_answers_any() -> None:
-    described = json.loads(describe(ROUTES, ["one", "two"]).openapi)
+    described = json.loads(describe_api(ROUTES, ["one", "two"]).openapi)
     schemas = described["components"]["schemas"]
     drawn, read = (described["paths"][f"/assistants/{{assistant_id}}{end}"]["get"] for end in ("/graph", ""))
     assert {"type": "string", "enum": ["one", "two"]} in drawn["parameters"][0]["schema"]["anyOf"]
@@ -88,14 +90,14 @@ def test_reference_page_loads_nothing_from_elsewhere() -> None:
 
 def test_the_description_is_written_once_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[object] = []
-    document = app.document
+    document = api_description.document
 
     def note(*args: object) -> object:
         written.append(args)
         return document(*args)
 
-    monkeypatch.setattr(app, "document", note)
-    manual = describe(ROUTES, ["one"])
+    monkeypatch.setattr(api_description, "document", note)
+    manual = describe_api(ROUTES, ["one"])
     assert not written
     assert manual.openapi is manual.openapi
     assert len(written) == 1
@@ -138,5 +140,7 @@ async def test_trusted_proxies_tell_where_requests_come_from(
         "query_string": b"",
     }
 
-    await for_clients(app, HttpConfig(), settings, asyncio.Event(), Traffic())(scope, nothing, nothing)
+    await wrap_for_clients(app, HttpConfig(), settings, draining=asyncio.Event(), traffic=Traffic())(
+        scope, nothing, nothing
+    )
     assert seen == [address]

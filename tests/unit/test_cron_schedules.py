@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from portside.agent.crons.crons import NAMES, Schedule
+from portside.agent.crons.schedules import NAMES, Schedule
 from portside.kernel.errors import Invalid
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from starlette.responses import Response
 
-from portside.agent.app import ROUTES as AGENT_ROUTES
+from portside.agent.served_routes import ROUTES as AGENT_ROUTES
 from portside.kernel.clock import Moment
 from portside.kernel.errors import BadRequest, Conflict, NotFound
 from portside.kernel.http.error_responses import ErrorFormat

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from portside.agent.app import ROUTES as AGENT_ROUTES
+from portside.agent.served_routes import ROUTES as AGENT_ROUTES
 from portside.agent.settings import AgentSettings
 from portside.cli.main import COMMANDS, portside
 from portside.dataplane.settings import ListenerSettings

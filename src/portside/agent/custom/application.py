@@ -170,7 +170,7 @@ CLASH_PREFIX = "Custom"
 _COMPONENTS = "#/components/"
 
 
-def described_with(ours: bytes, app: Any) -> bytes:
+def add_project_api(ours: bytes, app: Any) -> bytes:
     """Return our OpenAPI document with the operations of the project's application, if it has an OpenAPI document."""
     if not getattr(app, "openapi_url", None) or not callable(getattr(app, "openapi", None)):
         return ours

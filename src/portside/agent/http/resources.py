@@ -9,7 +9,8 @@ from starlette.responses import Response
 
 from portside.agent.access.service import get_caller
 from portside.agent.assistants.records import AssistantExists, AssistantNotFound
-from portside.agent.crons.crons import CronIsPaused, CronNotFound, preview
+from portside.agent.crons.records import CronIsPaused, CronNotFound
+from portside.agent.crons.schedules import preview
 from portside.agent.http.services import PAGING, Context, Routes, show_page
 from portside.agent.store.items import UnsupportedOperator
 from portside.agent.store.search_index import TooManyTexts

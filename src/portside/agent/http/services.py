@@ -13,7 +13,7 @@ from portside.agent.access.service import Access
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
 from portside.agent.config import AgentConfig
-from portside.agent.crons.crons import Crons
+from portside.agent.crons.records import Crons
 from portside.agent.mcp.service import Mcp
 from portside.agent.queue.backlog import QueueMonitor
 from portside.agent.rows import SearchPage
