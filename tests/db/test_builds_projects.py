@@ -16,7 +16,14 @@ import pytest
 from uv import find_uv_bin
 
 from portside.dataplane.builds.archive import ArchiveSource
-from portside.dataplane.builds.build import BuildRecord, BuildRequest, Layout, build_revision, discard_unfinished
+from portside.dataplane.builds.build import (
+    BuildPlaces,
+    BuildRecord,
+    BuildRequest,
+    Layout,
+    build_revision,
+    discard_unfinished,
+)
 from portside.dataplane.builds.config import read_config
 from portside.dataplane.builds.environment import Environment, python_path
 from portside.dataplane.builds.javascript import JavaScript, Scripts
@@ -57,11 +64,11 @@ class ProjectBuilds:
             with tarfile.open(into, "w:gz") as tar:
                 tar.add(self.project, ".")
 
-        wheels = self.folder.parents[3] / "wheels"
+        places = BuildPlaces(self.folder.parents[3] / "wheels")
         source = ArchiveSource(download, LIMIT)
         secrets = {"KEY": "a-secret-value"}
 
-        return BuildRequest(self.folder, source, config, wheels, 200.0, Scripts(**scripts), secrets, layout=self.layout)
+        return BuildRequest(self.folder, source, config, places, 200.0, Scripts(**scripts), secrets, layout=self.layout)
 
     async def build(self, config: str = "langgraph.json", **scripts: str) -> BuildRecord:
         try:

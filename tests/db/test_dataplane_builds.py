@@ -15,6 +15,7 @@ import pytest
 
 import portside
 from portside.dataplane.builds.build import (
+    BuildPlaces,
     BuildRequest,
     build_revision,
     discard_build,
@@ -254,7 +255,7 @@ def order(tmp_path: Path, repository: Repository, **changes: object) -> BuildReq
         "folder": tmp_path / "revision with space",
         "source": GitSource(str(repository.folder), "main", None, LIMIT),
         "config_path": "graph.json",
-        "wheels": tmp_path / "wheels",
+        "places": BuildPlaces(tmp_path / "wheels"),
         "timeout_s": 200.0,
     }
 
@@ -420,7 +421,7 @@ async def test_build_stops_before_the_disk_is_full(repository: Repository, tmp_p
     sleeping_project(repository)
     repository.commit({"slow.py": FILLER})
     with small_disk(tmp_path / "disk", 100) as disk:
-        asked = order(disk.path, repository, reserve=DiskReserve(percent=50), wheels=tmp_path / "wheels")
+        asked = order(disk.path, repository, reserve=DiskReserve(percent=50), places=BuildPlaces(tmp_path / "wheels"))
         log = RevisionLog(Lines().ship)
         with pytest.raises(BuildFailed, match="disk of the listener is nearly full"):
             await build_revision(asked, log)

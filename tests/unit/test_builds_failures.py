@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from portside.dataplane.builds.build import BuildRequest, ExecutorFiles, build_revision, discard_unfinished, find_build
+from portside.dataplane.builds.build import (
+    BuildPlaces,
+    BuildRequest,
+    ExecutorFiles,
+    build_revision,
+    discard_unfinished,
+    find_build,
+)
 from portside.dataplane.builds.commands import BuildFailed
 from portside.dataplane.failures import DeployFailed
 from portside.dataplane.logs import RevisionLog
@@ -49,7 +56,7 @@ async def failure_of(folder: Path, fail: Callable[[], None] | None, timeout_s: f
         folder=folder / "revision",
         source=FailingSource(fail),  # type: ignore[arg-type]
         config_path="langgraph.json",
-        wheels=folder / "wheels",
+        places=BuildPlaces(folder / "wheels"),
         timeout_s=timeout_s,
         secrets={"TOKEN": SECRET},
     )

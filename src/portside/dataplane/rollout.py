@@ -11,7 +11,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -22,6 +22,7 @@ from portside.dataplane.api import ControlPlane
 from portside.dataplane.build_slots import BuildSlots
 from portside.dataplane.builds.archive import ArchiveSource
 from portside.dataplane.builds.build import (
+    BuildPlaces,
     BuildRecord,
     BuildRequest,
     ExecutorFiles,
@@ -79,33 +80,34 @@ def describe_failure(revision: DesiredRevision, failure: BaseException) -> str:
 
 
 async def _nothing_starts() -> None:
-    """Return at once."""
+    """Return at once: no agent has to be started again."""
 
 
 @dataclass(frozen=True)
 class ListenerContext:
-    """What all deployments of a listener share. `build_slots` limits how many builds run at once.
-
-    `wait_for_starts` waits until the agents that served before a restart of the listener are started again.
-    """
+    """What all deployments of a listener share."""
 
     settings: ListenerSettings
     control: ControlPlane
     compute: Compute
+    # Limits how many builds run at once.
     build_slots: BuildSlots
+    # Waits until the agents that served before a restart of the listener are started again.
     wait_for_starts: Callable[[], Awaitable[None]] = _nothing_starts
 
 
 @dataclass(frozen=True)
 class Builder:
-    """Builds the revisions of one deployment in its folder. `fetch_archive` downloads a revision's archive to a file.
+    """Builds the revisions of one deployment in its folder.
 
     `builds/` knows how a build is made; this knows when, in which folder and with which log.
     """
 
     settings: ListenerSettings
     folder: DeploymentFolder
+    places: BuildPlaces
     open_log: OpenLog
+    # Downloads a revision's archive to a file.
     fetch_archive: Callable[[UUID, Path], Awaitable[None]]
 
     async def find(self, revision: DesiredRevision) -> Build | None:
@@ -114,31 +116,26 @@ class Builder:
         A split build gets the platform's version of the executor when a server starts. A combined build with an older
         agent server is not reused: the database may have been migrated since.
         """
-        own = self.folder.revision(revision.id)
-        record = find_build(own)
-        reused = revision.built_from
-        if record is None and reused is not None and self._is_reusable(revision, self.folder.revision(reused)):
-            self.folder.share_revision(reused, revision.id)
-            record = find_build(own)
-
+        folder = self.folder.revision(revision.id)
+        record = find_build(folder)
         if record is None:
-            return None
+            record = self._reuse_build(revision)
 
-        return await self._ready(own, record)
+        return None if record is None else await self._to_build(folder, record)
 
     async def find_earlier(self, revision_id: UUID) -> Build | None:
-        """Return the finished build of an earlier revision, ready for this platform's servers, or None."""
+        """Return the finished build of an earlier revision, or None."""
         folder = self.folder.revision(revision_id)
         record = await asyncio.to_thread(find_build, folder)
-        return None if record is None else await self._ready(folder, record)
+        return None if record is None else await self._to_build(folder, record)
 
-    async def _ready(self, folder: Path, record: BuildRecord) -> Build:
-        config = folder / "source" / record.config
-        if record.layout != "split":
-            return Build(folder, config, record.commit)
+    def _reuse_build(self, revision: DesiredRevision) -> BuildRecord | None:
+        """Let a revision share the build that it reuses, and return it; None if there is none that can be reused."""
+        if revision.built_from is None or not self._is_reusable(revision, self.folder.revision(revision.built_from)):
+            return None
 
-        codes = await asyncio.to_thread(server_versions, has_javascript=runtime_folder(folder).is_dir())
-        return Build(folder, config, record.commit, *codes, ExecutorFiles(folder, self.settings.folder))
+        self.folder.share_revision(revision.built_from, revision.id)
+        return find_build(self.folder.revision(revision.id))
 
     @staticmethod
     def _is_reusable(revision: DesiredRevision, folder: Path) -> bool:
@@ -148,13 +145,31 @@ class Builder:
 
         return not is_behind(folder / "venv")
 
+    async def _to_build(self, folder: Path, record: BuildRecord) -> Build:
+        """Return the build of a record, for servers of this platform's version."""
+        config = folder / "source" / record.config
+        if record.layout != "split":
+            return Build(folder, config, record.commit)
+
+        has_javascript = runtime_folder(folder).is_dir()
+        server_code, describing_code = await asyncio.to_thread(server_versions, has_javascript=has_javascript)
+        return Build(
+            folder=folder,
+            config=config,
+            commit=record.commit,
+            server_code=server_code,
+            describing_code=describing_code,
+            files=ExecutorFiles(folder, self.settings.folder),
+        )
+
     async def build(self, revision: DesiredRevision, build_log: RevisionLog) -> Build:
         """Build a revision from scratch. Raises BuildFailed."""
         # Another build of the same commit may have other versions of libraries.
         self.folder.forget_graphs(revision.id)
         try:
-            request = self._request(revision)
-            return await self._ready(request.folder, await build_revision(request, build_log))
+            request = self._to_request(revision)
+            record = await build_revision(request, build_log)
+            return await self._to_build(request.folder, record)
         except BuildFailed as exc:
             # The log already has the output of the program that failed.
             build_log.add(str(exc).partition("\n")[0], "ERROR")
@@ -170,40 +185,43 @@ class Builder:
             await asyncio.to_thread(discard_build, self.folder.revision(revision_id))
             await asyncio.to_thread(shutil.rmtree, self.folder.source(revision_id), ignore_errors=True)
 
-    def _request(self, revision: DesiredRevision) -> BuildRequest:
+    def _to_request(self, revision: DesiredRevision) -> BuildRequest:
         if not revision.graph_config_path:
             raise BuildFailed(
                 "the revision names no graph configuration file; set source_revision_config.graph_config_path"
             )
 
         return BuildRequest(
-            self.folder.revision(revision.id),
-            self._source(revision),
-            revision.graph_config_path,
-            self.settings.folder / "wheels",
-            self.settings.build_timeout_s,
-            Scripts(revision.install_command, revision.build_command),
-            revision.secret_values,
-            cache_folder(self.settings.folder),
-            node_cache_folder(self.settings.folder),
-            self.settings.folder / RUNTIMES,
-            self.settings.disk_reserve,
-            self.settings.deployment_layout,
-            kept=self.folder.source(revision.id),
+            folder=self.folder.revision(revision.id),
+            source=self._to_source(revision),
+            config_path=revision.graph_config_path,
+            places=self.places,
+            timeout_s=self.settings.build_timeout_s,
+            scripts=Scripts(install=revision.install_command, build=revision.build_command),
+            secrets=revision.secret_values,
+            reserve=self.settings.disk_reserve,
+            layout=self.settings.deployment_layout,
+            history_folder=self.folder.source(revision.id),
         )
 
-    def _source(self, revision: DesiredRevision) -> Source:
-        limit = self.settings.max_source_bytes
+    def _to_source(self, revision: DesiredRevision) -> Source:
+        """Return what a revision is built from. Raises BuildFailed for a kind that is not known here."""
         if revision.source == _ARCHIVE:
-            return ArchiveSource(partial(self.fetch_archive, revision.id), limit)
+            return ArchiveSource(
+                download=partial(self.fetch_archive, revision.id), max_bytes=self.settings.max_source_bytes
+            )
+
         if revision.source != _GIT or not revision.repo_url:
             raise BuildFailed(f"this listener cannot build the source {revision.source!r}")
 
-        ref = revision.repo_ref
-        commit = revision.repo_commit_sha
-        history = self.folder.find_source(commit)
-
-        return GitSource(revision.repo_url, ref, commit, limit, revision.repo_credential, history)
+        return GitSource(
+            url=revision.repo_url,
+            ref=revision.repo_ref,
+            commit=revision.repo_commit_sha,
+            max_bytes=self.settings.max_source_bytes,
+            credential=revision.repo_credential,
+            history=self.folder.find_source(revision.repo_commit_sha),
+        )
 
 
 class Rollout:
@@ -214,22 +232,30 @@ class Rollout:
         self._deployment_id = deployment_id
         self._folder = DeploymentFolder(context.settings.folder, deployment_id)
         fetch_archive = partial(context.control.fetch_archive, deployment_id)
-        self._builder = Builder(context.settings, self._folder, self._log_opener("build"), fetch_archive)
-        self._reported_status: tuple[str, str | None] | None = None
+        self._builder = Builder(
+            settings=context.settings,
+            folder=self._folder,
+            places=_find_places(context.settings.folder),
+            open_log=self._log_opener("build"),
+            fetch_archive=fetch_archive,
+        )
 
+        # The release that serves or is being restored.
+        self._release: Release | None = None
+        # The status and the reason that were reported last.
+        self._reported_status: tuple[str, str | None] | None = None
         # The metrics that were reported last, and when.
         self._reported_metrics: tuple[float, MetricsReport] | None = None
-        # True from the moment that a release may serve until the control plane knows that it does.
-        self._is_switching = False
+
+        # True from the moment that a release may serve until the control plane knows that it does. If it gives the
+        # revision up before that, the previous release has to serve again.
+        self._has_unreported_switch = False
+        # True while the control plane does not know the target's new address.
+        self._has_unreported_address = False
+
         self.has_unused_builds = False
         """Whether `update` has builds to remove, of earlier revisions that no thread uses any more."""
 
-        self._pins_threads = False
-        # Whether the revision that serves has a build of the split layout.
-        self._is_split = False
-
-        # True while the control plane does not know the target's new address.
-        self._is_moved = False
         self.target = context.compute.target(deployment_id, self._log_opener("deploy"))
 
     async def run(self, deployment: DesiredDeployment, revision: DesiredRevision) -> None:
@@ -239,7 +265,7 @@ class Rollout:
         """
         try:
             build = await self._prepare(revision)
-            await self._deploy(await self._release(deployment, revision, build))
+            await self._deploy(await self._to_release(deployment, revision, build))
         except RevisionFailed as exc:
             await self.fail(revision, exc)
 
@@ -255,7 +281,6 @@ class Rollout:
                 await self.report_down("Nothing of this deployment runs until its active revision is built again.")
                 build = await self._rebuild(revision)
 
-        self._is_split = build is not None and build.is_split
         if build is not None and not self._has_servers():
             await self.report_down(STARTING)
 
@@ -263,7 +288,8 @@ class Rollout:
             # Before anything serves: a thread that goes on now would go on with newer code.
             await self._rebuild_earlier(deployment, revision)
 
-        await self.target.restore(await self._release(deployment, revision, build))
+        self._release = await self._to_release(deployment, revision, build)
+        await self.target.restore(self._release)
         if deployment.custom_url != self.target.url:
             await self._report_status("READY", None)
 
@@ -277,8 +303,10 @@ class Rollout:
 
         Raises ControlPlaneRefused and ControlPlaneUnreachable; the next call then reports it.
         """
-        before = self.target.url
-        self._pins_threads = bool(deployment.pin_threads)
+        url_before = self.target.url
+        if self._release is not None:
+            self._release = replace(self._release, deployment=deployment)
+
         await self.target.update(deployment)
 
         if self.has_unused_builds:
@@ -286,8 +314,10 @@ class Rollout:
             revision_ids = self.target.revisions() | {revision.id for revision in deployment.revisions}
             await asyncio.to_thread(self._folder.remove_revisions_except, revision_ids)
 
-        self._is_moved = self._is_moved or self.target.url != before
-        if self._is_moved:
+        if self.target.url != url_before:
+            self._has_unreported_address = True
+
+        if self._has_unreported_address:
             await self._report_status("READY", None)
 
     async def report_down(self, message: str) -> None:
@@ -300,7 +330,7 @@ class Rollout:
         Without an active revision nothing serves afterwards. Raises RevisionFailed when it cannot; the caller then
         tries again later.
         """
-        if not self._is_switching:
+        if not self._has_unreported_switch:
             return
 
         # The target writes which revision serves.
@@ -308,13 +338,15 @@ class Rollout:
         active = deployment.revision(deployment.active_revision_id)
         if active is not None and self._folder.state.active_revision_id != active.id:
             build = await self._find_or_rebuild(active) if active.source in BUILT_SOURCES else None
-            await self.target.switch(await self._release(deployment, active, build))
-            self._is_split = build is not None and build.is_split
+            release = await self._to_release(deployment, active, build)
+            await self.target.switch(release)
+            self._release = release
 
         if active is None and self.target.is_running:
             await self.target.withdraw(deployment)
+            self._release = None
 
-        self._is_switching = False
+        self._has_unreported_switch = False
 
     async def fail(self, revision: DesiredRevision, failure: RevisionFailed) -> None:
         """End a revision with the reason."""
@@ -334,7 +366,10 @@ class Rollout:
 
         self.has_unused_builds |= self.target.forget_unused()
         is_down = metrics.problem is not None and metrics.replicas == 0
-        problem = metrics.problem or (_CANNOT_PIN if self._pins_threads and not self._is_split else None)
+        problem = metrics.problem
+        if not problem and self._release is not None and self._release.lacks_pins:
+            problem = _CANNOT_PIN
+
         problem = None if problem is None else storable(shorten(problem, _MAX_REASON))
 
         metrics = msgspec.structs.replace(metrics, problem=problem)
@@ -363,7 +398,8 @@ class Rollout:
             return await self._find_or_rebuild(revision)
 
         if revision.status == "CREATING":
-            if revision.built_from is not None and (build := await self._builder.find(revision)) is not None:
+            build = await self._builder.find(revision) if revision.built_from is not None else None
+            if build is not None:
                 await self._report_revision(revision, "AWAITING_DEPLOY", commit=build.commit or None)
                 return build
 
@@ -392,7 +428,8 @@ class Rollout:
         return build
 
     async def _find_or_rebuild(self, revision: DesiredRevision) -> Build:
-        if (build := await self._builder.find(revision)) is not None:
+        build = await self._builder.find(revision)
+        if build is not None:
             return build
 
         try:
@@ -424,11 +461,13 @@ class Rollout:
             except (BuildFailed, ControlPlaneRefused, OSError) as exc:
                 log.error("pinned threads cannot continue with it", revision=str(revision_id), reason=str(exc))  # noqa: TRY400
 
-    async def _release(self, deployment: DesiredDeployment, revision: DesiredRevision, build: Build | None) -> Release:
+    async def _to_release(
+        self, deployment: DesiredDeployment, revision: DesiredRevision, build: Build | None
+    ) -> Release:
         """Return a release with the builds of the earlier revisions that threads may continue with."""
-        self._pins_threads = bool(deployment.pin_threads)
+        revision_ids = self.target.earlier() - {revision.id} if deployment.pin_threads else set()
         earlier: dict[UUID, Build] = {}
-        for revision_id in self.target.earlier() - {revision.id} if deployment.pin_threads else ():
+        for revision_id in revision_ids:
             try:
                 earlier_build = await self._builder.find_earlier(revision_id)
             except (BuildFailed, OSError) as exc:
@@ -442,35 +481,34 @@ class Rollout:
 
     async def _deploy(self, release: Release) -> None:
         revision = release.revision
-        is_split = release.build is not None and release.build.is_split
-        if self._pins_threads and not is_split:
+        if release.lacks_pins:
             raise DeployFailed(_CANNOT_PIN)
 
         if revision.status != "DEPLOYING":
             await self._report_revision(revision, "DEPLOYING")
 
-        self._is_switching = True
+        self._has_unreported_switch = True
         try:
             await self.target.switch(release)
         except (DeployFailed, OSError, ValueError) as exc:
-            self._is_switching = False
+            self._has_unreported_switch = False
             if isinstance(exc, DeployFailed):
                 raise
 
             log.exception("a deploy failed unexpectedly", revision=str(revision.id))
             raise DeployFailed(f"the deploy failed unexpectedly: {exc}") from exc
 
-        self._is_split = is_split
+        self._release = release
         await self._report_status("READY", None)
         await self._report_revision(revision, "DEPLOYED")
-        self._is_switching = False
+        self._has_unreported_switch = False
 
         await asyncio.to_thread(self._folder.remove_revisions_except, self.target.revisions())
 
     async def _report_status(self, status: ReportedDeploymentStatus, message: str | None) -> None:
         report = DeploymentReport(status, custom_url=self.target.url, reason=message)
         await self._context.control.report_deployment(self._deployment_id, report)
-        self._is_moved = False
+        self._has_unreported_address = False
         self._reported_status = status, message
 
     async def _report_revision(
@@ -487,6 +525,16 @@ class Rollout:
     def _log_opener(self, kind: LogType) -> OpenLog:
         add_logs = self._context.control.add_logs
         return lambda revision_id: RevisionLog(partial(add_logs, self._deployment_id, revision_id, kind))
+
+
+def _find_places(folder: Path) -> BuildPlaces:
+    """Return the folders that all builds share, below the folder of the data plane."""
+    return BuildPlaces(
+        wheels=folder / "wheels",
+        cache=cache_folder(folder),
+        node_cache=node_cache_folder(folder),
+        runtimes=folder / RUNTIMES,
+    )
 
 
 def _is_due(metrics: MetricsReport, reported_at: float, previous: MetricsReport) -> bool:

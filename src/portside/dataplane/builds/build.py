@@ -70,27 +70,35 @@ class BuildRecord(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class BuildRequest:
-    """What to build, and where. The log masks the values of the secrets.
+class BuildPlaces:
+    """The folders that all builds of a listener share."""
 
-    `cache` is the folder of uv's cache, `node_cache` that of the caches of npm and others; None means their defaults.
-    `runtimes` has the JavaScript executor, by versions. `kept` is where the history of the source goes, for builds of
-    the same commit when its repository is gone.
-    """
+    # The platform's own wheels.
+    wheels: Path
+    # The cache of uv, and the caches of npm and others; None means their defaults.
+    cache: Path | None = None
+    node_cache: Path | None = None
+    # The JavaScript executor, by versions; None means a folder of the build.
+    runtimes: Path | None = None
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """What to build, and where."""
 
     folder: Path
     source: Source
+    # The graph configuration file, relative to the source.
     config_path: str
-    wheels: Path
+    places: BuildPlaces
     timeout_s: float
     scripts: Scripts = field(default_factory=Scripts)
+    # By their names. The log masks the values.
     secrets: Mapping[str, str] = field(default_factory=dict)
-    cache: Path | None = None
-    node_cache: Path | None = None
-    runtimes: Path | None = None
     reserve: DiskReserve = NO_RESERVE
     layout: Layout = "split"
-    kept: Path | None = None
+    # Where the history of the source goes, for builds of the same commit when its repository is gone.
+    history_folder: Path | None = None
 
 
 def find_build(folder: Path) -> BuildRecord | None:
@@ -129,10 +137,11 @@ async def build_revision(request: BuildRequest, log: RevisionLog) -> BuildRecord
         write_private(request.folder / _MARKER, msgspec.json.encode(record).decode())
     except BaseException as exc:
         await asyncio.to_thread(discard_build, request.folder)
-        if (failure := _failure(exc, request, output)) is not None:
-            raise failure from exc
+        failure = _to_build_failure(exc, request, output)
+        if failure is None:
+            raise
 
-        raise
+        raise failure from exc
 
     return record
 
@@ -153,8 +162,11 @@ async def _while_disk_has_room(
     await _check_disk(request)
     task = asyncio.create_task(build())
     try:
-        while not (await asyncio.wait([task], timeout=_LOOK_AT_DISK_EVERY_S))[0]:
-            await _check_disk(request)
+        while not task.done():
+            await asyncio.wait([task], timeout=_LOOK_AT_DISK_EVERY_S)
+            if not task.done():
+                await _check_disk(request)
+
         return task.result()
     finally:
         task.cancel()
@@ -178,10 +190,11 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
         check_runtime()
 
     # JavaScript first, because a Python package may include the front end that it builds.
-    node = NodeTools(request.folder, output, request.cache, request.node_cache)
+    places = request.places
+    node = NodeTools(request.folder, output, uv_cache=places.cache, cache=places.node_cache)
     await JavaScript(checkout.files, node).install_and_build(config, request.scripts)
 
-    runtimes = request.runtimes or request.folder / "runtimes"
+    runtimes = places.runtimes or request.folder / "runtimes"
     if config.has_ui:
         await node.bundle_ui(config.path, runtimes)
 
@@ -197,14 +210,16 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
     # Variables may name handlers, which are in Python if nothing says otherwise.
     if layout == "combined" or config.has_python or not _HANDLER_VARIABLES.isdisjoint(request.secrets):
         content = EXECUTOR if layout == "split" else SERVER
-        wheel = await asyncio.to_thread(pack_wheel, request.wheels, content)
-        await Environment(request.folder, output, request.cache, content).create(config, wheel)
+        wheel = await asyncio.to_thread(pack_wheel, places.wheels, content)
+        environment = Environment(request.folder, output, cache=places.cache, content=content)
+        await environment.create(config, wheel)
 
-    await asyncio.to_thread(checkout.keep_history, request.kept)
+    await asyncio.to_thread(checkout.keep_history, request.history_folder)
     await asyncio.to_thread(kill_strays, request.folder)
     output.write("Build finished")
 
-    return BuildRecord(commit, str(config.path.relative_to(checkout.files.resolve())), layout)
+    config_path = str(config.path.relative_to(checkout.files.resolve()))
+    return BuildRecord(commit, config_path, layout)
 
 
 class ExecutorFiles:
@@ -252,19 +267,19 @@ class ExecutorFiles:
         kept_for.write_text(version, "utf-8")
 
     def _restore_previous(self) -> None:
-        runtime = self._earlier / "runtime"
-        wheel = [folder for folder in self._earlier.glob("portside*") if folder.is_dir()]
-        if wheel:
+        wheel_folders = [folder for folder in self._earlier.glob("portside*") if folder.is_dir()]
+        if wheel_folders:
             venv = self._build / "venv"
             for folder in installed_wheel_folders(venv):
                 shutil.rmtree(folder)
 
-            for folder in wheel:
+            for folder in wheel_folders:
                 target = packages_folder(venv) / folder.name
                 # An update that failed half way leaves a package of which pip knows nothing.
                 shutil.rmtree(target, ignore_errors=True)
                 shutil.copytree(folder, target)
 
+        runtime = self._earlier / "runtime"
         if runtime.is_dir():
             copy_linked(runtime, runtime_folder(self._build))
 
@@ -304,8 +319,8 @@ def wants_one_process(secrets: Mapping[str, str]) -> bool:
     return executors != "" and not executors.strip("0")
 
 
-def _failure(exc: BaseException, request: BuildRequest, output: MaskedOutput) -> BuildFailed | None:
-    """Return the failure that the user reads, or None for an error that is not the build's."""
+def _to_build_failure(exc: BaseException, request: BuildRequest, output: MaskedOutput) -> BuildFailed | None:
+    """Return the failure that the user reads; None for an error that is not the build's, such as a cancellation."""
     match exc:
         case BuildFailed():
             return BuildFailed(output.mask(str(exc)))

@@ -169,8 +169,8 @@ def _reason(tail: list[str]) -> str:
 class GitSource:
     """A commit of a git repository; a known `commit` overrides the `ref`.
 
-    `credential` is a user name and a password or token for the repository's host, unless the URL has one. `kept` is a
-    .git folder with the commit, from an earlier build: then nothing is fetched.
+    `credential` is a user name and a password or token for the repository's host, unless the URL has one. `history` is
+    a .git folder with the commit, from an earlier build: then nothing is fetched.
     """
 
     url: str
@@ -178,7 +178,7 @@ class GitSource:
     commit: str | None
     max_bytes: int
     credential: Secret | None = None
-    kept: Path | None = None
+    history: Path | None = None
 
     @property
     def title(self) -> str:
@@ -208,7 +208,7 @@ class GitCheckout:
 
     async def fetch(self) -> str:
         """Fetch and check out, with submodules; return the commit. Raises BuildFailed with git's error."""
-        if self._source.kept is not None and await self._check_out_kept(self._source.kept):
+        if self._source.history is not None and await self._check_out_history(self._source.history):
             return self._source.commit or ""
 
         self.files.mkdir(parents=True)
@@ -233,7 +233,7 @@ class GitCheckout:
         for folder in self._submodules:
             (folder / ".git").unlink(missing_ok=True)
 
-    async def _check_out_kept(self, earlier_history: Path) -> bool:
+    async def _check_out_history(self, history: Path) -> bool:
         """Check the commit out from a .git folder that an earlier build kept; return whether that was possible.
 
         The project's own code ran beside that folder, so git gets no credential here.
@@ -242,7 +242,7 @@ class GitCheckout:
         self._git = replace(self._git, secret=None)
         try:
             self.files.mkdir(parents=True)
-            await asyncio.to_thread(shutil.copytree, earlier_history, self.files / ".git", symlinks=True)
+            await asyncio.to_thread(shutil.copytree, history, self.files / ".git", symlinks=True)
             await self._git.run(self.files, "checkout", "--quiet", "--force", "--detach", self._source.commit or "")
             fetching = self._fetch_submodules(self.files, git.address, 1)
 

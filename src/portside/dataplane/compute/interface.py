@@ -66,6 +66,12 @@ class Release:
     build: Build | None
     earlier: Mapping[UUID, Build] = field(default_factory=dict)
 
+    @property
+    def lacks_pins(self) -> bool:
+        """Whether threads should continue with the code that began them, which only a split build can do."""
+        is_split = self.build is not None and self.build.is_split
+        return bool(self.deployment.pin_threads) and not is_split
+
 
 class Target(Protocol):
     """One deployment on a compute. The caller runs one method at a time and may cancel any of them but `close`."""
