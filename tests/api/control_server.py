@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from portside.control.archives import ArchiveStore
+from portside.control.archive_store import ArchiveStore
 from portside.control.deployments import describe_deployments
 from portside.control.http import routes as control_routes
 from portside.control.scope import DesiredChanges, PlatformAddress

@@ -13,8 +13,9 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from portside.control import archives
-from portside.control.archives import ArchiveStore, UnusedArchives
+from portside.control import archive_store, archives
+from portside.control.archive_store import ArchiveStore
+from portside.control.archives import UnusedArchives
 from tests.api.control_server import control
 from tests.small_disk import needs_small_disk, small_disk
 
@@ -90,7 +91,7 @@ async def test_a_refused_archive_can_be_uploaded_again(platform, monkeypatch) ->
     for nothing in (b"", b"PK\x03\x04"):
         assert (await put(platform, url, nothing)).json()["detail"].startswith("The uploaded file is not a gzip file")
 
-    monkeypatch.setattr(archives, "MAX_ARCHIVE_BYTES", 1_500_000)
+    monkeypatch.setattr(archive_store, "MAX_ARCHIVE_BYTES", 1_500_000)
     assert (await put(platform, url, b"\x1f\x8b" + os.urandom(1_500_000))).status_code == 413
     assert not await arriving(platform)
     assert (await put(platform, url, b"\x1f\x8b" + os.urandom(1_400_000))).status_code == 204
@@ -149,7 +150,7 @@ async def test_unused_archives_are_deleted_and_used_ones_kept(platform, monkeypa
     await chore.activate()
     assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
     monkeypatch.setattr(archives, "UNUSED_FOR_S", 0.0)
-    monkeypatch.setattr(archives, "GARBAGE_AFTER_S", {".tar.gz": 0.0})
+    monkeypatch.setattr(archive_store, "GARBAGE_AFTER_S", {".tar.gz": 0.0})
 
     # A foreign file stops nothing.
     files[0].with_name("copy-of-an-archive.tar.gz").touch()

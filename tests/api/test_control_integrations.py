@@ -16,10 +16,10 @@ import pytest
 import pytest_asyncio
 
 import portside.alerts.channels  # noqa: F401 - its column is encrypted too
+from portside.control.key_rotation import COLUMNS, reencrypt
 from portside.control.polling import PolledBranches
 from portside.control.pushes import ExpiredPushDeliveries
 from portside.control.scope import ScopeFactory
-from portside.control.secrets import COLUMNS, reencrypt
 from portside.kernel.crypto import SecretBox
 from portside.kernel.outbound import OutboundRules
 from tests.api.control_server import control, create_body

@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from portside.control import deployments
+from portside.control import desired_state
 from portside.control.deployments import move_repositories
 from portside.control.resources import with_defaults
 from portside.control.sql import sql
@@ -235,7 +235,7 @@ async def test_a_deployment_report_is_stored(plane: Control) -> None:
 
 async def test_every_change_wakes_a_waiting_listener(plane: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nobody looks again without being woken.
-    monkeypatch.setattr(deployments, "POLL_S", 3600.0)
+    monkeypatch.setattr(desired_state, "POLL_S", 3600.0)
     listener_id = await plane.listener.connect()
     generation = (await plane.listener.desired(listener_id))["generation"]
     made: dict = {}

@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import pytest
 
-from portside.control import revisions
+from portside.control import revision_logs
 from tests.api.control_server import Control, control
 
 T0 = 1_750_000_000_123
@@ -130,7 +130,7 @@ async def test_the_project_routes_read_the_same_logs(plane: Control) -> None:
 
 
 async def test_a_log_keeps_its_newest_entries(plane: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revisions, "MAX_LOG_ENTRIES", 5)
+    monkeypatch.setattr(revision_logs, "MAX_LOG_ENTRIES", 5)
     made = await plane.create()
     await add(plane, made, "deploy", "kept")
 

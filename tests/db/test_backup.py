@@ -29,7 +29,7 @@ from portside.backup.listing import backups_in, header_of
 from portside.backup.restore import Backup, NewHome, restore, verify
 from portside.backup.stores import FolderStore
 from portside.cli import service as cli_service
-from portside.control.secrets import open_all
+from portside.control.key_rotation import open_all
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.embedded import EmbeddedPostgres, program

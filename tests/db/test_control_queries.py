@@ -4,8 +4,8 @@ from uuid import uuid4
 
 import pytest
 
-from portside.control.revisions import OldRevisionLogs
-from portside.control.server_rollouts import read_servers, resume
+from portside.control.revision_logs import OldRevisionLogs
+from portside.control.server_rollouts import get_servers, resume_rollout
 from portside.control.sql import sql
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
@@ -97,9 +97,9 @@ async def test_deployments_can_be_skipped_while_a_rollout_runs(fresh_database) -
     first = uuid4()
     second = uuid4()
     for skipped in ([first], [second], []):
-        await resume(db, "2", skipped)
+        await resume_rollout(db, "2", skipped)
 
-    rollout = (await read_servers(db, "2")).rollout
+    rollout = (await get_servers(db, "2")).rollout
     assert rollout is not None
     assert (rollout.status, set(rollout.skipped)) == ("running", {first, second})
     await db.close()

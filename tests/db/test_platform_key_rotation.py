@@ -13,7 +13,7 @@ import asyncpg
 import httpx2
 import pytest
 
-from portside.control.secrets import check_master_key, reencrypt
+from portside.control.key_rotation import check_master_key, reencrypt
 from portside.kernel.crypto import SecretBox, begin_rotation, previous_file
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake

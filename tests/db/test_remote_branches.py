@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.responses import RedirectResponse
 
-from portside.control.polling import PollFailed, newest_commit
+from portside.control.git_remotes import PollFailed, fetch_newest_commit
 from portside.kernel import outbound
 from portside.kernel.http.server import Server, listen
 from portside.kernel.outbound import OutboundRules
@@ -58,12 +58,12 @@ async def host(tmp_path: Path) -> AsyncIterator[GitHost]:
 
 async def test_a_renamed_repository_is_found_and_its_host_keeps_the_token(host: GitHost, redirecting: Redirecting):
     commit = Repository(host.folder / "team" / "new.git").commit({"a": "1"})
-    assert await newest_commit(f"{host.url}/team/new.git", "main", CREDENTIAL, HERE) == commit
+    assert await fetch_newest_commit(f"{host.url}/team/new.git", "main", CREDENTIAL, HERE) == commit
     redirecting.targets = {"/old": f"{host.url}/team/new.git"}
     shown = len(host.shown)
 
     with pytest.raises(PollFailed):
-        await newest_commit(f"{redirecting.url}/old", "main", CREDENTIAL, HERE)
+        await fetch_newest_commit(f"{redirecting.url}/old", "main", CREDENTIAL, HERE)
 
     assert len(host.shown) == shown, "the token is for the host that was named"
 
@@ -73,10 +73,10 @@ async def test_redirects_of_one_host_are_followed_and_counted(host: GitHost, red
     host.is_open = True
     redirecting.targets = {f"/{n}": f"{redirecting.url}/{n - 1}" for n in range(1, 6)}
     redirecting.targets["/0"] = f"{host.url}/team/new.git"
-    assert await newest_commit(f"{redirecting.url}/2", "main", None, HERE) == commit
+    assert await fetch_newest_commit(f"{redirecting.url}/2", "main", None, HERE) == commit
 
     with pytest.raises(PollFailed, match="more than 3 times"):
-        await newest_commit(f"{redirecting.url}/5", "main", None, HERE)
+        await fetch_newest_commit(f"{redirecting.url}/5", "main", None, HERE)
 
 
 async def test_redirects_into_forbidden_networks_are_refused(
@@ -91,7 +91,7 @@ async def test_redirects_into_forbidden_networks_are_refused(
     monkeypatch.setattr(outbound.socket, "getaddrinfo", _localhost_is_another)
 
     with pytest.raises(PollFailed, match="loopback network"):
-        await newest_commit(f"{redirecting.url}/old", "main", None, OutboundRules())
+        await fetch_newest_commit(f"{redirecting.url}/old", "main", None, OutboundRules())
 
     assert redirecting.asked == 2
     assert host.asked == []
@@ -107,7 +107,7 @@ async def test_git_connects_to_the_address_that_was_checked(host: GitHost, monke
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
     monkeypatch.setattr(outbound.socket, "getaddrinfo", lambda *_arguments, **_options: found)
     url = f"http://git.invalid:{host.url.rpartition(':')[2]}/team/new.git"
-    assert await newest_commit(url, "main", CREDENTIAL, HERE) == commit
+    assert await fetch_newest_commit(url, "main", CREDENTIAL, HERE) == commit
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ async def test_git_connects_to_the_address_that_was_checked(host: GitHost, monke
 )
 async def test_forbidden_networks_are_refused_in_every_notation(url: str):
     with pytest.raises(PollFailed, match=r"network|has a user name|invalid"):
-        await newest_commit(url, "main", None, OutboundRules())
+        await fetch_newest_commit(url, "main", None, OutboundRules())
 
 
 async def test_local_folders_are_read(tmp_path: Path):
     repository = Repository(tmp_path / "local")
     commit = repository.commit({"a": "1"})
     for url in (str(tmp_path / "local"), f"file://{tmp_path / 'local'}"):
-        assert await newest_commit(url, "main", None, OutboundRules()) == commit
-        assert await newest_commit(url, "other", None, OutboundRules()) is None
+        assert await fetch_newest_commit(url, "main", None, OutboundRules()) == commit
+        assert await fetch_newest_commit(url, "other", None, OutboundRules()) is None

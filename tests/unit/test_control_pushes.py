@@ -5,9 +5,9 @@ Only a sender that knows the webhook's secret is believed.
 
 import pytest
 
-from portside.control.integrations import is_at
+from portside.control.git_hosts import is_at
 from portside.control.polling import is_new
-from portside.control.pushes import delivery_id, is_signed, normalize
+from portside.control.push_events import is_signed, normalize, read_delivery_id
 
 
 def test_the_published_example_of_a_signature() -> None:
@@ -22,11 +22,15 @@ def test_the_published_example_of_a_signature() -> None:
 
 def test_a_delivery_is_named_after_what_is_signed_of_it() -> None:
     for kind in ("github", "gitea"):
-        names = [delivery_id(kind, {f"x-{kind}-delivery": name}, b"a") for name in ("1", "2")]
-        assert names[0] == names[1] != delivery_id(kind, {f"x-{kind}-delivery": "1"}, b"b")
+        names = [read_delivery_id(kind, {f"x-{kind}-delivery": name}, b"a") for name in ("1", "2")]
+        assert names[0] == names[1] != read_delivery_id(kind, {f"x-{kind}-delivery": "1"}, b"b")
 
-    assert delivery_id("gitlab", {"x-gitlab-event-uuid": "2", "idempotency-key": "1"}, b"a") == "1"
-    assert delivery_id("gitea", {}, b"a") == delivery_id("gitea", {}, b"a") != delivery_id("gitea", {}, b"b")
+    assert read_delivery_id("gitlab", {"x-gitlab-event-uuid": "2", "idempotency-key": "1"}, b"a") == "1"
+    assert (
+        read_delivery_id("gitea", {}, b"a")
+        == read_delivery_id("gitea", {}, b"a")
+        != read_delivery_id("gitea", {}, b"b")
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from portside.control import rules, sources
 from portside.control.content import RevisionContent, apply_patch, first_content
 from portside.control.errors import BadCombination, IllegalTransition, Immutable, SourceNotAvailable
 from portside.control.http import routes
-from portside.control.listeners import Placement, check_compute
+from portside.control.placement import Placement, check_compute
 from portside.control.revisions import TERMINAL, TRANSITIONS, check_transition
 from portside.control.secrets import RESERVED, check_secrets
 from portside.control.types import DeploymentCreate, DeploymentPatch
@@ -108,7 +108,7 @@ def test_owner_and_name_suggest_a_github_address() -> None:
         sources.check_repo_url("team/agent.git")
 
     for other in ("agent", "a/b/c", "-a/b", "./a", "../b", "~/agent", "a/", "a b/c", "a/b\n"):
-        assert sources.full_address(other) is None
+        assert sources.to_github_url(other) is None
 
 
 @pytest.mark.parametrize("ref", ["main", "feature/x-1", "refs/tags/v1.0", "a" * 40, "v1_2"])

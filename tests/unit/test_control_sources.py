@@ -88,7 +88,7 @@ def test_every_source_can_be_created() -> None:
 )
 def test_references_to_images_are_accepted_and_their_version_is_known(uri: str, version: str) -> None:
     sources.check_image_uri(uri)
-    assert sources.image_version(uri) == version
+    assert sources.get_image_version(uri) == version
 
 
 @pytest.mark.parametrize(

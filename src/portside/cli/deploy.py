@@ -220,14 +220,14 @@ def _read_options(source: str, options: dict[str, Any]) -> DeployOptions:
 
 
 def _deploy(platform: Platform, options: DeployOptions, *, upload: bool) -> dict[str, Any]:
-    from portside.control.sources import full_address
+    from portside.control.sources import to_github_url
 
     folder = Path(options.source)
     is_folder = folder.is_dir()
     check_source_path(folder, options.config)
 
     if not is_folder and _looks_local(options.source):
-        suggested = full_address(options.source)
+        suggested = to_github_url(options.source)
         raise UserMistake(
             f"there is no folder {options.source}" + (f"; did you mean {suggested}?" if suggested else "")
         )

@@ -32,7 +32,7 @@ class Router(Protocol):
     async def refresh(self) -> None:
         """Apply changed addresses; returns when they are routed."""
 
-    def objection(self, url: str) -> str | None:
+    def find_objection(self, url: str) -> str | None:
         """Return why an address that an owner requests cannot be routed, or None."""
 
 
@@ -42,7 +42,7 @@ class NoRouter:
     async def refresh(self) -> None:
         """Do nothing."""
 
-    def objection(self, url: str) -> str | None:  # noqa: ARG002 - nothing is routed
+    def find_objection(self, url: str) -> str | None:  # noqa: ARG002 - nothing is routed
         """Return None."""
         return None
 
@@ -70,13 +70,16 @@ async def list_addresses(db: Database, workspace_id: UUID) -> list[DeploymentAdd
     return [DeploymentAddress(row["name"], row["direct_url"], row["requested_url"]) for row in rows]
 
 
-def public_url(row: Record, addresses: PublicAddresses | None) -> str | None:
+def get_public_url(row: Record, addresses: PublicAddresses | None) -> str | None:
     """Return the public address of a row of `find_deployments` or `lock_deployment`."""
-    requested: str | None = row["requested_url"]
-    direct: str | None = row["direct_url"]
-    if requested is not None or direct is None:
-        return requested
-    if addresses is None or not addresses.pattern or row["workspace_id"] != addresses.workspace_id:
-        return direct
+    requested_url: str | None = row["requested_url"]
+    direct_url: str | None = row["direct_url"]
+    if requested_url is not None or direct_url is None:
+        return requested_url
 
-    return addresses.pattern.replace(LABEL, row["name"], 1) if row["is_on_machine"] else direct
+    if addresses is None or not addresses.pattern or row["workspace_id"] != addresses.workspace_id:
+        return direct_url
+    if not row["is_on_machine"]:
+        return direct_url
+
+    return addresses.pattern.replace(LABEL, row["name"], 1)

@@ -46,7 +46,7 @@ def to_columns(access: AgentAccess | None) -> dict[str, Any]:
 
 
 def to_access(row: Record | Mapping[str, Any]) -> AgentAccess:
-    """Return the setting in a deployment's row."""
+    """Return the setting in a deployment's row as the API shows it."""
     return AgentAccess(row["agent_access"], list(row["agent_roles"]))
 
 

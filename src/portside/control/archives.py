@@ -1,166 +1,32 @@
-"""Source archives: upload addresses, the folder that stores the files, and the revisions that are built from them.
+"""Source archives: their upload addresses, and the revisions that are built from them.
 
 An upload address belongs to one deployment, needs the token in its URL and accepts one archive. A revision names the
-archive by its path, which is unguessable and checked against the deployment. The data plane unpacks archives.
+archive by its path, which is unguessable and checked against the deployment. `archive_store.py` stores the files; the
+data plane unpacks them.
 """
 
 import asyncio
-import contextlib
 import hashlib
-import os
 import secrets
-import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import BinaryIO
 from uuid import UUID
 
+from portside.control.archive_store import SUFFIX, ArchiveStore
 from portside.control.errors import BadCombination, BeingDeleted
-from portside.control.revisions import find_revision, lock_deployment
+from portside.control.revisions import lock_deployment, read_revision
 from portside.control.scope import Scope
 from portside.control.sql import sql
 from portside.control.types import UploadAddress, UploadRequest
 from portside.kernel.db import Database, Transaction
-from portside.kernel.errors import BadRequest, BodyTooLarge, Conflict, NotFound, Unauthorized
-from portside.kernel.files import make_private_dir
+from portside.kernel.errors import BadRequest, NotFound, Unauthorized
 from portside.kernel.ids import uuid7
 from portside.kernel.reconcile import Status, Task
 from portside.kernel.timeouts import timeout
 from portside.listener_api import DeploymentStatus
 
-MAX_ARCHIVE_BYTES = 200 * 1024 * 1024
-_SUFFIX = ".tar.gz"
-_PARTIAL_SUFFIX = ".partial"
-# Younger files are not garbage yet: a finished file exists shortly before its row is committed, and a slow client may
-# write to a partial file for an hour.
-GARBAGE_AFTER_S = {_SUFFIX: 60.0, _PARTIAL_SUFFIX: 7200.0}
-_GZIP = b"\x1f\x8b"
-_WRITE_BYTES = 1024 * 1024
-
-
-class UploadUnderWay(Conflict):
-    """Another upload to this address is in progress; request a new address with POST …/upload-url."""
-
-    code = "upload_under_way"
-
-
-class NotGzip(BadRequest):
-    """The uploaded file is not a gzip file; send a .tar.gz."""
-
-    code = "no_archive"
-
-
-class PartialArchive:
-    """An archive that is being uploaded, in a temporary file."""
-
-    def __init__(self, file: BinaryIO, temporary: Path, final: Path) -> None:
-        self._file = file
-        self._temporary = temporary
-        self._final = final
-
-    async def write(self, chunks: AsyncIterator[bytes]) -> int:
-        """Write the chunks to the file, at most 1 MB of them in memory, and return the size.
-
-        Raises BodyTooLarge and NotGzip.
-        """
-        size = 0
-        buffer = bytearray()
-        async for chunk in chunks:
-            size += len(chunk)
-            if size > MAX_ARCHIVE_BYTES:
-                raise BodyTooLarge(
-                    f"The archive is larger than {MAX_ARCHIVE_BYTES} bytes; leave out unneeded files.",
-                    headers={"Connection": "close"},
-                )
-
-            buffer += chunk
-            if len(buffer) >= _WRITE_BYTES:
-                await asyncio.to_thread(self._file.write, buffer)
-                buffer = bytearray()
-
-        await asyncio.to_thread(self._file.write, buffer)
-        await asyncio.to_thread(self._check)
-        return size
-
-    def _check(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.seek(0)
-
-        if self._file.read(len(_GZIP)) != _GZIP:
-            raise NotGzip
-
-    def publish(self) -> None:
-        """Move the complete file to its final path."""
-        self._temporary.replace(self._final)
-
-
-class ArchiveStore:
-    """A folder with one file for each archive. A file appears under its final name only when it is complete."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def path(self, archive_id: UUID) -> Path:
-        """Return the path of an archive's file."""
-        return self._folder / f"{archive_id}{_SUFFIX}"
-
-    @contextlib.asynccontextmanager
-    async def open_upload(self, archive_id: UUID) -> AsyncIterator[PartialArchive]:
-        """Open a partial archive; it is deleted at the end unless it was published. Raises UploadUnderWay."""
-        temporary = self._folder / f"{archive_id}{_PARTIAL_SUFFIX}"
-        await asyncio.to_thread(make_private_dir, self._folder)
-        try:
-            file = await asyncio.to_thread(_create_private, temporary)
-        except FileExistsError as exc:
-            raise UploadUnderWay from exc
-
-        try:
-            yield PartialArchive(file, temporary, self.path(archive_id))
-        finally:
-            try:
-                # Writes what is still in its buffer, which fails on a full disk.
-                file.close()
-            finally:
-                temporary.unlink(missing_ok=True)
-
-    def stored(self) -> list[UUID]:
-        """Return the ids of all archives whose files are old enough to be garbage if they have no row."""
-        if not self._folder.is_dir():
-            return []
-
-        now = time.time()
-        found = set()
-        for file in self._folder.iterdir():
-            name, _, ending = file.name.partition(".")
-            after_s = GARBAGE_AFTER_S.get(f".{ending}")
-
-            # Not the name of an archive, or an upload that has just ended.
-            with contextlib.suppress(ValueError, FileNotFoundError):
-                if after_s is not None and file.stat().st_mtime < now - after_s:
-                    found.add(UUID(name))
-
-        return list(found)
-
-    def remove(self, archive_ids: Iterable[UUID]) -> int:
-        """Remove archives and their partial files; return how many files were removed."""
-        removed = 0
-
-        for archive_id in archive_ids:
-            for file in (self.path(archive_id), self._folder / f"{archive_id}{_PARTIAL_SUFFIX}"):
-                if file.exists():
-                    file.unlink(missing_ok=True)
-                    removed += 1
-
-        return removed
-
-
-def _create_private(path: Path) -> BinaryIO:
-    """Create a file that only its owner can read. Raises FileExistsError."""
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b")
-
-
 UPLOAD_WITHIN_S = 3600.0
+# How many unused archives a deployment keeps, and for how long.
 UNUSED_KEPT = 10
 UNUSED_FOR_S = 24 * 3600.0
 _HEADERS = {"Content-Type": "application/gzip"}
@@ -204,7 +70,10 @@ async def create_upload_address(scope: Scope, deployment_id: UUID, base_url: str
 
         await tx.execute(sql.drop_surplus_archives, deployment_id=deployment_id, keep=UNUSED_KEPT)
 
-    address = UploadAddress(f"{base_url}/v2/uploads/{archive_id}?token={token}", object_path(deployment_id, archive_id))
+    address = UploadAddress(
+        upload_url=f"{base_url}/v2/uploads/{archive_id}?token={token}",
+        object_path=object_path(deployment_id, archive_id),
+    )
     if body.supports_upload_headers:
         address.upload_headers = _HEADERS
 
@@ -212,7 +81,7 @@ async def create_upload_address(scope: Scope, deployment_id: UUID, base_url: str
 
 
 async def receive_archive(
-    db: Database, store: ArchiveStore, archive_id: UUID, token: str, chunks: AsyncIterator[bytes]
+    db: Database, store: ArchiveStore, archive_id: UUID, *, token: str, chunks: AsyncIterator[bytes]
 ) -> None:
     """Store the archive that is uploaded to an address; an address works once.
 
@@ -238,17 +107,17 @@ async def receive_archive(
 
 def object_path(deployment_id: UUID, archive_id: UUID) -> str:
     """Return the path by which `source_tarball_path` names an archive."""
-    return f"{_PREFIX}{deployment_id}/{archive_id}{_SUFFIX}"
+    return f"{_PREFIX}{deployment_id}/{archive_id}{SUFFIX}"
 
 
-def _archive_id(deployment_id: UUID, path: str) -> UUID | None:
+def _find_archive_id(deployment_id: UUID, path: str) -> UUID | None:
     """Return the id in an archive's path, or None for a path that is not one of the deployment's."""
     try:
-        found = UUID(path.removesuffix(_SUFFIX).rsplit("/", 1)[-1])
+        archive_id = UUID(path.removesuffix(SUFFIX).rsplit("/", 1)[-1])
     except ValueError:
         return None
 
-    return found if path == object_path(deployment_id, found) else None
+    return archive_id if path == object_path(deployment_id, archive_id) else None
 
 
 async def claim_archive(tx: Transaction, deployment_id: UUID, path: str) -> None:
@@ -256,7 +125,7 @@ async def claim_archive(tx: Transaction, deployment_id: UUID, path: str) -> None
 
     Raises BadCombination for a path that was not issued to this deployment, or whose upload is missing.
     """
-    archive_id = _archive_id(deployment_id, path)
+    archive_id = _find_archive_id(deployment_id, path)
     is_usable = archive_id is not None and await tx.fetchval(
         sql.use_archive, id=archive_id, deployment_id=deployment_id
     )
@@ -269,7 +138,7 @@ async def claim_archive(tx: Transaction, deployment_id: UUID, path: str) -> None
 
 async def find_archive(scope: Scope, store: ArchiveStore, deployment_id: UUID, revision_id: UUID) -> Path:
     """Return the file of a revision's archive. Raises DeploymentNotFound, RevisionNotFound and ArchiveNotFound."""
-    await find_revision(scope.db, scope, deployment_id, revision_id)
+    await read_revision(scope.db, scope, deployment_id, revision_id)
     path = await scope.db.fetchval(
         sql.archive_of_revision,
         revision_id=revision_id,
@@ -277,7 +146,7 @@ async def find_archive(scope: Scope, store: ArchiveStore, deployment_id: UUID, r
         workspace_id=scope.workspace_id,
     )
 
-    archive_id = _archive_id(deployment_id, path or "")
+    archive_id = _find_archive_id(deployment_id, path or "")
     file = store.path(archive_id) if archive_id else None
     if file is None or not await asyncio.to_thread(file.is_file):
         raise ArchiveNotFound
@@ -302,10 +171,12 @@ class UnusedArchives(Task):
 
     async def activate(self) -> Status:
         """Delete rows first: a file without a row is garbage."""
-        deleted = await self._db.execute(sql.drop_unused_archives, older_than_s=UNUSED_FOR_S)
-        stored = await asyncio.to_thread(self._store.stored)
-        rows = await self._db.fetch(sql.known_archives, ids=stored)
-        known = {row["id"] for row in rows}
-        removed = await asyncio.to_thread(self._store.remove, [found for found in stored if found not in known])
+        row_count = await self._db.execute(sql.drop_unused_archives, older_than_s=UNUSED_FOR_S)
 
-        return Status({"deleted": deleted, "removed": removed})
+        archive_ids = await asyncio.to_thread(self._store.list_archives)
+        rows = await self._db.fetch(sql.known_archives, ids=archive_ids)
+        ids_with_row = {row["id"] for row in rows}
+        garbage = [archive_id for archive_id in archive_ids if archive_id not in ids_with_row]
+        file_count = await asyncio.to_thread(self._store.remove, garbage)
+
+        return Status({"deleted": row_count, "removed": file_count})

@@ -12,7 +12,7 @@ import msgspec
 from portside.control import sources
 from portside.control.resources import to_stored_fields
 from portside.control.scope import Scope
-from portside.control.secrets import changed_secrets, check_secrets, decrypt_secrets
+from portside.control.secrets import apply_changes, check_secrets, decrypt_secrets
 from portside.control.sources import check_push
 from portside.control.sql import sql
 from portside.control.types import DeploymentCreate, DeploymentPatch, SourceConfig, SourceRevisionRequest
@@ -125,7 +125,7 @@ def redeployed_content(scope: Scope, revision: Record) -> RevisionContent:
 
 
 def apply_patch(content: RevisionContent, body: DeploymentPatch) -> None:
-    """Apply a PATCH to inherited content; null keeps a value. Raises what `secrets.changed_secrets` raises.
+    """Apply a PATCH to inherited content; null keeps a value. Raises what `secrets.apply_changes` raises.
 
     An empty list of secrets removes all secrets, unless the PATCH also has `source_revision_config`: command-line
     clients send an empty list with every deploy that finds no local secrets, which must not delete secrets that were
@@ -145,7 +145,7 @@ def apply_patch(content: RevisionContent, body: DeploymentPatch) -> None:
         content.secrets = body.secrets
 
     if body.secret_changes is not None:
-        content.secrets = changed_secrets(content.secrets, body.secret_changes)
+        content.secrets = apply_changes(content.secrets, body.secret_changes)
 
     if body.secret_references is not None:
         content.secret_references = [msgspec.to_builtins(reference) for reference in body.secret_references]
@@ -164,7 +164,7 @@ def check_content(content: RevisionContent, *, build_on_push: bool | None) -> No
     source = canonical_source(content.source)
     for name in sources.REQUIRED[source]:
         if not getattr(content, name):
-            raise sources.required(source, f"source_revision_config.{name}")
+            raise sources.build_required_error(source, f"source_revision_config.{name}")
 
     if source == sources.GIT:
         check_push(build_on_push=build_on_push, repo_ref=content.repo_ref)

@@ -9,15 +9,13 @@ from uuid import UUID
 import msgspec
 from starlette.responses import FileResponse
 
-from portside.control import deployments, integrations, listeners, operations, revisions
+from portside.control import deployments, desired_state, integrations, listeners, operations, pushes, revisions
 from portside.control.agent_access import CallRefused, identify_caller, issue_token, list_public_keys
+from portside.control.archive_store import MAX_ARCHIVE_BYTES, NotGzip, UploadUnderWay
 from portside.control.archives import (
-    MAX_ARCHIVE_BYTES,
     ArchiveNotFound,
-    NotGzip,
     UploadNotExpected,
     UploadTooSlow,
-    UploadUnderWay,
     create_upload_address,
     find_archive,
     receive_archive,
@@ -40,11 +38,13 @@ from portside.control.errors import (
     RevisionNotFound,
     SourceNotAvailable,
 )
-from portside.control.integrations import IntegrationNameTaken, IntegrationNotFound, IntegrationUsed, TokenRefused
+from portside.control.git_hosts import TokenRefused
+from portside.control.integrations import IntegrationNameTaken, IntegrationNotFound, IntegrationUsed
 from portside.control.operations import remove_gauges
-from portside.control.pushes import MAX_PUSH_BYTES, PushNotSigned, receive_push
-from portside.control.revisions import add_logs, read_deployment_logs, read_revision_logs
+from portside.control.pushes import MAX_PUSH_BYTES, PushNotSigned
+from portside.control.revision_logs import add_logs, read_deployment_logs, read_revision_logs
 from portside.control.scope import ScopeFactory
+from portside.control.service_keys import rotate_key
 from portside.control.services import Context, Routes, get_scope
 from portside.control.types import (
     DeletedDeployments,
@@ -102,6 +102,38 @@ from portside.listener_api import (
 _deployments = Routes("deployments")
 _NO_TOKEN_OPTIONS = PushTokenRequest()
 _REVISION = "/v2/deployments/{deployment_id}/revisions/{revision_id}"
+
+_archives = Routes("archives")
+_NO_UPLOAD_OPTIONS = UploadRequest()
+
+_logs = Routes("logs")
+_READS_REVISION_LOG: RouteOptions = {
+    "permission": "deployments:read",
+    "read_only": True,
+    "raises": (DeploymentNotFound, RevisionNotFound),
+}
+
+_operations = Routes("operations")
+_placement = Routes("placement")
+
+_integrations = Routes("integrations")
+_LISTS_INTEGRATIONS: RouteOptions = {"permission": "deployments:read"}
+_LISTS_REPOSITORIES: RouteOptions = {
+    "permission": "deployments:read",
+    "raises": (IntegrationNotFound, TokenRefused, AddressNotAllowed, HostUnknown, HostUnreachable),
+}
+_INTEGRATION = "/v1/integrations/git_hosting/{integration_id}"
+
+_dataplane = Routes("dataplane")
+_LISTENER_PERMISSION = "listeners:work"
+_INTERNAL_REVISION = "/internal/deployments/{deployment_id}/revisions/{revision_id}"
+
+
+class PageQuery(msgspec.Struct):
+    """A page of a list."""
+
+    limit: Limit = 20
+    offset: Offset = 0
 
 
 @_deployments.get("/v2/deployments", permission="deployments:read")
@@ -161,7 +193,7 @@ async def delete_deployment(ctx: Context, deployment_id: UUID, query: DeleteQuer
 )
 async def rotate_service_key(ctx: Context, deployment_id: UUID) -> None:
     """Give a deployment a new service key; the old one works for another hour."""
-    await deployments.rotate_key(get_scope(ctx), deployment_id)
+    await rotate_key(get_scope(ctx), deployment_id)
 
 
 @_deployments.get("/v2/deployments/{deployment_id}/auth", raises=(DeploymentNotFound, CallRefused, WorkspaceRequired))
@@ -201,7 +233,7 @@ async def list_revisions(ctx: Context, deployment_id: UUID, query: RevisionQuery
 )
 async def create_revision(ctx: Context, deployment_id: UUID, body: DeploymentPatch) -> Revision:
     """Change a deployment and create a revision, even if the change alone would create none."""
-    return await deployments.add_revision(get_scope(ctx), deployment_id, body)
+    return await deployments.create_revision(get_scope(ctx), deployment_id, body)
 
 
 @_deployments.get(
@@ -227,7 +259,7 @@ async def get_history(ctx: Context, deployment_id: UUID, revision_id: UUID) -> R
 )
 async def redeploy_revision(ctx: Context, deployment_id: UUID, revision_id: UUID) -> Deployment:
     """Deploy a revision again from its build; this creates a new revision."""
-    return await deployments.redeploy(get_scope(ctx), deployment_id, revision_id)
+    return await deployments.redeploy_revision(get_scope(ctx), deployment_id, revision_id)
 
 
 @_deployments.post(
@@ -251,10 +283,6 @@ async def create_push_token(ctx: Context, deployment_id: UUID, body: PushTokenRe
     await refuse_push_token(get_scope(ctx), deployment_id)
 
 
-_archives = Routes("archives")
-_NO_UPLOAD_OPTIONS = UploadRequest()
-
-
 @_archives.post(
     "/v2/deployments/{deployment_id}/upload-url",
     permission="deployments:update",
@@ -276,7 +304,7 @@ async def create_upload_url(
 )
 async def upload_archive(ctx: Context, archive_id: UUID, query: UploadQuery) -> None:
     """Upload an archive to an address from `upload-url`; its token replaces an API key."""
-    await receive_archive(ctx.db, ctx.services.archives, archive_id, query.token, ctx.request.stream())
+    await receive_archive(ctx.db, ctx.services.archives, archive_id, token=query.token, chunks=ctx.request.stream())
 
 
 @_archives.get(
@@ -291,30 +319,22 @@ async def get_archive(ctx: Context, deployment_id: UUID, revision_id: UUID) -> F
     return FileResponse(file, media_type="application/gzip")
 
 
-_logs = Routes("logs")
-_READS_REVISION_LOG: RouteOptions = {
-    "permission": "deployments:read",
-    "read_only": True,
-    "raises": (DeploymentNotFound, RevisionNotFound),
-}
-
-
 @_logs.get("/v2/deployments/{deployment_id}/revisions/{revision_id}/logs", **_READS_REVISION_LOG)
 async def get_revision_logs(ctx: Context, deployment_id: UUID, revision_id: UUID, query: LogQuery) -> LogPage:
     """Read a revision's build or deploy log."""
-    return await read_revision_logs(get_scope(ctx), deployment_id, revision_id, query.type, query)
+    return await read_revision_logs(get_scope(ctx), deployment_id, revision_id, query, kind=query.type)
 
 
 @_logs.post("/v1/projects/{project_id}/revisions/{revision_id}/build_logs", **_READS_REVISION_LOG)
 async def read_build_logs(ctx: Context, project_id: UUID, revision_id: UUID, body: LogFilter) -> LogPage:
     """Read a revision's build log."""
-    return await read_revision_logs(get_scope(ctx), project_id, revision_id, "build", body)
+    return await read_revision_logs(get_scope(ctx), project_id, revision_id, body, kind="build")
 
 
 @_logs.post("/v1/projects/{project_id}/revisions/{revision_id}/deploy_logs", **_READS_REVISION_LOG)
 async def read_deploy_logs(ctx: Context, project_id: UUID, revision_id: UUID, body: LogFilter) -> LogPage:
     """Read a revision's deploy log."""
-    return await read_revision_logs(get_scope(ctx), project_id, revision_id, "deploy", body)
+    return await read_revision_logs(get_scope(ctx), project_id, revision_id, body, kind="deploy")
 
 
 @_logs.post(
@@ -322,10 +342,7 @@ async def read_deploy_logs(ctx: Context, project_id: UUID, revision_id: UUID, bo
 )
 async def read_all_deploy_logs(ctx: Context, project_id: UUID, body: LogFilter) -> LogPage:
     """Read the deploy logs of all revisions of a deployment."""
-    return await read_deployment_logs(get_scope(ctx), project_id, "deploy", body)
-
-
-_operations = Routes("operations")
+    return await read_deployment_logs(get_scope(ctx), project_id, body, kind="deploy")
 
 
 @_operations.get("/v2/deployments/{deployment_id}/scale", permission="deployments:read", raises=(DeploymentNotFound,))
@@ -363,16 +380,6 @@ async def put_deployment_metrics(ctx: Context, deployment_id: UUID, body: Metric
     await operations.store_metrics(get_scope(ctx), deployment_id, body)
 
 
-_placement = Routes("placement")
-
-
-class PageQuery(msgspec.Struct):
-    """A page of a list."""
-
-    limit: Limit = 20
-    offset: Offset = 0
-
-
 @_placement.get("/v2/listeners", permission="deployments:read")
 async def list_listeners(ctx: Context, query: PageQuery) -> ListenerList:
     """List the workspace's listeners."""
@@ -406,15 +413,6 @@ async def update_listener(ctx: Context, listener_id: UUID, body: ListenerPatch) 
 async def delete_listener(ctx: Context, listener_id: UUID) -> None:
     """Delete a listener that has no deployments."""
     await listeners.delete_listener(get_scope(ctx), listener_id)
-
-
-_integrations = Routes("integrations")
-_LISTS_INTEGRATIONS: RouteOptions = {"permission": "deployments:read"}
-_LISTS_REPOSITORIES: RouteOptions = {
-    "permission": "deployments:read",
-    "raises": (IntegrationNotFound, TokenRefused, AddressNotAllowed, HostUnknown, HostUnreachable),
-}
-_INTEGRATION = "/v1/integrations/git_hosting/{integration_id}"
 
 
 @_integrations.get("/v1/integrations/git_hosting/install", **_LISTS_INTEGRATIONS)
@@ -490,16 +488,13 @@ async def create_webhook(ctx: Context, integration_id: UUID) -> PushWebhook:
     consumes=JSON_OBJECT,
     max_body_bytes=MAX_PUSH_BYTES,
 )
-async def push(ctx: Context, integration_id: UUID) -> PushResponse:
+async def receive_push(ctx: Context, integration_id: UUID) -> PushResponse:
     """Receive a push event of GitHub, GitLab or Gitea; its signature replaces an API key."""
     services = ctx.services
-    scopes = ScopeFactory(services.db, services.box, services.authenticator, services.changes)
-    return await receive_push(scopes, integration_id, ctx.request.headers, await ctx.request.body())
-
-
-_dataplane = Routes("dataplane")
-_LISTENER_PERMISSION = "listeners:work"
-_INTERNAL_REVISION = "/internal/deployments/{deployment_id}/revisions/{revision_id}"
+    scopes = ScopeFactory(
+        db=services.db, box=services.box, authenticator=services.authenticator, changes=services.changes
+    )
+    return await pushes.receive_push(scopes, integration_id, ctx.request.headers, await ctx.request.body())
 
 
 @_dataplane.post(
@@ -507,7 +502,7 @@ _INTERNAL_REVISION = "/internal/deployments/{deployment_id}/revisions/{revision_
 )
 async def connect_listener(ctx: Context, body: Connect) -> Connected:
     """Register a listener, or find it again by its compute id."""
-    return await listeners.connect(get_scope(ctx), body)
+    return await listeners.connect_listener(get_scope(ctx), body)
 
 
 @_dataplane.get(
@@ -515,13 +510,13 @@ async def connect_listener(ctx: Context, body: Connect) -> Connected:
 )
 async def get_desired(ctx: Context, listener_id: UUID, query: DesiredQuery) -> Desired:
     """Return the desired state as soon as it differs from the listener's."""
-    return await deployments.wait_for_desired(get_scope(ctx), ctx.services.address, listener_id, query)
+    return await desired_state.wait_for_desired(get_scope(ctx), ctx.services.address, listener_id, query)
 
 
 @_dataplane.get(_INTERNAL_REVISION, permission=_LISTENER_PERMISSION, raises=(RevisionNotFound,))
 async def get_desired_revision(ctx: Context, deployment_id: UUID, revision_id: UUID) -> DesiredRevision:
     """Return a revision as a listener builds it, also one that was replaced."""
-    return await deployments.find_desired_revision(get_scope(ctx), deployment_id, revision_id)
+    return await desired_state.get_desired_revision(get_scope(ctx), deployment_id, revision_id)
 
 
 @_dataplane.put(
@@ -533,7 +528,7 @@ async def get_desired_revision(ctx: Context, deployment_id: UUID, revision_id: U
 )
 async def report_deployment(ctx: Context, deployment_id: UUID, body: DeploymentReport) -> None:
     """Report the status of a deployment."""
-    await deployments.report_deployment(get_scope(ctx), deployment_id, body)
+    await desired_state.report_deployment(get_scope(ctx), deployment_id, body)
 
 
 @_dataplane.put(
@@ -562,7 +557,7 @@ async def add_revision_logs(ctx: Context, deployment_id: UUID, revision_id: UUID
 )
 async def drop_deployment(ctx: Context, deployment_id: UUID) -> None:
     """Report that a deployment's compute is gone; this deletes its rows."""
-    await deployments.drop_deployment(get_scope(ctx), deployment_id)
+    await desired_state.drop_deployment(get_scope(ctx), deployment_id)
     remove_gauges(deployment_id)
 
 

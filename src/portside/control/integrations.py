@@ -1,187 +1,27 @@
-"""Git integrations: accounts at git hosts, and the APIs of these hosts. Plain git is built in and needs no account.
+"""Git integrations: accounts at git hosts. Plain git is built in and needs no account.
 
-An integration's token is sent to its own host only; its webhook secret is shown once. `pushes.py` handles pushes.
+An integration's token is sent to its own host only; its webhook secret is shown once. `git_hosts.py` calls the APIs of
+the hosts, and `pushes.py` handles pushes.
 """
 
 import secrets
-from typing import Any
-from urllib.parse import urlsplit
 from uuid import UUID
 
-import httpx2
-import msgspec
-
 from portside.control.errors import BadCombination
+from portside.control.git_hosts import fetch_repositories, is_at, parse_base_url
 from portside.control.scope import Scope
 from portside.control.sources import hide_credentials
 from portside.control.sql import sql
-from portside.control.types import (
-    GitHostKind,
-    GitRepository,
-    Integration,
-    IntegrationCreate,
-    IntegrationPatch,
-    PushWebhook,
-)
+from portside.control.types import GitRepository, Integration, IntegrationCreate, IntegrationPatch, PushWebhook
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Record, Transaction
-from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound
+from portside.kernel.errors import Conflict, NotFound
 from portside.kernel.ids import uuid7
-from portside.kernel.outbound import HostUnreachable, OutboundRules, fetch
+from portside.kernel.outbound import OutboundRules
 from portside.listener_api import Secret
 
-PUBLIC_HOSTS: dict[str, str] = {"github": "https://github.com", "gitlab": "https://gitlab.com"}
-MAX_PAGES = 10
 # Hosts accept any user name beside a token; these are the documented ones.
 USERS: dict[str, str] = {"github": "x-access-token", "gitlab": "oauth2", "gitea": "oauth2"}
-_PAGE = {"github": 100, "gitlab": 100, "gitea": 50}
-_PORTS = {"http": 80, "https": 443}
-
-
-class TokenRefused(BadRequest):
-    """The git host rejected the integration's token; give the integration a new one."""
-
-    code = "token_refused"
-
-
-class _Owner(msgspec.Struct):
-    login: str
-
-
-class _ListedRepository(msgspec.Struct):
-    """A repository as GitHub and Gitea list it."""
-
-    id: int
-    name: str
-    owner: _Owner
-    clone_url: str
-    default_branch: str | None = None
-
-
-class _Namespace(msgspec.Struct):
-    full_path: str
-
-
-class _GitLabProject(msgspec.Struct):
-    """A repository as GitLab lists it."""
-
-    id: int
-    path: str
-    namespace: _Namespace
-    http_url_to_repo: str
-    default_branch: str | None = None
-
-
-def parse_base_url(kind: GitHostKind, given: str | None) -> str:
-    """Return a host's base URL without a trailing slash. Raises Invalid."""
-    url = given or PUBLIC_HOSTS.get(kind, "")
-    field = ["body", "base_url"]
-    if not url:
-        raise Invalid.field(field, f"is required for {kind}", "missing")
-
-    try:
-        parts = urlsplit(url)
-        is_valid = parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0 and bool(httpx2.URL(url).host)
-    except (ValueError, httpx2.InvalidURL):
-        is_valid = False
-
-    if not is_valid or any((parts.query, parts.fragment, "@" in parts.netloc, " " in url, ".." in parts.path)):
-        raise Invalid.field(field, "must be an http or https address without user, password, query or fragment")
-
-    return f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}"
-
-
-def is_at(base_url: str, repo_url: str) -> bool:
-    """Whether a repository is at this host, so that its token may be sent there: same scheme, host, port and path.
-
-    An address that cannot be read is at no host; an earlier version may have stored one.
-    """
-    try:
-        base = urlsplit(base_url)
-        repository = urlsplit(repo_url)
-        is_same = _origin(base) == _origin(repository)
-    except ValueError:
-        return False
-
-    return is_same and repository.path.startswith(base.path + "/") and ".." not in repository.path.split("/")
-
-
-def _origin(parts: Any) -> tuple[str, str, int | None]:
-    return parts.scheme, (parts.hostname or "").lower(), parts.port or _PORTS.get(parts.scheme)
-
-
-async def fetch_repositories(
-    integration_id: UUID, kind: GitHostKind, base_url: str, token: str | None, rules: OutboundRules
-) -> list[GitRepository]:
-    """List the repositories that a token can read, at most 10 pages.
-
-    Raises TokenRefused, AddressNotAllowed, HostUnknown and HostUnreachable.
-    """
-    found: list[GitRepository] = []
-
-    for page in range(1, MAX_PAGES + 1):
-        items = await _page(kind, f"{_list_url(kind, base_url)}&page={page}", token, rules)
-        found += [_to_git_repository(integration_id, item) for item in items]
-        if len(items) < _PAGE[kind]:
-            break
-
-    return found
-
-
-def _list_url(kind: GitHostKind, base_url: str) -> str:
-    if kind == "gitlab":
-        return f"{base_url}/api/v4/projects?membership=true&simple=true&order_by=id&per_page={_PAGE[kind]}"
-    if kind == "gitea":
-        return f"{base_url}/api/v1/user/repos?limit={_PAGE[kind]}"
-
-    api = "https://api.github.com" if base_url == PUBLIC_HOSTS["github"] else f"{base_url}/api/v3"
-    return f"{api}/user/repos?sort=full_name&per_page={_PAGE[kind]}"
-
-
-async def _page(
-    kind: GitHostKind, url: str, token: str | None, rules: OutboundRules
-) -> list[_ListedRepository | _GitLabProject]:
-    response = await fetch(
-        url, {"Accept": "application/json", "User-Agent": "portside", **_token_header(kind, token)}, rules
-    )
-    if response.status in {401, 403}:
-        raise TokenRefused(
-            f"The git host answered {response.status}: the integration's token cannot list repositories. Give the "
-            "integration another one."
-        )
-
-    host = urlsplit(url).hostname
-    if response.status != 200:
-        raise HostUnreachable(
-            f"{host} answered {response.status} to the request for its repositories; check the integration's base_url."
-        )
-
-    try:
-        listed: list[_ListedRepository | _GitLabProject] = msgspec.json.decode(
-            response.body, type=list[_GitLabProject] if kind == "gitlab" else list[_ListedRepository]
-        )
-    except msgspec.MsgspecError as exc:
-        raise HostUnreachable(f"{host} did not return a repository list of {kind}: {exc}") from exc
-
-    return listed
-
-
-def _token_header(kind: GitHostKind, token: str | None) -> dict[str, str]:
-    if token is None:
-        return {}
-    if kind == "gitlab":
-        return {"PRIVATE-TOKEN": token}
-
-    return {"Authorization": f"token {token}" if kind == "gitea" else f"Bearer {token}"}
-
-
-def _to_git_repository(integration_id: UUID, item: _ListedRepository | _GitLabProject) -> GitRepository:
-    if isinstance(item, _GitLabProject):
-        return GitRepository(
-            integration_id, item.id, item.path, item.namespace.full_path, item.http_url_to_repo, item.default_branch
-        )
-
-    return GitRepository(integration_id, item.id, item.name, item.owner.login, item.clone_url, item.default_branch)
 
 
 PLAIN_GIT = Integration(
@@ -255,8 +95,9 @@ async def create_webhook(scope: Scope, integration_id: UUID, base_url: str) -> P
     return PushWebhook(f"{base_url}/v1/webhooks/{integration_id}", secret)
 
 
-async def _update(tx: Transaction, scope: Scope, integration_id: UUID, **given: str) -> Record:
-    encrypted = {name: _encrypt(scope.box, integration_id, value) for name, value in given.items()}
+async def _update(tx: Transaction, scope: Scope, integration_id: UUID, **values: str) -> Record:
+    """Store a new `token` or `webhook_secret`, and return the row. Raises IntegrationNotFound."""
+    encrypted = {name: _encrypt(scope.box, integration_id, value) for name, value in values.items()}
     row = await tx.fetchrow(
         sql.update_integration,
         id=integration_id,
@@ -273,12 +114,13 @@ async def _update(tx: Transaction, scope: Scope, integration_id: UUID, **given: 
 async def delete_integration(scope: Scope, integration_id: UUID) -> None:
     """Delete an integration that no deployment uses. Raises IntegrationNotFound and IntegrationUsed."""
     async with scope.db.transaction() as tx:
-        found = await tx.fetchval(sql.lock_integration, id=integration_id, workspace_id=scope.workspace_id)
-        if found is None:
+        locked_id = await tx.fetchval(sql.lock_integration, id=integration_id, workspace_id=scope.workspace_id)
+        if locked_id is None:
             raise IntegrationNotFound
 
-        names = [row["name"] for row in await tx.fetch(sql.deployments_of_integration, id=integration_id)]
-        if names:
+        rows = await tx.fetch(sql.deployments_of_integration, id=integration_id)
+        if rows:
+            names = [row["name"] for row in rows]
             raise IntegrationUsed(f"Deployments use this integration; delete them first: {', '.join(names)}.")
 
         await tx.execute(sql.delete_integration, id=integration_id)
@@ -294,7 +136,7 @@ async def list_repositories(scope: Scope, integration_id: UUID, rules: OutboundR
         raise IntegrationNotFound
 
     token = decrypt_token(scope.box, integration_id, row["token_sealed"])
-    return await fetch_repositories(integration_id, row["kind"], row["base_url"], token, rules)
+    return await fetch_repositories(integration_id, rules, kind=row["kind"], base_url=row["base_url"], token=token)
 
 
 async def check_integration(tx: Transaction, scope: Scope, integration_id: UUID | None, repo_url: str | None) -> None:

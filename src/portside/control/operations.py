@@ -18,13 +18,28 @@ from portside.kernel.clock import iso
 from portside.kernel.db import Record
 from portside.listener_api import DeploymentStatus, MetricsReport, Scale
 
+_LABELS = ["deployment_id"]
+_GAUGES = {
+    "replicas": Gauge("portside_deployment_replicas", "Replicas that answer requests.", _LABELS),
+    "queue_replicas": Gauge("portside_deployment_queue_replicas", "Replicas that only execute runs.", _LABELS),
+    "is_asleep": Gauge("portside_deployment_asleep", "1 while a deployment sleeps because nobody uses it.", _LABELS),
+    "cpu": Gauge("portside_deployment_cpu_cores", "Cores that all replicas use.", _LABELS),
+    "memory_mb": Gauge("portside_deployment_memory_mb", "Resident memory of all replicas.", _LABELS),
+    "restarts": Gauge("portside_deployment_restarts", "Replicas that died since the listener started.", _LABELS),
+    "pending_runs": Gauge("portside_deployment_pending_runs", "Runs that are waiting.", _LABELS),
+    "active_runs": Gauge("portside_deployment_active_runs", "Runs that are executing.", _LABELS),
+    "oldest_wait_s": Gauge(
+        "portside_deployment_oldest_wait_seconds", "How long the oldest run that could start has waited.", _LABELS
+    ),
+}
+
 
 async def update_scale(scope: Scope, deployment_id: UUID, scale: Scale) -> Scale:
     """Set all four limits; null restores the revision's own limit.
 
     Raises DeploymentNotFound, BeingDeleted and BadCombination.
     """
-    _check(scale)
+    _check_scale(scale)
     async with scope.change() as tx:
         row = await lock_deployment(tx, scope, deployment_id)
         if row["status"] == DeploymentStatus.AWAITING_DELETE:
@@ -54,42 +69,23 @@ def to_scale(row: Record) -> Scale:
     )
 
 
-def _check(scale: Scale) -> None:
-    ranges = {
-        ("min_scale", "max_scale"): (scale.min_scale, scale.max_scale),
-        ("queue_min_scale", "queue_max_scale"): (scale.queue_min_scale, scale.queue_max_scale),
-    }
-
-    for (least_name, most_name), (least, most) in ranges.items():
+def _check_scale(scale: Scale) -> None:
+    for least_name, most_name in (("min_scale", "max_scale"), ("queue_min_scale", "queue_max_scale")):
+        least = getattr(scale, least_name)
+        most = getattr(scale, most_name)
         if least is not None and most is not None and least > most:
             raise BadCombination(f"{least_name} must not be greater than {most_name}: {least} > {most}.")
 
 
-_LABELS = ["deployment_id"]
-_GAUGES = {
-    "replicas": Gauge("portside_deployment_replicas", "Replicas that answer requests.", _LABELS),
-    "queue_replicas": Gauge("portside_deployment_queue_replicas", "Replicas that only execute runs.", _LABELS),
-    "is_asleep": Gauge("portside_deployment_asleep", "1 while a deployment sleeps because nobody uses it.", _LABELS),
-    "cpu": Gauge("portside_deployment_cpu_cores", "Cores that all replicas use.", _LABELS),
-    "memory_mb": Gauge("portside_deployment_memory_mb", "Resident memory of all replicas.", _LABELS),
-    "restarts": Gauge("portside_deployment_restarts", "Replicas that died since the listener started.", _LABELS),
-    "pending_runs": Gauge("portside_deployment_pending_runs", "Runs that are waiting.", _LABELS),
-    "active_runs": Gauge("portside_deployment_active_runs", "Runs that are executing.", _LABELS),
-    "oldest_wait_s": Gauge(
-        "portside_deployment_oldest_wait_seconds", "How long the oldest run that could start has waited.", _LABELS
-    ),
-}
-
-
 async def store_metrics(scope: Scope, deployment_id: UUID, report: MetricsReport) -> None:
     """Store a listener's metrics of a deployment. Raises DeploymentNotFound."""
-    found = await scope.db.fetchval(
+    updated_id = await scope.db.fetchval(
         sql.put_metrics,
         id=deployment_id,
         workspace_id=scope.workspace_id,
         metrics=msgspec.to_builtins(report),
     )
-    if found is None:
+    if updated_id is None:
         raise DeploymentNotFound.of(deployment_id)
 
     for name, gauge in _GAUGES.items():

@@ -1,160 +1,26 @@
-"""Push webhooks of git hosts: verify and parse deliveries, and start revisions.
+"""Pushes to git hosts start revisions.
 
-Nothing in a delivery is parsed before its signature is verified. A delivery has effect once. It starts revisions of the
-deployments that use the integration of the webhook, have build_on_push and follow the pushed branch. `polling.py`
-handles git hosts that cannot call this platform.
+A delivery has effect once. It starts revisions of the deployments that use the integration of the webhook, have
+build_on_push and follow the pushed branch. `push_events.py` verifies and parses deliveries; `polling.py` handles git
+hosts that cannot call this platform.
 """
 
-import hashlib
-import hmac
 from collections.abc import Mapping
-from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
-
-import msgspec
 
 from portside.control.content import next_content
 from portside.control.integrations import decrypt_token
+from portside.control.push_events import Push, is_signed, normalize, parse_push, read_delivery_id
 from portside.control.revisions import lock_deployment, start_revision
 from portside.control.scope import Scope, ScopeFactory
 from portside.control.sql import sql
 from portside.control.types import PushResponse
 from portside.kernel.db import Database, Record, Transaction
-from portside.kernel.errors import Invalid, Unauthorized
+from portside.kernel.errors import Unauthorized
 from portside.kernel.reconcile import Status, Task
 from portside.listener_api import DeploymentStatus
 
 MAX_PUSH_BYTES = 5 * 1024 * 1024
-_NO_COMMIT = frozenset({"0" * 40, "0" * 64})
-_BRANCH = "refs/heads/"
-_DEFAULT_PORTS = {"http": 80, "https": 443, "ssh": 22, "git": 9418}
-_GITLAB_DELIVERY_HEADERS = ("idempotency-key", "x-gitlab-event-uuid")
-_EVENT_HEADERS = {"github": "x-github-event", "gitlab": "x-gitlab-event", "gitea": "x-gitea-event"}
-_PUSHES = frozenset({"push", "Push Hook", "System Hook"})
-
-
-class _PushedRepository(msgspec.Struct):
-    """A repository in an event: the common field, then fields of GitHub and Gitea, then those of GitLab."""
-
-    default_branch: str | None = None
-    clone_url: str | None = None
-    html_url: str | None = None
-    ssh_url: str | None = None
-    git_http_url: str | None = None
-    git_ssh_url: str | None = None
-    web_url: str | None = None
-
-
-class _PushEvent(msgspec.Struct):
-    ref: str
-    after: str
-    before: str | None = None
-    created: bool | None = None
-    deleted: bool | None = None
-    repository: _PushedRepository | None = None
-    project: _PushedRepository | None = None
-    object_kind: str | None = None
-
-
-class Push(msgspec.Struct, frozen=True):
-    """The new head of a branch, with all addresses of its repository, normalized."""
-
-    branch: str
-    commit: str
-    repositories: frozenset[str]
-    is_default: bool
-
-
-def is_signed(kind: str, secret: str, headers: Mapping[str, str], body: bytes) -> bool:
-    """Whether a delivery is signed with the secret; compared in constant time."""
-    if kind == "gitlab":
-        return hmac.compare_digest(headers.get("x-gitlab-token", "").encode(), secret.encode())
-
-    expected = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-    signature = headers.get("x-hub-signature-256" if kind == "github" else "x-gitea-signature", "")
-    return hmac.compare_digest(signature.removeprefix("sha256=").lower().encode(), expected.encode())
-
-
-def delivery_id(kind: str, headers: Mapping[str, str], body: bytes) -> str:
-    """Return an id that repeated deliveries share: the digest of the body; for GitLab the host's id if it sends one.
-
-    GitHub and Gitea sign the body alone. With another id in its header, a delivery that somebody captured would count
-    again. GitLab signs nothing: whoever captures a delivery has the token, too.
-    """
-    if kind == "gitlab":
-        for name in _GITLAB_DELIVERY_HEADERS:
-            if given := headers.get(name):
-                return given[:200]
-
-    return hashlib.sha256(body).hexdigest()
-
-
-def read_push(kind: str, headers: Mapping[str, str], body: bytes) -> Push | str:
-    """Return the push, or a text that says why nothing is built. Raises Invalid for a body that is not an event."""
-    event = headers.get(_EVENT_HEADERS[kind], "")
-    if event not in _PUSHES:
-        return f"the event {event[:100]!r} is not a push"
-
-    payload = _decode(headers, body)
-    if payload.object_kind not in {None, "push"}:
-        return f"the event {payload.object_kind!r} is not a push"
-    if not payload.ref.startswith(_BRANCH):
-        return "only pushes to branches are built"
-    if payload.deleted or payload.after in _NO_COMMIT:
-        return "the branch was deleted"
-
-    if payload.created or payload.before in _NO_COMMIT:
-        return "the branch was created"
-    if len(payload.after) not in {40, 64} or not set(payload.after) <= set("0123456789abcdef"):
-        raise Invalid.field(["body", "after"], "must be a full commit id")
-
-    branch = payload.ref.removeprefix(_BRANCH)
-    is_default = any(one and one.default_branch == branch for one in (payload.repository, payload.project))
-    return Push(branch, payload.after, _addresses(payload.repository, payload.project), is_default)
-
-
-def _decode(headers: Mapping[str, str], body: bytes) -> _PushEvent:
-    try:
-        if headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
-            body = parse_qs(body.decode(), max_num_fields=10).get("payload", [""])[0].encode()
-        return msgspec.json.decode(body, type=_PushEvent)
-    except ValueError as exc:
-        raise Invalid.field(["body"], f"is not a push event: {exc}") from exc
-
-
-def _addresses(*repositories: _PushedRepository | None) -> frozenset[str]:
-    # All fields but the first, default_branch, are addresses.
-    addresses = [
-        address for repository in repositories if repository for address in msgspec.structs.astuple(repository)[1:]
-    ]
-    return frozenset(normalize(address) for address in addresses if address)
-
-
-def normalize(url: str) -> str:
-    """Return a repository's address for comparison: host and path.
-
-    Scheme, user, default port, a `.git` suffix and the case of the host are dropped.
-    """
-    if "://" not in url:
-        host, colon, path = url.partition(":")
-        if not colon or "/" in host:
-            return url.rstrip("/").removesuffix(".git")
-
-        return f"{host.rpartition('@')[2].lower()}/{_path(path)}"
-
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return url
-
-    host = (parts.hostname or "").lower()
-    shown = f"{host}:{port}" if port and port != _DEFAULT_PORTS.get(parts.scheme) else host
-    return f"{shown}/{_path(parts.path)}"
-
-
-def _path(path: str) -> str:
-    return path.strip("/").removesuffix(".git")
 
 
 MAX_DEPLOYMENTS = 200
@@ -177,26 +43,31 @@ async def receive_push(
     if row is None or secret is None or not is_signed(row["kind"], secret, headers, body):
         raise PushNotSigned
 
-    push = read_push(row["kind"], headers, body)
+    push = parse_push(row["kind"], headers, body)
     if isinstance(push, str):
         return PushResponse(ignored=push)
 
     scope = scopes.for_workspace(row["organization_id"], row["workspace_id"])
     async with scope.change() as tx:
-        delivery = delivery_id(row["kind"], headers, body)
+        delivery = read_delivery_id(row["kind"], headers, body)
         if await tx.fetchval(sql.insert_delivery, integration_id=integration_id, delivery_id=delivery) is None:
             return PushResponse(ignored="this delivery was already handled")
 
-        deployments = await _following(tx, row, push)
-        built = [await build_commit(tx, scope, each["id"], each["repo_ref"], push.commit) for each in deployments]
+        revision_ids = []
+        for deployment in await _find_followers(tx, row, push):
+            revision_id = await build_commit(
+                tx, scope, deployment["id"], branch=deployment["repo_ref"], commit=push.commit
+            )
+            if revision_id is not None:
+                revision_ids.append(revision_id)
 
-    started = [revision_id for revision_id in built if revision_id is not None]
-    return PushResponse(
-        started, None if started else "no deployment follows this branch, or all of them already have this commit"
-    )
+    if not revision_ids:
+        return PushResponse(ignored="no deployment follows this branch, or all of them already have this commit")
+
+    return PushResponse(revision_ids)
 
 
-async def _following(tx: Transaction, integration: Record, push: Push) -> list[Record]:
+async def _find_followers(tx: Transaction, integration: Record, push: Push) -> list[Record]:
     rows = await tx.fetch(
         sql.deployments_to_build,
         workspace_id=integration["workspace_id"],
@@ -209,7 +80,7 @@ async def _following(tx: Transaction, integration: Record, push: Push) -> list[R
     return [row for row in rows if normalize(row["repo_url"] or "") in push.repositories]
 
 
-async def build_commit(tx: Transaction, scope: Scope, deployment_id: UUID, branch: str, commit: str) -> UUID | None:
+async def build_commit(tx: Transaction, scope: Scope, deployment_id: UUID, *, branch: str, commit: str) -> UUID | None:
     """Start a revision of a commit, unless the deployment already has it or no longer follows the branch.
 
     The branch is HEAD for a deployment that names none. Apart from the commit, the revision has the content that the
@@ -243,4 +114,5 @@ class ExpiredPushDeliveries(Task):
 
     async def activate(self) -> Status:
         """Delete the ids of deliveries older than `DELIVERIES_KEPT_DAYS`."""
-        return Status({"deleted": await self._db.execute(sql.delete_deliveries, after_days=DELIVERIES_KEPT_DAYS)})
+        count = await self._db.execute(sql.delete_deliveries, after_days=DELIVERIES_KEPT_DAYS)
+        return Status({"deleted": count})

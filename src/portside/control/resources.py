@@ -65,20 +65,18 @@ def check_resources(spec: ResourceSpec) -> None:
 
 
 def to_stored_fields(spec: ResourceSpec) -> dict[str, Any]:
-    """Return the given fields of a spec for its row: no nulls, CPU counts rounded to one decimal."""
-    return {
-        name: round(value, 1) if isinstance(value, float) else value
-        for name, value in _without_nulls(msgspec.to_builtins(spec)).items()
-    }
+    """Return the fields of a spec that its row stores: no nulls, CPU counts rounded to one decimal."""
+    fields = _without_nulls(msgspec.to_builtins(spec))
+    return {name: round(value, 1) if isinstance(value, float) else value for name, value in fields.items()}
 
 
-def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
+def with_defaults(fields: dict[str, Any]) -> dict[str, Any]:
     """Complete a spec: one replica with 1 CPU and 2 GB, queue like API, limits twice the requests.
 
     The default of a request is never greater than the limit that is given for it. Orchestrators and executors get
     defaults only if one of their fields is given.
     """
-    spec = {"min_scale": SCALE, **given}
+    spec = {"min_scale": SCALE, **fields}
     for name, default in (("cpu", CPU), ("memory_mb", MEMORY_MB)):
         spec.setdefault(name, min(default, spec.get(_LIMITS[name], default)))
 
@@ -87,14 +85,15 @@ def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     spec.setdefault("queue_min_scale", min(spec["min_scale"], spec["queue_max_scale"]))
 
     for name in ("cpu", "memory_mb"):
-        spec.setdefault(f"queue_{name}", min(spec[name], spec.get(_LIMITS[f"queue_{name}"], spec[name])))
+        limit = spec.get(_LIMITS[f"queue_{name}"], spec[name])
+        spec.setdefault(f"queue_{name}", min(spec[name], limit))
 
     if _has_executors(spec):
         _complete_executors(spec)
 
     for name in ("cpu", "queue_cpu", "orchestrator_cpu", "executor_cpu", "redis_cpu", "db_cpu"):
         if name in spec:
-            spec.setdefault(f"{name}_limit", _twice(spec[name]))
+            spec.setdefault(f"{name}_limit", round(2 * spec[name], 1))
 
     for part in ("", "queue_", *_EXECUTOR_PARTS, "db_"):
         if f"{part}memory_mb" in spec:
@@ -106,8 +105,8 @@ def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def _has_executors(given: dict[str, Any]) -> bool:
-    return any(name.startswith(_EXECUTOR_PARTS) for name in given)
+def _has_executors(spec: dict[str, Any]) -> bool:
+    return any(name.startswith(_EXECUTOR_PARTS) for name in spec)
 
 
 def _complete_executors(spec: dict[str, Any]) -> None:
@@ -117,22 +116,19 @@ def _complete_executors(spec: dict[str, Any]) -> None:
 
     for part in _EXECUTOR_PARTS:
         for name in ("cpu", "memory_mb"):
-            of_queue = spec[f"queue_{name}"]
-            spec.setdefault(f"{part}{name}", min(of_queue, spec.get(_LIMITS[f"{part}{name}"], of_queue)))
+            queue_value = spec[f"queue_{name}"]
+            limit = spec.get(_LIMITS[f"{part}{name}"], queue_value)
+            spec.setdefault(f"{part}{name}", min(queue_value, limit))
 
 
-def complete_resources(deployment_type: str | None, given: dict[str, Any] | None) -> dict[str, Any]:
+def complete_resources(deployment_type: str | None, fields: dict[str, Any] | None) -> dict[str, Any]:
     """Return the complete spec to deploy with: an image's own, or that of a built deployment's type."""
-    return with_defaults(given or _BY_TYPE.get(deployment_type or "", {}))
+    return with_defaults(fields or _BY_TYPE.get(deployment_type or "", {}))
 
 
-def to_resource_spec(given: dict[str, Any]) -> ResourceSpec:
-    """Show a stored spec with its defaults."""
-    return msgspec.convert(with_defaults(given), ResourceSpec)
-
-
-def _twice(cpu: float) -> float:
-    return round(2 * cpu, 1)
+def to_resource_spec(fields: dict[str, Any]) -> ResourceSpec:
+    """Return a stored spec with its defaults, as the API shows it."""
+    return msgspec.convert(with_defaults(fields), ResourceSpec)
 
 
 def _check_pod(spec: ResourceSpec) -> None:
@@ -148,18 +144,19 @@ def _check_pod(spec: ResourceSpec) -> None:
 
     _check_unique("init_containers and sidecars", [container.name for container in containers])
     volumes = {volume.name for volume in spec.volumes or []}
-    for mount in _mounts(spec, containers):
+    for mount in _list_mounts(spec, containers):
         if mount not in volumes:
             raise BadCombination(
                 f"{_WHERE} mounts the volume {mount}, which is not in its volumes; add it there, or remove the mount."
             )
 
-    for variable in (variable for container in containers for variable in container.env or []):
-        if variable.value and variable.value_from is not None:
-            raise BadCombination(f"{_WHERE}: the variable {variable.name} has both value and valueFrom; keep one.")
+    for container in containers:
+        for variable in container.env or []:
+            if variable.value and variable.value_from is not None:
+                raise BadCombination(f"{_WHERE}: the variable {variable.name} has both value and valueFrom; keep one.")
 
 
-def _mounts(spec: ResourceSpec, containers: Iterable[Container]) -> Iterator[str]:
+def _list_mounts(spec: ResourceSpec, containers: Iterable[Container]) -> Iterator[str]:
     yield from (mount.name for mount in spec.volume_mounts or [])
     for container in containers:
         yield from (mount.name for mount in container.volume_mounts or [])
@@ -175,4 +172,7 @@ def _without_nulls(value: Any) -> Any:
     """Remove null fields, recursively. Null means the same as absent in Kubernetes objects too."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+
+    return value

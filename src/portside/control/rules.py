@@ -13,13 +13,7 @@ from portside.control import sources
 from portside.control.errors import BadCombination, Immutable
 from portside.control.resources import check_resources
 from portside.control.secrets import check_secrets
-from portside.control.types import (
-    DNS_LABEL,
-    DeploymentCreate,
-    DeploymentPatch,
-    SourceConfig,
-    SourceRevisionRequest,
-)
+from portside.control.types import DNS_LABEL, DeploymentCreate, DeploymentPatch, SourceConfig, SourceRevisionRequest
 from portside.kernel.aliases import canonical_source
 from portside.kernel.db import Record
 from portside.kernel.errors import Invalid
@@ -48,6 +42,7 @@ def check_create(body: DeploymentCreate) -> None:
     source = canonical_source(body.source)
     config = body.source_config
     _check_fields(config, body.source_revision_config, body)
+
     sources.check_source_fields(source, source, config, body.source_revision_config)
     _check_references(source, body)
     _check_pins(source, body)
@@ -55,9 +50,9 @@ def check_create(body: DeploymentCreate) -> None:
     if source != sources.IMAGE and config.custom_url is not None:
         raise BadCombination(f"source_config.custom_url is set by the platform for {source} deployments; leave it out.")
     if source == sources.GIT and config.repo_url is None:
-        raise sources.required(source, "source_config.repo_url")
+        raise sources.build_required_error(source, "source_config.repo_url")
     if source == sources.IMAGE and config.resource_spec is None:
-        raise sources.required(source, "source_config.resource_spec")
+        raise sources.build_required_error(source, "source_config.resource_spec")
 
 
 def check_patch(body: DeploymentPatch, row: Record | dict[str, Any]) -> None:
@@ -78,7 +73,7 @@ def check_patch(body: DeploymentPatch, row: Record | dict[str, Any]) -> None:
 
     _check_unchanged(body, config, row)
     if source != sources.IMAGE:
-        _unchanged("source_config.custom_url", config.custom_url, row["custom_url"])
+        _check_same("source_config.custom_url", config.custom_url, row["custom_url"])
 
     sources.check_source_fields(source, canonical_source(body.revision_source or source), config, revision)
     _check_references(source, body)
@@ -144,15 +139,15 @@ def _check_pins(source: str, body: DeploymentCreate | DeploymentPatch) -> None:
 
 
 def _check_unchanged(body: DeploymentPatch, config: SourceConfig, row: Record | dict[str, Any]) -> None:
-    _unchanged("name", body.name, row["name"])
+    _check_same("name", body.name, row["name"])
     if body.source is not None:
-        _unchanged("source", canonical_source(body.source), canonical_source(row["source"]))
+        _check_same("source", canonical_source(body.source), canonical_source(row["source"]))
 
     for name in _FIXED:
-        _unchanged(f"source_config.{name}", getattr(config, name), row[name])
+        _check_same(f"source_config.{name}", getattr(config, name), row[name])
 
     namespace = config.listener_config.k8s_namespace if config.listener_config else None
-    _unchanged("source_config.listener_config.k8s_namespace", namespace, row["k8s_namespace"])
+    _check_same("source_config.listener_config.k8s_namespace", namespace, row["k8s_namespace"])
 
 
 def _check_address(url: str) -> None:
@@ -170,6 +165,7 @@ def _check_command(name: str, command: str | None) -> None:
         raise BadCombination(f'{name} must not contain any of " ` \\ | ; $ > <, a tab, a line break or a single &.')
 
 
-def _unchanged(name: str, value: object, stored: object) -> None:
-    if value is not None and value != stored:
+def _check_same(name: str, value: object, stored_value: object) -> None:
+    """Refuse a value that differs from the stored one. Raises Immutable."""
+    if value is not None and value != stored_value:
         raise Immutable(f"{name} cannot be changed after the deployment was created; create another deployment.")

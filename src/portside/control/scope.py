@@ -19,6 +19,8 @@ from portside.identity.types import Actor
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database, Transaction
 
+_NO_KEY = UUID(int=0)
+
 
 class PlatformAddress(msgspec.Struct, frozen=True):
     """The platform's URL in the environment of deployments, and more proxies that deployments trust."""
@@ -79,9 +81,6 @@ class Scope:
         self.changes.wake(self.workspace_id)
 
 
-_NO_KEY = UUID(int=0)
-
-
 @dataclass(frozen=True)
 class ScopeFactory:
     """Creates scopes for work without an API key: pushes of git hosts and background tasks."""
@@ -105,4 +104,10 @@ class ScopeFactory:
             permissions=frozenset(),
         )
 
-        return Scope(self.db, self.box, self.authenticator, self.changes, actor)
+        return Scope(
+            db=self.db,
+            box=self.box,
+            authenticator=self.authenticator,
+            changes=self.changes,
+            actor=actor,
+        )

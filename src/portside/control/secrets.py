@@ -1,25 +1,23 @@
 """The secrets of revisions: their allowed names, and their encryption.
 
 A revision's secrets are encrypted together for that revision's id, so copying them to another revision means decrypting
-and encrypting them again. Only the listener and callers who may change the deployment get the values. Columns of
-encrypted values end in `_sealed`.
+and encrypting them again. Only the listener and callers who may change the deployment get the values.
+`key_rotation.py` changes the key of all encrypted values.
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
 
 from portside.control.errors import BadCombination
-from portside.control.sql import sql
 from portside.control.types import SecretChanges
 from portside.identity.keys import is_valid_key
 from portside.kernel.codec import dump_api
 from portside.kernel.crypto import SecretBox
-from portside.kernel.db import Database, Query, Session
+from portside.kernel.db import Session
 from portside.kernel.errors import Invalid
-from portside.kernel.ids import uuid7
 from portside.listener_api import Secret
 
 # Names that a secret cannot have, as LangGraph's platform reserves them. LANGSMITH_API_KEY and LANGSMITH_ENDPOINT are
@@ -81,7 +79,7 @@ MAX_SECRETS = 500
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 
 
-_decoder = msgspec.json.Decoder(list[Secret])
+_DECODER = msgspec.json.Decoder(list[Secret])
 
 
 def check_secrets(secrets: Sequence[Secret]) -> None:
@@ -117,20 +115,21 @@ def _check_name(name: str, names: list[str]) -> None:
         raise BadCombination(f"The secret {name} is given more than once; send each name once.")
 
 
-def changed_secrets(secrets: Sequence[Secret], changes: SecretChanges) -> list[Secret]:
+def apply_changes(secrets: Sequence[Secret], changes: SecretChanges) -> list[Secret]:
     """Return the secrets with the changes. The deployment is locked, so no change of another caller is lost.
 
     Raises Invalid for too many secrets or an impossible one, BadCombination for reserved or repeated names.
     """
     check_secrets(changes.set)
-    replaced = {secret.name for secret in changes.set} | set(changes.unset)
+    outdated_names = {secret.name for secret in changes.set} | set(changes.unset)
+    remaining = [secret for secret in secrets if secret.name not in outdated_names]
 
-    changed = [*(secret for secret in secrets if secret.name not in replaced), *changes.set]
-    if len(changed) > MAX_SECRETS:
+    new_secrets = [*remaining, *changes.set]
+    if len(new_secrets) > MAX_SECRETS:
         raise Invalid.field(["body", "secret_changes", "set"], f"a deployment has at most {MAX_SECRETS} secrets")
 
-    check_secrets(changed)
-    return changed
+    check_secrets(new_secrets)
+    return new_secrets
 
 
 async def find_ignored_secrets(db: Session, secrets: Sequence[Secret]) -> list[str]:
@@ -141,7 +140,8 @@ async def find_ignored_secrets(db: Session, secrets: Sequence[Secret]) -> list[s
     """
     values = {secret.name: secret.value for secret in secrets}
     key = values.get("LANGSMITH_API_KEY")
-    if key is None or any(values.get(name) for name in _TRACE_ENDPOINTS) or await is_valid_key(db, key):
+    has_endpoint = any(values.get(name) for name in _TRACE_ENDPOINTS)
+    if key is None or has_endpoint or await is_valid_key(db, key):
         return []
 
     return ["LANGSMITH_API_KEY"]
@@ -154,88 +154,14 @@ def encrypt_secrets(box: SecretBox, revision_id: UUID, secrets: Sequence[Secret]
 
 def decrypt_secrets(box: SecretBox, revision_id: UUID, encrypted: bytes) -> list[Secret]:
     """Decrypt a revision's secrets."""
-    return _decoder.decode(box.decrypt(encrypted, str(revision_id)))
+    return decode_secrets(box.decrypt(encrypted, str(revision_id)))
 
 
-def without_values(secrets: Sequence[Secret]) -> list[Secret]:
+def decode_secrets(plain: bytes) -> list[Secret]:
+    """Decode secrets that were decrypted already. Raises MsgspecError for anything else."""
+    return _DECODER.decode(plain)
+
+
+def hide_values(secrets: Sequence[Secret]) -> list[Secret]:
     """Return the secrets with empty values, for callers who may not see the values."""
     return [Secret(secret.name, "") for secret in secrets]
-
-
-BATCH = 200
-_CHECK = b"the right master key"
-# All of the database, also those of packages above this one: a value that is not in here is lost with an older key.
-COLUMNS: Mapping[tuple[str, str], tuple[Query, Query]] = {
-    ("deployments", "service_key_sealed"): (sql.deployment_keys_to_reencrypt, sql.reencrypt_deployment_key),
-    ("deployments", "secrets_sealed"): (sql.deployment_secrets_to_reencrypt, sql.reencrypt_deployment_secrets),
-    ("revisions", "secrets_sealed"): (sql.revision_secrets_to_reencrypt, sql.reencrypt_revision_secrets),
-    ("integrations", "token_sealed"): (sql.integration_tokens_to_reencrypt, sql.reencrypt_integration_token),
-    ("integrations", "webhook_secret_sealed"): (sql.webhook_secrets_to_reencrypt, sql.reencrypt_webhook_secret),
-    ("alert_channels", "target_sealed"): (sql.alert_targets_to_reencrypt, sql.reencrypt_alert_target),
-    ("master_key_check", "check_sealed"): (sql.master_key_check_to_reencrypt, sql.reencrypt_master_key_check),
-}
-
-
-async def check_master_key(db: Database, box: SecretBox) -> None:
-    """Raise UserMistake if the box cannot decrypt this database's values; store a check value for the next start."""
-    check = await db.fetchrow(sql.read_master_key_check)
-    if check is not None:
-        box.decrypt(check["encrypted"], str(check["id"]))
-        return
-
-    # The database has no check value yet: try the key on one value of each column.
-    for find, _ in COLUMNS.values():
-        for row in await db.fetch(find, key_id=b"", limit=1):
-            box.decrypt(row["encrypted"], str(row["id"]))
-
-    check_id = uuid7()
-    await db.execute(sql.write_master_key_check, id=check_id, encrypted=box.encrypt(_CHECK, str(check_id)))
-
-
-async def open_all(db: Database, box: SecretBox) -> int:
-    """Decrypt every value of the database and return their number. Raises UserMistake for one that does not open."""
-    return len([plain async for plain in _decrypt_all(db, box)])
-
-
-async def read_all_values(db: Database, box: SecretBox) -> list[str]:
-    """Return the values of all secrets, tokens and service keys in clear text, so that they can be masked elsewhere.
-
-    Raises UserMistake for a value that the box does not decrypt.
-    """
-    values: list[str] = []
-    async for plain in _decrypt_all(db, box):
-        try:
-            values += [secret.value for secret in _decoder.decode(plain)]
-        except msgspec.MsgspecError:
-            values.append(plain.decode("utf-8", "replace"))
-
-    return values
-
-
-async def _decrypt_all(db: Database, box: SecretBox) -> AsyncIterator[bytes]:
-    for find, _ in COLUMNS.values():
-        for row in await db.fetch(find, key_id=b"", limit=None):
-            yield box.decrypt(row["encrypted"], str(row["id"]))
-
-
-async def reencrypt(db: Database, box: SecretBox) -> int:
-    """Encrypt all values of older keys with the box's current key; return how many there were.
-
-    Raises UserMistake for a value that none of the box's keys decrypts.
-    """
-    return sum([await _reencrypt_column(db, box, find, change) for find, change in COLUMNS.values()])
-
-
-async def _reencrypt_column(db: Database, box: SecretBox, find: Query, change: Query) -> int:
-    reencrypted = 0
-    while True:
-        async with db.transaction() as tx:
-            rows = await tx.fetch(find, key_id=box.key_id, limit=BATCH)
-            for row in rows:
-                owner = str(row["id"])
-                plain = box.decrypt(row["encrypted"], owner)
-                await tx.execute(change, id=row["id"], encrypted=box.encrypt(plain, owner))
-
-        reencrypted += len(rows)
-        if len(rows) < BATCH:
-            return reencrypted

@@ -64,7 +64,7 @@ class Servers(msgspec.Struct):
     servers: list[DeploymentServer]
 
 
-async def read_servers(db: Database, version: str) -> Servers:
+async def get_servers(db: Database, version: str) -> Servers:
     """Return the servers of all deployments. `version` is the platform's; rollouts of others are over."""
     last = await db.fetchrow(sql.last_rollout)
     rollout = _to_rollout(last) if last is not None and last["version"] == version else None
@@ -72,7 +72,7 @@ async def read_servers(db: Database, version: str) -> Servers:
     return Servers(rollout, [_to_server(row, rollout) for row in rows])
 
 
-async def resume(db: Database, version: str, skipped: Sequence[UUID]) -> None:
+async def resume_rollout(db: Database, version: str, skipped: Sequence[UUID]) -> None:
     """Begin a rollout, or continue one that halted: the deployment that failed is tried again unless it is skipped.
 
     A rollout that runs only skips more deployments, of those whose turn has not come.
@@ -112,8 +112,8 @@ class ServerRollouts(Task):
             rows = await _list_servers(tx, self._version)
             is_ours = last is not None and last["version"] == self._version
             is_running = is_ours and last is not None and last["status"] == "running"
-            has_started = now() - STARTED_AT < 2 * LISTENER_STARTS_WITHIN
-            self.report.every_s = _STEP_EVERY_S if is_running or has_started else self.every_s
+            is_starting = now() - STARTED_AT < 2 * LISTENER_STARTS_WITHIN
+            self.report.every_s = _STEP_EVERY_S if is_running or is_starting else self.every_s
 
             if last is None or not is_ours or last["status"] == "done":
                 if self._is_automatic and any(row["is_behind"] and row["is_reported"] for row in rows):
@@ -122,21 +122,22 @@ class ServerRollouts(Task):
 
                 return Status()
 
-            changed = await self._step(tx, last, rows) if last["status"] == "running" else None
-            if changed is not None:
+            workspace_id = await self._take_step(tx, last, rows) if last["status"] == "running" else None
+            if workspace_id is not None:
                 # Last: this row's lock blocks other changes of the workspace until the commit.
-                await tx.execute(sql.bump_generation, workspace_id=changed)
+                await tx.execute(sql.bump_generation, workspace_id=workspace_id)
 
-        if changed is not None:
-            self._changes.wake(changed)
+        if workspace_id is None:
+            return Status({"steps": 0})
 
-        return Status({"steps": int(changed is not None)}, again=changed is not None)
+        self._changes.wake(workspace_id)
+        return Status({"steps": 1}, again=True)
 
-    async def _step(self, tx: Transaction, rollout: Record, rows: list[Record]) -> UUID | None:
+    async def _take_step(self, tx: Transaction, rollout: Record, rows: list[Record]) -> UUID | None:
         """Take a step; return the workspace whose desired state changed."""
         current = next((row for row in rows if row["id"] == rollout["deployment_id"]), None)
         if current is not None:
-            return await self._end(tx, rollout, current)
+            return await self._end_turn(tx, rollout, current)
 
         waiting = [row for row in rows if row["is_behind"] and row["id"] not in rollout["skipped"]]
         if not waiting:
@@ -144,19 +145,19 @@ class ServerRollouts(Task):
                 await tx.execute(sql.change_rollout, id=rollout["id"], status="done", deployment_id=None, reason=None)
             return None
 
-        chosen = next((row for row in waiting if row["is_reported"]), None)
-        if chosen is None:
+        deployment = next((row for row in waiting if row["is_reported"]), None)
+        if deployment is None:
             return None
 
-        log.info("a deployment's servers are replaced by this version's", deployment=chosen["name"])
-        await tx.execute(sql.request_roll_forward, id=chosen["id"])
+        log.info("a deployment's servers are replaced by this version's", deployment=deployment["name"])
+        await tx.execute(sql.request_roll_forward, id=deployment["id"])
         await tx.execute(
-            sql.change_rollout, id=rollout["id"], status="running", deployment_id=chosen["id"], reason=None
+            sql.change_rollout, id=rollout["id"], status="running", deployment_id=deployment["id"], reason=None
         )
 
-        return UUID(str(chosen["workspace_id"]))
+        return UUID(str(deployment["workspace_id"]))
 
-    async def _end(self, tx: Transaction, rollout: Record, current: Record) -> UUID | None:
+    async def _end_turn(self, tx: Transaction, rollout: Record, current: Record) -> UUID | None:
         """End the turn of a deployment once its report says how it went."""
         has_failed = current["failure"] is not None and current["ended_request"] == current["roll_forward"]
         if not has_failed and (current["is_behind"] or not current["is_reported"]):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from portside.control.addresses import NO_ROUTER, PublicAddresses, Router
-from portside.control.archives import ArchiveStore
+from portside.control.archive_store import ArchiveStore
 from portside.control.scope import DesiredChanges, PlatformAddress, Scope
 from portside.identity.authentication import Authenticator
 from portside.kernel.crypto import SecretBox
@@ -35,5 +35,11 @@ def get_scope(ctx: Context) -> Scope:
     services = ctx.services
     addresses = services.addresses and services.addresses.seen_from(origin_of(ctx.request))
     return Scope(
-        services.db, services.box, services.authenticator, services.changes, ctx.actor, addresses, services.router
+        db=services.db,
+        box=services.box,
+        authenticator=services.authenticator,
+        changes=services.changes,
+        actor=ctx.actor,
+        addresses=addresses,
+        router=services.router,
     )

@@ -4,8 +4,7 @@
     internal_source   an uploaded archive, built      internal_docker   an image that is pushed later
 
 Deployments from the sources in the second line may be created without code; a PATCH then starts their first revision.
-Git values are checked so that they are safe as arguments of git and as paths; nothing
-here talks to a repository.
+Git values are checked so that they are safe as arguments of git and as paths; nothing here talks to a repository.
 """
 
 import re
@@ -25,20 +24,57 @@ _UNFIT_FOR_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(?:
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _OWNER_AND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
 _CREDENTIALS = re.compile(r"^(https?://)[^/@]+@")
+GIT = "git_hosting"
+IMAGE = "external_image"
+ARCHIVE = "internal_source"
+PUSHED = "internal_docker"
+AVAILABLE = (GIT, IMAGE, ARCHIVE, PUSHED)
+CODE_COMES_LATER = (ARCHIVE, PUSHED)
+# The sources that a field belongs to.
+# `custom_url` is missing on purpose: it is read-only for all sources but images, and clients may send it back.
+_CONFIG_FIELDS: dict[str, tuple[str, ...]] = {
+    "integration_id": (GIT,),
+    "repo_url": (GIT,),
+    "build_on_push": (GIT,),
+    "deployment_type": (GIT, ARCHIVE, PUSHED),
+    "install_command": (GIT, ARCHIVE),
+    "build_command": (GIT, ARCHIVE),
+    "resource_spec": (IMAGE,),
+    "listener_id": (IMAGE, PUSHED),
+    "listener_config": (IMAGE, PUSHED),
+}
+_REVISION_FIELDS: dict[str, tuple[str, ...]] = {
+    "repo_ref": (GIT,),
+    "graph_config_path": (GIT, ARCHIVE),
+    "image_uri": (IMAGE, PUSHED),
+    "source_tarball_path": (ARCHIVE,),
+}
+REQUIRED: dict[str, tuple[str, ...]] = {
+    GIT: ("graph_config_path",),
+    IMAGE: ("image_uri",),
+    ARCHIVE: ("source_tarball_path", "graph_config_path"),
+    PUSHED: ("image_uri",),
+}
+_IMAGE_URI = re.compile(
+    r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?/)?"
+    r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*)*"
+    r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?",
+    re.ASCII,
+)
 
 
 def check_repo_url(url: str) -> None:
     """Accept https, http, ssh, git and file addresses, `user@host:path` and absolute paths. Raises Invalid."""
-    known = (_REMOTE, _LOCAL, _SCP_LIKE)
-    if not any(form.fullmatch(url) for form in known) or not _has_good_port(url):
+    is_known_form = any(form.fullmatch(url) for form in (_REMOTE, _LOCAL, _SCP_LIKE))
+    if not is_known_form or not _has_good_port(url):
         problem = "must be an https, http, ssh, git or file address, user@host:path, or an absolute path"
-        if suggested := full_address(url):
-            problem += f"; did you mean {suggested}?"
+        if github_url := to_github_url(url):
+            problem += f"; did you mean {github_url}?"
 
         raise Invalid.field(["body", "source_config", "repo_url"], problem)
 
 
-def full_address(name: str) -> str | None:
+def to_github_url(name: str) -> str | None:
     """Return the GitHub address for `owner/name`; None for any other text."""
     return f"https://github.com/{name.removesuffix('.git')}" if _OWNER_AND_NAME.fullmatch(name) else None
 
@@ -87,76 +123,39 @@ def hide_credentials(url: str) -> str:
     return _CREDENTIALS.sub(r"\1", url)
 
 
-GIT = "git_hosting"
-IMAGE = "external_image"
-ARCHIVE = "internal_source"
-PUSHED = "internal_docker"
-AVAILABLE = (GIT, IMAGE, ARCHIVE, PUSHED)
-CODE_COMES_LATER = (ARCHIVE, PUSHED)
-# `custom_url` is missing on purpose: it is read-only for all sources but images, and clients may send it back.
-_CONFIG_FIELDS: dict[str, tuple[str, ...]] = {
-    "integration_id": (GIT,),
-    "repo_url": (GIT,),
-    "build_on_push": (GIT,),
-    "deployment_type": (GIT, ARCHIVE, PUSHED),
-    "install_command": (GIT, ARCHIVE),
-    "build_command": (GIT, ARCHIVE),
-    "resource_spec": (IMAGE,),
-    "listener_id": (IMAGE, PUSHED),
-    "listener_config": (IMAGE, PUSHED),
-}
-_REVISION_FIELDS: dict[str, tuple[str, ...]] = {
-    "repo_ref": (GIT,),
-    "graph_config_path": (GIT, ARCHIVE),
-    "image_uri": (IMAGE, PUSHED),
-    "source_tarball_path": (ARCHIVE,),
-}
-REQUIRED: dict[str, tuple[str, ...]] = {
-    GIT: ("graph_config_path",),
-    IMAGE: ("image_uri",),
-    ARCHIVE: ("source_tarball_path", "graph_config_path"),
-    PUSHED: ("image_uri",),
-}
-_IMAGE_URI = re.compile(
-    r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?/)?"
-    r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*)*"
-    r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?",
-    re.ASCII,
-)
-
-
 def check_source(source: str) -> None:
     """Refuse a source that this installation does not support. Raises SourceNotAvailable."""
     if canonical_source(source) not in AVAILABLE:
         raise SourceNotAvailable(f"The source {source} is not available; use one of {', '.join(AVAILABLE)}.")
 
 
-def check_revision_source(source: str, own: str) -> None:
+def check_revision_source(revision_source: str, deployment_source: str) -> None:
     """Check a PATCH's `revision_source`. Raises SourceNotAvailable and BadCombination."""
-    check_source(source)
-    wanted = canonical_source(source)
-    own = canonical_source(own)
-    if wanted != own and (own == IMAGE or wanted in {GIT, IMAGE}):
-        raise BadCombination(f"revision_source {source} cannot be used for a deployment from {own}.")
+    check_source(revision_source)
+
+    new_source = canonical_source(revision_source)
+    source = canonical_source(deployment_source)
+    if new_source != source and (source == IMAGE or new_source in {GIT, IMAGE}):
+        raise BadCombination(f"revision_source {revision_source} cannot be used for a deployment from {source}.")
 
 
 def check_source_fields(
     source: str, revision_source: str, config: SourceConfig, revision: SourceRevisionRequest
 ) -> None:
     """Refuse a field that belongs to another source. Both are canonical names. Raises BadCombination."""
-    for name, belongs_to in _CONFIG_FIELDS.items():
-        if getattr(config, name) is not None and not {source, revision_source} & {*belongs_to}:
-            raise BadCombination(f"source_config.{name} can only be set for {' and '.join(belongs_to)} deployments.")
+    for name, owners in _CONFIG_FIELDS.items():
+        if getattr(config, name) is not None and not {source, revision_source} & {*owners}:
+            raise BadCombination(f"source_config.{name} can only be set for {' and '.join(owners)} deployments.")
 
-    for name, belongs_to in _REVISION_FIELDS.items():
-        if getattr(revision, name) is not None and revision_source not in belongs_to:
+    for name, owners in _REVISION_FIELDS.items():
+        if getattr(revision, name) is not None and revision_source not in owners:
             raise BadCombination(
-                f"source_revision_config.{name} can only be set for {' and '.join(belongs_to)} revisions, "
+                f"source_revision_config.{name} can only be set for {' and '.join(owners)} revisions, "
                 f"and this is one of {revision_source}."
             )
 
 
-def required(source: str, name: str) -> BadCombination:
+def build_required_error(source: str, name: str) -> BadCombination:
     """Return the error for a missing field that the source requires."""
     return BadCombination(f"{name} is required for {source} deployments.")
 
@@ -170,7 +169,10 @@ def check_image_uri(uri: str) -> None:
         )
 
 
-def image_version(uri: str | None) -> str | None:
+def get_image_version(uri: str | None) -> str | None:
     """Return the tag of an image reference, else its digest, else `latest`; None without a reference."""
     match = _IMAGE_URI.fullmatch(uri or "")
-    return (match["tag"] or match["digest"] or "latest") if match else None
+    if match is None:
+        return None
+
+    return match["tag"] or match["digest"] or "latest"

@@ -34,6 +34,28 @@ ReplicaCount = Annotated[int, Meta(ge=0, le=1000)]
 WholeAmount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 DnsLabel = Annotated[str, Meta(pattern=DNS_LABEL, description="up to 63 lower-case letters, digits and hyphens")]
 PodText = Annotated[str, Meta(min_length=1, max_length=4096)]
+Source = Literal[
+    "git_hosting",
+    "github",
+    "external_image",
+    "external_docker",
+    "internal_docker",
+    "internal_source",
+    "internal_template",
+]
+DeploymentType = Literal["dev_free", "dev", "prod", "dev_zero", "dev_free_zero"]
+Limit = Annotated[int, Meta(ge=1, le=100)]
+Offset = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+# Idle seconds, at most 30 days.
+SleepAfter = Annotated[int, Meta(ge=0, le=2_592_000)]
+# Hours, at most a year.
+PinThreads = Annotated[float, Meta(ge=0, le=8760)]
+LogOffset = Annotated[str, Meta(max_length=19, pattern=r"^\d{0,18}$(?!\n)")]
+GitHostKind = Literal["github", "gitlab", "gitea"]
+IntegrationName = Annotated[str, Meta(min_length=1, max_length=100, pattern=ONE_LINE)]
+HostToken = Annotated[
+    str, Meta(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$(?!\n)", description="a token without spaces")
+]
 
 
 class LocalObjectReference(msgspec.Struct):
@@ -156,20 +178,6 @@ class ListenerConfig(msgspec.Struct):
     k8s_namespace: DnsLabel | None = None
 
 
-Source = Literal[
-    "git_hosting",
-    "github",
-    "external_image",
-    "external_docker",
-    "internal_docker",
-    "internal_source",
-    "internal_template",
-]
-DeploymentType = Literal["dev_free", "dev", "prod", "dev_zero", "dev_free_zero"]
-Limit = Annotated[int, Meta(ge=1, le=100)]
-Offset = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-
-
 class SecretReference(msgspec.Struct):
     """A key of a Kubernetes secret that becomes an environment variable (image deployments only)."""
 
@@ -222,12 +230,6 @@ class AgentAccess(msgspec.Struct, frozen=True):
 
     allow: Literal["workspace", "permission", "roles", "none"] = "workspace"
     roles: Annotated[list[Line], Meta(max_length=20)] = []
-
-
-# Idle seconds, at most 30 days.
-SleepAfter = Annotated[int, Meta(ge=0, le=2_592_000)]
-# Hours, at most a year.
-PinThreads = Annotated[float, Meta(ge=0, le=8760)]
 
 
 class DeploymentCreate(msgspec.Struct, kw_only=True):
@@ -446,9 +448,6 @@ class ListenerList(msgspec.Struct):
     offset: int
 
 
-LogOffset = Annotated[str, Meta(max_length=19, pattern=r"^\d{0,18}$(?!\n)")]
-
-
 class LogFilter(msgspec.Struct, kw_only=True):
     """Which entries to read; `offset` is the previous page's `next_offset`."""
 
@@ -511,13 +510,6 @@ class UploadQuery(msgspec.Struct):
     """The token of an upload address."""
 
     token: str = ""
-
-
-GitHostKind = Literal["github", "gitlab", "gitea"]
-IntegrationName = Annotated[str, Meta(min_length=1, max_length=100, pattern=ONE_LINE)]
-HostToken = Annotated[
-    str, Meta(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$(?!\n)", description="a token without spaces")
-]
 
 
 class Integration(msgspec.Struct, frozen=True, kw_only=True):

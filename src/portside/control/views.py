@@ -2,11 +2,11 @@
 
 import msgspec
 
-from portside.control.addresses import public_url
+from portside.control.addresses import get_public_url
 from portside.control.agent_access import to_access
 from portside.control.resources import to_resource_spec
 from portside.control.scope import Scope
-from portside.control.secrets import decrypt_secrets, without_values
+from portside.control.secrets import decrypt_secrets, hide_values
 from portside.control.sources import GIT, hide_credentials
 from portside.control.types import (
     Deployment,
@@ -21,18 +21,27 @@ from portside.kernel.clock import iso
 from portside.kernel.db import Record
 from portside.listener_api import DeploymentStatus, RevisionStatus, Secret
 
+_LISTENER_REFUSED = (
+    "The platform refuses the API key of its listener (401), which was revoked or has expired, so the deployment does "
+    "not change. Give the listener a new key, in its CONTROL_PLANE_API_KEY_FILE or with a restart."
+)
+_KEY_REFUSED = (
+    "The platform refuses its service key (401), which was revoked or has expired, so its traces are lost. It gets a "
+    "new key when its listener polls again."
+)
+
 
 def to_deployment(scope: Scope, row: Record) -> Deployment:
-    """Show a row of `find_deployments`."""
+    """Return a row of `find_deployments` as the API shows it."""
     return Deployment(
         id=row["id"],
         tenant_id=row["workspace_id"],
         name=row["name"],
         display_name=row["display_name"],
         source=row["source"],
-        source_config=_source_config(scope, row),
-        source_revision_config=_source_revision_config(row),
-        secrets=_secrets(scope, row),
+        source_config=_to_source_config(scope, row),
+        source_revision_config=_to_source_revision_config(row),
+        secrets=_read_secrets(scope, row),
         ignored_secrets=row["ignored_secrets"],
         secret_references=msgspec.convert(row["secret_references"], list[SecretReference] | None),
         agent_access=to_access(row),
@@ -40,7 +49,7 @@ def to_deployment(scope: Scope, row: Record) -> Deployment:
         is_asleep=row["is_asleep"],
         pin_threads=row["pin_threads"],
         status=DeploymentStatus(row["status"]),
-        status_message=_status_message(row),
+        status_message=_build_status_message(row),
         latest_revision_id=row["latest_revision_id"],
         active_revision_id=row["active_revision_id"],
         image_version=row["image_version"],
@@ -52,13 +61,13 @@ def to_deployment(scope: Scope, row: Record) -> Deployment:
 
 
 def to_revision(row: Record) -> Revision:
-    """Show a row of `get_revision` or `list_revisions`."""
+    """Return a row of `get_revision` or `list_revisions` as the API shows it."""
     return Revision(
         id=row["id"],
         status=RevisionStatus(row["status"]),
         status_message=row["status_message"],
         source=row["source"],
-        source_revision_config=_source_revision_config(row),
+        source_revision_config=_to_source_revision_config(row),
         created_at=iso(row["created_at"]),
         updated_at=iso(row["updated_at"]),
     )
@@ -68,40 +77,32 @@ def _may_see_secrets(scope: Scope) -> bool:
     return scope.actor.may("deployments:update") and not scope.actor.is_browser
 
 
-_LISTENER_REFUSED = (
-    "The platform refuses the API key of its listener (401), which was revoked or has expired, so the deployment does "
-    "not change. Give the listener a new key, in its CONTROL_PLANE_API_KEY_FILE or with a restart."
-)
-_KEY_REFUSED = (
-    "The platform refuses its service key (401), which was revoked or has expired, so its traces are lost. It gets a "
-    "new key when its listener polls again."
-)
-
-
-def _status_message(row: Record) -> str | None:
+def _build_status_message(row: Record) -> str | None:
     """Return the reason for a deployment's status: the listener's, that it is silent, or keys that are refused."""
     message: str | None = row["status_message"]
     if row["is_silent"]:
         message = f"Its listener was last seen at {iso(row['last_seen_at'])}; the deployment may still be running."
 
-    parts = [message, _LISTENER_REFUSED if row["has_refused_listener"] else None]
-    parts.append(_KEY_REFUSED if row["has_refused_key"] else None)
-
+    parts = [message]
+    if row["has_refused_listener"]:
+        parts.append(_LISTENER_REFUSED)
+    if row["has_refused_key"]:
+        parts.append(_KEY_REFUSED)
     if row["poll_failure"] is not None:
         parts.append(f"Its repository cannot be polled, so a push starts no revision: {row['poll_failure']}")
 
     return " ".join(part for part in parts if part) or None
 
 
-def _source_config(scope: Scope, row: Record) -> SourceConfig:
+def _to_source_config(scope: Scope, row: Record) -> SourceConfig:
     """Show the fields of the source and null for others, so that clients can send the result back."""
     is_git = canonical_source(row["source"]) == GIT
     return SourceConfig(
         integration_id=row["integration_id"],
-        repo_url=_shown_url(scope, row["repo_url"]),
+        repo_url=_mask_url(scope, row["repo_url"]),
         deployment_type=row["deployment_type"],
         build_on_push=row["build_on_push"] if is_git else None,
-        custom_url=public_url(row, scope.addresses),
+        custom_url=get_public_url(row, scope.addresses),
         resource_spec=None if row["resource_spec"] is None else to_resource_spec(row["resource_spec"]),
         listener_id=row["listener_id"],
         listener_config=ListenerConfig(row["k8s_namespace"]) if row["k8s_namespace"] else None,
@@ -110,11 +111,14 @@ def _source_config(scope: Scope, row: Record) -> SourceConfig:
     )
 
 
-def _shown_url(scope: Scope, url: str | None) -> str | None:
-    return url if url is None or _may_see_secrets(scope) else hide_credentials(url)
+def _mask_url(scope: Scope, url: str | None) -> str | None:
+    if url is None or _may_see_secrets(scope):
+        return url
+
+    return hide_credentials(url)
 
 
-def _source_revision_config(row: Record) -> SourceRevisionConfig:
+def _to_source_revision_config(row: Record) -> SourceRevisionConfig:
     return SourceRevisionConfig(
         repo_ref=row["repo_ref"],
         graph_config_path=row["graph_config_path"],
@@ -125,6 +129,6 @@ def _source_revision_config(row: Record) -> SourceRevisionConfig:
     )
 
 
-def _secrets(scope: Scope, row: Record) -> list[Secret]:
+def _read_secrets(scope: Scope, row: Record) -> list[Secret]:
     secrets = decrypt_secrets(scope.box, row["latest_revision_id"] or row["id"], row["secrets_sealed"])
-    return secrets if _may_see_secrets(scope) else without_values(secrets)
+    return secrets if _may_see_secrets(scope) else hide_values(secrets)

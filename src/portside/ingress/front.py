@@ -172,7 +172,7 @@ class Front:
         """Whether a host name is the platform's, or the address of a deployment that the front routes."""
         return host in self._hosts
 
-    def objection(self, url: str) -> str | None:
+    def find_objection(self, url: str) -> str | None:
         """Return why the front does not route an address that an owner requests, or None."""
         if custom_host(url, self._options)[0] is None:
             return (

@@ -25,7 +25,7 @@ import httpx2
 import msgspec
 
 from portside.audit.recording import record_command
-from portside.control.secrets import read_all_values
+from portside.control.key_rotation import read_all_values
 from portside.dataplane.masking import mask_credentials, masked_forms
 from portside.kernel.clock import now
 from portside.kernel.crypto import SecretBox

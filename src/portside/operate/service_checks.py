@@ -20,7 +20,7 @@ import httpx2
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from portside.control.secrets import check_master_key
+from portside.control.key_rotation import check_master_key
 from portside.identity.keys import is_valid
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database

@@ -33,15 +33,16 @@ from portside.backup.http import routes as backup
 from portside.console.http import ConsoleServices
 from portside.console.http import routes as console
 from portside.control.addresses import NO_ROUTER, PublicAddresses
-from portside.control.archives import ArchiveStore, UnusedArchives
+from portside.control.archive_store import ArchiveStore
+from portside.control.archives import UnusedArchives
 from portside.control.deployments import describe_deployments, move_repositories
 from portside.control.deployments import empty_workspace as empty_control
 from portside.control.http import routes as control
+from portside.control.key_rotation import open_all
 from portside.control.polling import PolledBranches
 from portside.control.pushes import ExpiredPushDeliveries
-from portside.control.revisions import OldRevisionLogs
+from portside.control.revision_logs import OldRevisionLogs
 from portside.control.scope import DesiredChanges, PlatformAddress, ScopeFactory
-from portside.control.secrets import open_all
 from portside.control.server_rollouts import ServerRollouts
 from portside.control.services import ControlServices
 from portside.datasets.datasets import empty_workspace as empty_datasets

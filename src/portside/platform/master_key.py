@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from portside.control.secrets import check_master_key, reencrypt
+from portside.control.key_rotation import check_master_key, reencrypt
 from portside.kernel.clock import now
 from portside.kernel.crypto import SecretBox, begin_rotation, end_rotation, with_previous_keys
 from portside.kernel.db import Database

@@ -20,8 +20,8 @@ from portside.control.server_rollouts import (
     DeploymentServer,
     ServerRollout,
     ServerRollouts,
-    read_servers,
-    resume,
+    get_servers,
+    resume_rollout,
 )
 from portside.kernel.db import Database
 from portside.kernel.disk import measure
@@ -154,13 +154,13 @@ async def show_upgrade(ctx: Context) -> UpgradeState:
 @routes.post("/system/upgrade/roll-forward", permission="organization:manage")
 async def roll_forward(ctx: Context, body: RollForward) -> UpgradeState:
     """Begin to replace servers of earlier versions, or continue after a halt: what failed is tried again."""
-    await resume(ctx.services.db, full_version(), body.skip)
+    await resume_rollout(ctx.services.db, full_version(), body.skip)
     ctx.services.rollouts.signal.set()
     return await _upgrade_state(ctx.services)
 
 
 async def _upgrade_state(services: SystemServices) -> UpgradeState:
-    servers = await read_servers(services.db, full_version())
+    servers = await get_servers(services.db, full_version())
     last = next(iter(await asyncio.to_thread(read_upgrades, services.home_folder)), None)
     is_automatic = services.settings.roll_forward == "automatic"
     return UpgradeState(full_version(), STARTED_AT, is_automatic, servers.rollout, servers.servers, last)
