@@ -23,7 +23,7 @@ from portside.agent.queue import statements, worker
 from portside.agent.queue.active_run import RunState
 from portside.agent.queue.types import ClaimedRun, RunResult
 from portside.agent.runs import service
-from portside.agent.runs.requests import RunIds, admission_of, claimed_run
+from portside.agent.runs.requests import RunIds, build_admission, to_claimed_run
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
@@ -107,9 +107,9 @@ class Server:
         """A run that this worker has a lease on, and that nobody executes."""
         assistant = await self.assistants.find_cached("echo")
         body = RunCreate(assistant_id="echo", input=HI)
-        admission = admission_of(assistant, body, RunIds(uuid7(), thread_id, "request"), is_stateless=False)
+        admission = build_admission(assistant, body, RunIds(uuid7(), thread_id, "request"), is_stateless=False)
         admitted = await admit_run(self.db, admission, self.runs.worker.worker_id, starts=True)
-        return claimed_run(admission, admitted)
+        return to_claimed_run(admission, admitted)
 
     async def idle(self) -> None:
         """Wait until what was begun has been written."""

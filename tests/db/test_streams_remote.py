@@ -142,7 +142,7 @@ async def test_events_that_a_process_has_read_and_dropped_are_read_again(process
     monkeypatch.setattr(subscriptions, "CHUNKS_AT_ONCE", 2)
     here, there = processes
     begun = start()
-    _remote = await there.transport.subscribe(there.hub.log_of(begun.thread_id))
+    _remote = await there.transport.subscribe(there.hub.get_log(begun.thread_id))
 
     await write_chunks(here, begun, 5)
     here.hub.finish(begun.run_id, RunEnd("completed", "g"))
@@ -150,7 +150,7 @@ async def test_events_that_a_process_has_read_and_dropped_are_read_again(process
     await there.transport._subscriptions.read()
 
     # As when the events of other runs took the memory.
-    log = there.hub.log_of(begun.thread_id)
+    log = there.hub.get_log(begun.thread_id)
     log._segments.clear()
     log._known.clear()
     assert await replay(there, begun) == [0, 1, 2, 3, 4]

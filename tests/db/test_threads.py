@@ -448,7 +448,9 @@ async def test_search_by_a_long_list_reads_only_threads_that_may_match(db, monke
 
     async def found(values: Any, access: Filter | None = visible, **more: Any) -> set[UUID]:
         read.clear()
-        matching = await long_values.threads_matching(db, {**NO_FILTERS, "values": values, "access": access, **more})
+        matching = await long_values.find_matching_threads(
+            db, {**NO_FILTERS, "values": values, "access": access, **more}
+        )
         assert set(read) == set(matching or ())
         return set(read)
 

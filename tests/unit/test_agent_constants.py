@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from portside.agent.runs.requests import RunIds, admission_of
+from portside.agent.runs.requests import RunIds, build_admission
 from portside.agent.settings import AgentSettings
 from portside.agent.streams.bus import MESSAGE_LIMIT_BYTES
 from portside.agent.types.assistants import Assistant
@@ -58,7 +58,7 @@ def test_default_multitask_strategy_is_enqueue() -> None:
     )
 
     body = RunCreate(assistant_id="agent")
-    assert admission_of(assistant, body, RunIds(uuid4(), uuid4(), ""), is_stateless=True).strategy == "enqueue"
+    assert build_admission(assistant, body, RunIds(uuid4(), uuid4(), ""), is_stateless=True).strategy == "enqueue"
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ async def test_events_of_a_followed_run_are_written_with_its_end():
 async def test_state_update_is_written_for_other_processes():
     hub, transport = connected_hub()
     thread_id = uuid4()
-    log = hub.log_of(thread_id)
+    log = hub.get_log(thread_id)
     hub.publish_state_update(thread_id, b"{}")
     assert [(batch.run_id, data(batch.events)) for batch in transport.batches] == [(None, [b"{}"])]
     assert data(log.history) == [b"{}"]
@@ -136,7 +136,7 @@ async def test_unstarted_run_gets_closing_events():
 
 async def test_local_run_waits_for_the_end_of_the_remote_run_before_it():
     hub = Hub(keep_s=60)
-    log = hub.log_of(uuid4())
+    log = hub.get_log(uuid4())
     remote_id = uuid4()
     follower = log.follow(RUN_MODES, after=(0, 0))
 
@@ -171,7 +171,7 @@ class RecordingObserver:
 
 
 async def test_observer_takes_the_events_of_a_waiting_run_in_order():
-    log = Hub(keep_s=60).log_of(uuid4())
+    log = Hub(keep_s=60).get_log(uuid4())
     remote_id = uuid4()
     log.observer = observer = RecordingObserver()
     log.receive(remote_id, [event(1)])
@@ -204,7 +204,7 @@ async def test_run_that_ends_later_expires_later(monkeypatch):
 
 async def test_local_run_waits_no_longer_than_the_reorder_timeout(monkeypatch):
     monkeypatch.setattr(event_log, "REORDER_TIMEOUT_S", 0.0)
-    log = Hub(keep_s=60).log_of(uuid4())
+    log = Hub(keep_s=60).get_log(uuid4())
     follower = log.follow(RUN_MODES)
     log.receive(uuid4(), [event(1)])
     log.append(uuid4(), [event(2)])
@@ -212,7 +212,7 @@ async def test_local_run_waits_no_longer_than_the_reorder_timeout(monkeypatch):
 
 
 async def test_events_after_the_end_of_a_remote_run_are_dropped():
-    log = Hub(keep_s=60).log_of(uuid4())
+    log = Hub(keep_s=60).get_log(uuid4())
     run_id = uuid4()
     log.receive(run_id, [event(1)], end=True)
     log.receive(run_id, [event(2)])
@@ -220,7 +220,7 @@ async def test_events_after_the_end_of_a_remote_run_are_dropped():
 
 
 async def test_remote_run_that_is_not_kept_leaves_the_history():
-    log = Hub(keep_s=60).log_of(uuid4())
+    log = Hub(keep_s=60).get_log(uuid4())
     run_id = uuid4()
     log.receive(run_id, [event(1)])
     log.receive(run_id, [], end=False)
@@ -304,14 +304,14 @@ async def test_filled_events_reach_a_live_follower_of_the_run():
 
 
 async def test_state_update_of_another_process_is_taken_once():
-    log = Hub(keep_s=60).log_of(uuid4())
+    log = Hub(keep_s=60).get_log(uuid4())
     log.receive(None, [event(1)])
     log.receive(None, [event(1), event(2)])
     assert data(log.history) == [b"1", b"2"]
 
 
 async def test_remote_run_is_not_open_after_its_end():
-    log = Hub(keep_s=60).log_of(uuid4())
+    log = Hub(keep_s=60).get_log(uuid4())
     run_id = uuid4()
     log.start(run_id, is_logged=True)
     log.receive(run_id, [event(1)], end=True)

@@ -278,7 +278,7 @@ async def test_kept_segments_drop_the_oldest_end_above_the_limit(monkeypatch):
         run = hub.begin(begun)
         run.publish([("values", b'"%s"' % (b"x" * 998))])
         hub.finish(begun.run_id, RunEnd("completed", "g"))
-        kept.append(hub.log_of(begun.thread_id))
+        kept.append(hub.get_log(begun.thread_id))
 
     assert [bool(list(thread.history)) for thread in kept] == [False, True, True]
 
@@ -292,7 +292,7 @@ async def test_large_runs_take_nothing_from_what_small_ones_kept(monkeypatch):
         run = hub.begin(begun)
         run.publish([("values", b'"%s"' % (b"x" * size))])
         hub.finish(begun.run_id, RunEnd("completed", "g"))
-        kept.append(hub.log_of(begun.thread_id))
+        kept.append(hub.get_log(begun.thread_id))
 
     assert [bool(list(thread.history)) for thread in kept] == [True, True, False, True, True]
 
@@ -303,7 +303,7 @@ async def test_kept_segments_expire():
     hub.begin(begun)
     hub.finish(begun.run_id, RunEnd("completed", "g"))
 
-    thread = hub.log_of(begun.thread_id)
+    thread = hub.get_log(begun.thread_id)
     assert list(thread.history)
 
     async def is_forgotten() -> bool:
@@ -317,7 +317,7 @@ async def test_stateless_run_keeps_no_events():
     begun = start(is_temporary=True)
     hub.begin(begun)
     hub.finish(begun.run_id, RunEnd("completed", "g"))
-    assert list(hub.log_of(begun.thread_id).history) == []
+    assert list(hub.get_log(begun.thread_id).history) == []
 
 
 async def test_run_without_followers_is_kept_for_late_followers():
@@ -328,7 +328,7 @@ async def test_run_without_followers_is_kept_for_late_followers():
     hub.finish(begun.run_id, RunEnd("interrupted", "g", interrupts=(OpenInterrupt("i", {"q": 1}),)))
     gc.collect()
 
-    thread = hub.log_of(begun.thread_id)
+    thread = hub.get_log(begun.thread_id)
     kept = [(event.name, json.loads(event.data)) for event in thread.history]
     assert kept == [
         ("metadata", {"run_id": str(begun.run_id), "attempt": 1}),
@@ -350,7 +350,7 @@ async def test_handed_over_run_has_no_closing_events():
     begun = start()
     hub.begin(begun)
     hub.finish(begun.run_id, None)
-    assert [event.name for event in hub.log_of(begun.thread_id).history] == ["metadata", "@lifecycle"]
+    assert [event.name for event in hub.get_log(begun.thread_id).history] == ["metadata", "@lifecycle"]
 
 
 @pytest.mark.parametrize("size", [1, 200, CHUNK_LIMIT_BYTES + 1])

@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 
 from portside.agent.encryption.context import stored_context
-from portside.agent.runs.requests import RunIds, refuse_unsupported, run_kwargs
+from portside.agent.runs.requests import RunIds, build_kwargs, refuse_unsupported
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.crons import CronRun
 from portside.agent.types.runs import RunCreate
@@ -62,4 +62,4 @@ def to_run_request(payload: Payload, metadata: dict[str, Any], on_run_completed:
 def refuse_bad_run(assistant: Assistant, run: RunCreate) -> None:
     """Refuse a cron whose runs would all be refused. Raises Invalid and BadRequest."""
     refuse_unsupported(run)
-    run_kwargs(assistant, run, RunIds(NIL_ID, NIL_ID, ""), {})
+    build_kwargs(assistant, run, RunIds(NIL_ID, NIL_ID, ""), {})

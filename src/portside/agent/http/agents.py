@@ -280,7 +280,7 @@ class ComponentRequest(msgspec.Struct):
 
 
 @ui_routes.post("/ui/{name}", media_type="text/html", raises=(ComponentsNotFound,), returns=str, read_only=True)
-async def show_component(ctx: Context, name: str, body: ComponentRequest) -> Response:
+async def get_component(ctx: Context, name: str, body: ComponentRequest) -> Response:
     """Return the HTML with which a page loads a React component of the project."""
     page = await ctx.services.bundles.page(name, body.name, _address_for_pages(ctx))
     return Response(page, 200, {"Cache-Control": "no-store"}, "text/html")
@@ -297,7 +297,7 @@ async def show_component(ctx: Context, name: str, body: ComponentRequest) -> Res
     response_headers=("ETag",),
     responses={304: None},
 )
-async def read_bundle(ctx: Context, name: str, file: str) -> Response:
+async def get_bundle(ctx: Context, name: str, file: str) -> Response:
     """Return the script or the style sheet of a project's React components."""
     found: BundleFile = await ctx.services.bundles.file(name, file)
     headers = {"Cache-Control": "no-cache", "ETag": found.etag, "X-Content-Type-Options": "nosniff"}

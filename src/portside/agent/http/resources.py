@@ -11,7 +11,7 @@ from portside.agent.access.service import get_caller
 from portside.agent.assistants.records import AssistantExists, AssistantNotFound
 from portside.agent.crons.records import CronIsPaused, CronNotFound
 from portside.agent.crons.schedules import preview
-from portside.agent.http.services import PAGING, Context, Routes, show_page
+from portside.agent.http.services import PAGING, Context, Routes, take_page
 from portside.agent.store.items import UnsupportedOperator
 from portside.agent.store.search_index import TooManyTexts
 from portside.agent.threads.records import ThreadNotFound
@@ -67,8 +67,8 @@ PATCHED = ("graph_id", "config", "context", "metadata", "name")
 @routes.post("/assistants", raises=(BadRequest, NotFound, AssistantExists))
 async def create_assistant(ctx: Context, body: AssistantCreate) -> Assistant:
     """Create an assistant of a graph."""
-    named = body if body.assistant_id else replace(body, assistant_id=uuid4())
-    body, visible = await ctx.services.access.authorize_request(get_caller(ctx), "assistants.create", named, CREATED)
+    request = body if body.assistant_id else replace(body, assistant_id=uuid4())
+    body, visible = await ctx.services.access.authorize_request(get_caller(ctx), "assistants.create", request, CREATED)
     return await ctx.services.assistants.create(body, visible)
 
 
@@ -76,7 +76,7 @@ async def create_assistant(ctx: Context, body: AssistantCreate) -> Assistant:
 async def search_assistants(ctx: Context, body: AssistantSearch) -> list[SelectedAssistant]:
     """List the assistants that match, newest first by default."""
     body, visible = await ctx.services.access.authorize_request(get_caller(ctx), "assistants.search", body, SEARCHED)
-    return show_page(ctx, await ctx.services.assistants.search(body, visible), body.offset or 0)
+    return take_page(ctx, await ctx.services.assistants.search(body, visible), body.offset or 0)
 
 
 @routes.post("/assistants/count", read_only=True, raises=(NotFound,))
@@ -198,7 +198,7 @@ async def _create(ctx: Context, thread_id: UUID | None, body: CronCreate | Threa
 async def search_crons(ctx: Context, body: CronSearch) -> list[SelectedCron]:
     """List the crons that match, newest first by default."""
     body, filters = await ctx.services.access.authorize_cron_search(get_caller(ctx), body, CRONS_SEARCHED)
-    return show_page(ctx, await ctx.services.crons.search(body, filters), body.offset or 0)
+    return take_page(ctx, await ctx.services.crons.search(body, filters), body.offset or 0)
 
 
 @cron_routes.post("/runs/crons/count", read_only=True)

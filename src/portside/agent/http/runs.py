@@ -96,8 +96,8 @@ async def create_runs(ctx: Context, body: RunBatch) -> list[Run]:
     """Start several stateless runs in the background: all of them or none."""
     access = ctx.services.access
     caller = get_caller(ctx)
-    for each in body:
-        await access.authorize_run(caller, None, each)
+    for run_body in body:
+        await access.authorize_run(caller, None, run_body)
 
     key = ctx.request.headers.get("idempotency-key")
     return await ctx.services.runs.create_batch(body, ctx.request.state.request_id, key=key, caller=caller)
@@ -106,8 +106,8 @@ async def create_runs(ctx: Context, body: RunBatch) -> list[Run]:
 @routes.post("/runs/cancel", raises=(NothingToCancel,), status=204, works_on_full_disk=True)
 async def cancel_runs(ctx: Context, query: CancelManyQuery, body: RunsToCancel) -> None:
     """Cancel several runs: those with a status, or some of a thread."""
-    selected: dict[str, Any] = {"run_ids": body.run_ids, "status": body.status}
-    value = {"thread_id": body.thread_id, "action": query.action, "metadata": selected}
+    metadata: dict[str, Any] = {"run_ids": body.run_ids, "status": body.status}
+    value = {"thread_id": body.thread_id, "action": query.action, "metadata": metadata}
     allowed = await ctx.services.access.authorize(get_caller(ctx), "threads", "update", value)
     await ctx.services.runs.cancel_many(body, query.action, allowed)
 
@@ -118,11 +118,11 @@ async def search_runs(ctx: Context, body: RunsToFind) -> list[FoundRun]:
     value: dict[str, Any] = {"metadata": {}, "status": body.status, "limit": body.limit, "offset": body.offset}
     allowed = await ctx.services.access.authorize(get_caller(ctx), "threads", "search", value)
 
-    found = await ctx.services.runs.search(body, allowed)
-    if found.has_more:
-        ctx.headers[PAGING[1]] = str((body.offset or 0) + len(found.items))
+    page = await ctx.services.runs.search(body, allowed)
+    if page.has_more:
+        ctx.headers[PAGING[1]] = str((body.offset or 0) + len(page.items))
 
-    return found.items
+    return page.items
 
 
 @routes.get("/threads/{thread_id}/runs", raises=(ThreadNotFound,))
@@ -179,7 +179,7 @@ async def join_run(ctx: Context, thread_id: UUID, run_id: UUID, query: JoinQuery
 @routes.get("/runs/{run_id}/join", raises=(RunNotFound,), stays_open=True)
 async def join_stateless_run(ctx: Context, run_id: UUID, query: JoinQuery) -> Response:
     """Wait for the end of a run, found by its id alone, and return its final values."""
-    thread_id = await _thread_of(ctx, run_id, cancels=query.cancel_on_disconnect)
+    thread_id = await _find_thread(ctx, run_id, cancels=query.cancel_on_disconnect)
     run = await ctx.services.runs.get(thread_id, run_id)
     return await _join(ctx, run, cancels_on_disconnect=query.cancel_on_disconnect)
 
@@ -194,7 +194,7 @@ async def join_stream(ctx: Context, thread_id: UUID, run_id: UUID, query: Stream
 @routes.get("/runs/{run_id}/stream", raises=(RunNotFound,), **STREAMED)
 async def join_stateless_stream(ctx: Context, run_id: UUID, query: StreamQuery) -> Response:
     """Stream the events of a run, found by its id alone."""
-    thread_id = await _thread_of(ctx, run_id, cancels=query.cancel_on_disconnect)
+    thread_id = await _find_thread(ctx, run_id, cancels=query.cancel_on_disconnect)
     return await _follow(ctx, thread_id, run_id, query)
 
 
@@ -218,9 +218,9 @@ async def _authorize_cancel(ctx: Context, thread_id: UUID, run_id: UUID, action:
     await ctx.services.access.authorize_thread(get_caller(ctx), "update", thread_id, value)
 
 
-async def _thread_of(ctx: Context, run_id: UUID, *, cancels: bool) -> UUID:
+async def _find_thread(ctx: Context, run_id: UUID, *, cancels: bool) -> UUID:
     """Return the thread of a run. For a caller that may not read it the run does not exist."""
-    thread_id = await ctx.services.runs.thread_of(run_id)
+    thread_id = await ctx.services.runs.find_thread(run_id)
     try:
         await _authorize_read(ctx, thread_id, run_id, cancels=cancels)
     except ThreadNotFound as exc:
@@ -242,11 +242,11 @@ def _locate(ctx: Context, thread_id: UUID, run_id: UUID, rejoin: str | None = No
         ctx.headers["Location"] = f"{path}/{rejoin}"
 
 
-def _stream(ctx: Context, made: CreatedRun, body: RunCreate) -> Response:
+def _stream(ctx: Context, created_run: CreatedRun, body: RunCreate) -> Response:
     runs = ctx.services.runs
-    run = made.run
+    run = created_run.run
     _locate(ctx, run.thread_id, run.run_id, "stream")
-    source = runs.events(made)
+    source = runs.events(created_run)
     cancels = body.on_disconnect == "cancel"
 
     return EventStream(runs.cancel_on_disconnect(source, run.thread_id, run.run_id) if cancels else source)
@@ -260,8 +260,8 @@ async def _follow(ctx: Context, thread_id: UUID, run_id: UUID, query: StreamQuer
     return EventStream(runs.cancel_on_disconnect(source, thread_id, run_id) if query.cancel_on_disconnect else source)
 
 
-async def _wait(ctx: Context, made: CreatedRun, body: RunCreate) -> Response:
-    return await _join(ctx, made.run, cancels_on_disconnect=body.on_disconnect == "cancel")
+async def _wait(ctx: Context, created_run: CreatedRun, body: RunCreate) -> Response:
+    return await _join(ctx, created_run.run, cancels_on_disconnect=body.on_disconnect == "cancel")
 
 
 async def _join(ctx: Context, run: Run, *, cancels_on_disconnect: bool) -> Response:

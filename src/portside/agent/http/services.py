@@ -116,13 +116,13 @@ SocketContext = websockets.SocketContext[AgentServices]
 SocketRoutes = routes.Routes[SocketContext]
 
 
-def show_page(ctx: Context, found: SearchPage[T], offset: int) -> list[T]:
+def take_page(ctx: Context, page: SearchPage[T], offset: int) -> list[T]:
     """Return the rows of a page, and set the pagination headers: the total, and the next offset."""
-    show_paging(ctx, offset, len(found.items), found.total)
-    return found.items
+    set_paging(ctx, offset, len(page.items), page.total)
+    return page.items
 
 
-def show_paging(ctx: Context, offset: int, count: int, total: int) -> None:
+def set_paging(ctx: Context, offset: int, count: int, total: int) -> None:
     """Set the pagination headers of a page of `count` rows."""
     ctx.headers["X-Pagination-Total"] = str(total)
     if count and offset + count < total:

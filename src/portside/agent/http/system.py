@@ -114,7 +114,7 @@ async def say_ok(ctx: Context, query: HealthQuery) -> Response:
 
 
 @routes.get("/info", public=True)
-async def show_info(ctx: Context) -> Info:
+async def get_info(ctx: Context) -> Info:
     """Return versions, features, and the deployment of this server."""
     settings = ctx.services.settings
     project = settings.deployment_id
@@ -137,19 +137,19 @@ def _flags(tags: frozenset[str]) -> dict[str, bool]:
 
 
 @routes.get("/metrics", public=True, media_type="text/plain", returns=Metrics)
-async def show_metrics_as(ctx: Context, query: MetricsQuery) -> Any:
+async def get_metrics(ctx: Context, query: MetricsQuery) -> Any:
     """Return the metrics for Prometheus, or as JSON."""
     services = ctx.services
     if services.siblings is not None:
-        return await _show_metrics_of_all(services, services.siblings, query)
+        return await _join_siblings(services, services.siblings, query)
     if query.format == "json":
-        return await _metrics_of(services)
+        return await _collect_metrics(services)
 
     await services.monitor.set_gauges()
     return await show_metrics(ctx)
 
 
-async def _metrics_of(services: AgentServices) -> Metrics:
+async def _collect_metrics(services: AgentServices) -> Metrics:
     monitor = services.monitor
     backlog = await monitor.get_backlog()
     count = services.count_threads
@@ -169,25 +169,25 @@ class WorkerDescription(msgspec.Struct, array_like=True):
 
 async def describe_worker(services: AgentServices) -> bytes:
     """Describe this process to those that answer at the same address."""
-    return msgspec.msgpack.encode(await _description(services))
+    return msgspec.msgpack.encode(await _build_description(services))
 
 
-async def _description(services: AgentServices) -> WorkerDescription:
+async def _build_description(services: AgentServices) -> WorkerDescription:
     await services.monitor.set_gauges()
-    return WorkerDescription(families(), await _metrics_of(services))
+    return WorkerDescription(families(), await _collect_metrics(services))
 
 
-async def _show_metrics_of_all(services: AgentServices, siblings: Siblings, query: MetricsQuery) -> Any:
-    found = {siblings.number: await _description(services)}
+async def _join_siblings(services: AgentServices, siblings: Siblings, query: MetricsQuery) -> Any:
+    descriptions = {siblings.number: await _build_description(services)}
     for number, answer in (await siblings.ask()).items():
         # One that was killed in the middle of its answer is left out.
         with contextlib.suppress(msgspec.MsgspecError):
-            found[number] = msgspec.msgpack.decode(answer, type=WorkerDescription)
+            descriptions[number] = msgspec.msgpack.decode(answer, type=WorkerDescription)
 
     if query.format == "json":
-        return join_metrics([description.metrics for description in found.values()])
+        return join_metrics([description.metrics for description in descriptions.values()])
 
-    by_worker = {number: description.families for number, description in found.items()}
+    by_worker = {number: description.families for number, description in descriptions.items()}
     body, media_type = exposition(by_worker, GAUGES_OF_DATABASE)
     return Response(body, media_type=media_type)
 
@@ -197,8 +197,8 @@ def join_metrics(all_metrics: Sequence[Metrics]) -> Metrics:
     counts: dict[tuple[Any, ...], dict[str, str | int]] = {}
     for row in (row for metrics in all_metrics for row in metrics.api.http_requests_total):
         key = tuple(value for name, value in row.items() if name != "count")
-        known = counts.setdefault(key, {**row, "count": 0})
-        known["count"] = int(known["count"]) + int(row["count"])
+        total = counts.setdefault(key, {**row, "count": 0})
+        total["count"] = int(total["count"]) + int(row["count"])
 
     slots = [metrics.workers for metrics in all_metrics]
     idle = [metrics.idle_s for metrics in all_metrics]
@@ -212,7 +212,7 @@ def join_metrics(all_metrics: Sequence[Metrics]) -> Metrics:
 
 
 @routes.get("/openapi.json", public=True)
-async def show_openapi(ctx: Context) -> Response:
+async def get_openapi(ctx: Context) -> Response:
     """Return the description of this API. Behind a proxy that takes a prefix off the path, `servers` has the prefix."""
     address = ctx.services.settings.public_url.rstrip("/") + prefix_of(ctx.request.scope)
     await ctx.services.api_description.prepare()
@@ -221,7 +221,7 @@ async def show_openapi(ctx: Context) -> Response:
 
 
 @routes.get("/docs", public=True, media_type="text/html")
-async def show_docs(_ctx: Context) -> Response:
+async def get_docs(_ctx: Context) -> Response:
     """Show the description of this API as a page."""
     return reference_response()
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from portside.agent.access.service import get_caller
-from portside.agent.http.services import PAGING, Context, Routes, SocketContext, SocketRoutes, show_paging
+from portside.agent.http.services import PAGING, Context, Routes, SocketContext, SocketRoutes, set_paging
 from portside.agent.protocol.commands import ClientConnection, Commands, Subscriptions, ThreadAccess
 from portside.agent.protocol.sequence import EventSequence
 from portside.agent.protocol.wire import CHANNELS, CommandFailed, read_stream_request
@@ -75,8 +75,8 @@ PATCHED = ("metadata", "ttl")
 @routes.post("/threads", raises=(ThreadExists,))
 async def create_thread(ctx: Context, body: ThreadCreate) -> Thread:
     """Create a thread, with a state if supersteps are given."""
-    named = body if body.thread_id else replace(body, thread_id=uuid7())
-    body, visible = await ctx.services.access.authorize_request(get_caller(ctx), "threads.create", named, CREATED)
+    request = body if body.thread_id else replace(body, thread_id=uuid7())
+    body, visible = await ctx.services.access.authorize_request(get_caller(ctx), "threads.create", request, CREATED)
     return await ctx.services.states.create(body, visible)
 
 
@@ -84,9 +84,9 @@ async def create_thread(ctx: Context, body: ThreadCreate) -> Thread:
 async def search_threads(ctx: Context, body: ThreadSearch) -> bytes:
     """List the threads that match, last updated first."""
     body, visible = await ctx.services.access.authorize_request(get_caller(ctx), "threads.search", body, SEARCHED)
-    found = await ctx.services.searches.search(body, visible)
-    show_paging(ctx, body.offset or 0, found.shown, found.total)
-    return found.body
+    page = await ctx.services.searches.search(body, visible)
+    set_paging(ctx, body.offset or 0, page.thread_count, page.total)
+    return page.body
 
 
 @routes.post("/threads/count", read_only=True)
@@ -240,10 +240,10 @@ async def command_thread(ctx: Context, thread_id: UUID) -> Response:
 )
 async def stream_thread_events(ctx: Context, thread_id: UUID) -> Response:
     """Follow channels of a thread, from after the event with the number `since`."""
-    wanted = read_stream_request(await ctx.request.body(), ctx.request.headers.get("last-event-id"))
+    channel_filter = read_stream_request(await ctx.request.body(), ctx.request.headers.get("last-event-id"))
     check = await _access(ctx, thread_id).authorize_follow()
-    joined = await EventSequence.join(ctx.services.hub, thread_id)
-    return EventStream(check.filtered(joined.read_sse(wanted)))
+    sequence = await EventSequence.join(ctx.services.hub, thread_id)
+    return EventStream(check.filtered(sequence.read_sse(channel_filter)))
 
 
 @sockets.add(WEBSOCKET, "/threads/{thread_id}/stream/events", stays_open=True)

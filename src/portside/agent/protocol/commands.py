@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from portside.agent.access.service import NO_CHECK, Access, DeferredThreadCheck
-from portside.agent.protocol.sequence import EventSequence, JoinedSequence, SequenceReader, seq_of
+from portside.agent.protocol.sequence import EventSequence, JoinedSequence, SequenceReader, read_seq
 from portside.agent.protocol.wire import (
     ChannelFilter,
     CommandError,
@@ -111,29 +111,29 @@ class Subscriptions:
 
         Raises BadRequest for invalid parameters, and CommandError for too many subscriptions.
         """
-        wanted = read_filter(params)
+        channel_filter = read_filter(params)
         if len(self._begun) + len(self._new) >= SUBSCRIPTIONS_LIMIT:
             raise CommandError("not_supported", f"A connection may have {SUBSCRIPTIONS_LIMIT} subscriptions.")
 
         self._joined = await EventSequence.join(self._hub, self._thread_id)
-        placed, replayed = self._joined.sequence.place(wanted)
+        positioned_filter, replayed = self._joined.sequence.place(channel_filter)
 
         subscription_id = str(uuid7())
-        self._new[subscription_id] = placed
+        self._new[subscription_id] = positioned_filter
         self.is_changed = True
 
         return {"subscription_id": subscription_id, "replayed_events": replayed}
 
     def unsubscribe(self, subscription_id: str) -> bool:
         """End a subscription; False if there is none with this id."""
-        ended = self._new.pop(subscription_id, None) or self._begun.pop(subscription_id, None)
-        self.is_changed = self.is_changed or ended is not None
-        return ended is not None
+        subscription = self._new.pop(subscription_id, None) or self._begun.pop(subscription_id, None)
+        self.is_changed = self.is_changed or subscription is not None
+        return subscription is not None
 
     def begin(self) -> None:
         """Have one reader serve all subscriptions from now on; those that were served continue where they are."""
-        sent = seq_of(self._last_frame)
-        self._begun = {name: wanted.after(sent) for name, wanted in self._begun.items()} | self._new
+        last_seq = read_seq(self._last_frame)
+        self._begun = {name: channel_filter.after(last_seq) for name, channel_filter in self._begun.items()} | self._new
         self._new = {}
         self._last_frame = b""
         self.is_changed = False
@@ -209,39 +209,39 @@ class Commands:
         if not params.get("assistant_id"):
             raise CommandError("invalid_argument", "run.start requires an assistant_id.")
 
-        given = read_params(params, RunStart)
+        start = read_params(params, RunStart)
         body = RunCreate(
-            assistant_id=given.assistant_id,
-            input=given.input,
-            config=_with_protocol_flag(given.config),
-            metadata=given.metadata,
-            langsmith_tracer=given.langsmith_tracer,
+            assistant_id=start.assistant_id,
+            input=start.input,
+            config=_with_protocol_flag(start.config),
+            metadata=start.metadata,
+            langsmith_tracer=start.langsmith_tracer,
             on_not_exist="create",
         )
 
-        interrupts = await self._interrupts_for(given)
+        interrupts = await self._interrupts_for(start)
         if not interrupts:
             return {"run_id": str((await self._run(body)).run_id)}
 
         body.input = None
-        body.command = RunCommand(resume=given.input)
+        body.command = RunCommand(resume=start.input)
         return {"run_id": str((await self._resume(body, interrupts[0])).run_id)}
 
-    async def _interrupts_for(self, given: RunStart) -> list[str]:
+    async def _interrupts_for(self, start: RunStart) -> list[str]:
         """Return the interrupts that an input answers: all open ones of the thread, whatever the input looks like.
 
         Clients resume that way: the command has no other field for an answer, and answers are objects as often as
         inputs are. Without an input, or from a named checkpoint, a run only continues.
         """
-        if given.input is None or ((given.config and given.config.configurable) or {}).get("checkpoint_id"):
+        if start.input is None or ((start.config and start.config.configurable) or {}).get("checkpoint_id"):
             return []
 
         await self._access.authorize_follow()
         return await records.pending_interrupts(self._db, self._thread_id) or []
 
     async def _respond(self, params: dict[str, Any]) -> dict[str, Any]:
-        given = read_params(params, InputRespond)
-        answers = given.answers()
+        response = read_params(params, InputRespond)
+        answers = response.answers()
         thread = await self._thread()
 
         open_ids = {each["id"] for waiting in _decoded(thread.interrupts).values() for each in waiting}
@@ -251,26 +251,26 @@ class Commands:
 
         resume = {each.interrupt_id: each.response for each in answers}
         body = RunCreate(
-            assistant_id=_assistant_of(thread),
-            command=RunCommand(resume=resume, update=given.update, goto=given.goto),
-            config=_with_protocol_flag(given.config),
-            metadata=given.metadata,
+            assistant_id=_get_assistant_id(thread),
+            command=RunCommand(resume=resume, update=response.update, goto=response.goto),
+            config=_with_protocol_flag(response.config),
+            metadata=response.metadata,
         )
 
         await self._resume(body, answers[0].interrupt_id)
         return {}
 
     async def _fork(self, params: dict[str, Any]) -> dict[str, Any]:
-        given = read_params(params, StateFork)
+        fork = read_params(params, StateFork)
         thread = await self._thread()
-        await self._state(Checkpoint(given.checkpoint_id))
+        await self._state(Checkpoint(fork.checkpoint_id))
 
         run = await self._run(
             RunCreate(
-                assistant_id=_assistant_of(thread),
-                input=given.input,
-                config=_with_protocol_flag(given.config),
-                checkpoint_id=given.checkpoint_id,
+                assistant_id=_get_assistant_id(thread),
+                input=fork.input,
+                config=_with_protocol_flag(fork.config),
+                checkpoint_id=fork.checkpoint_id,
             )
         )
 
@@ -326,8 +326,8 @@ class Commands:
         return {"tree": tree.as_json()}
 
     async def _get_state(self, params: dict[str, Any]) -> dict[str, Any]:
-        given = read_params(params, StateGet)
-        namespace = "|".join(given.namespace or ())
+        request = read_params(params, StateGet)
+        namespace = "|".join(request.namespace or ())
         unknown = CommandError("no_such_namespace", f"Unknown namespace: {namespace[:200]}")
         try:
             state = await self._state(Checkpoint(checkpoint_ns=namespace))
@@ -341,17 +341,17 @@ class Commands:
             raise unknown
 
         values = state["values"]
-        if given.keys is not None and isinstance(values, dict):
-            values = {key: values[key] for key in given.keys if key in values}
+        if request.keys is not None and isinstance(values, dict):
+            values = {key: values[key] for key in request.keys if key in values}
 
         named = state["checkpoint"]
         shown = {"checkpoint": {"id": named["checkpoint_id"], "ns": named.get("checkpoint_ns", "")}} if named else {}
         return {"values": values, **shown}
 
     async def _list_checkpoints(self, params: dict[str, Any]) -> dict[str, Any]:
-        given = read_params(params, ListCheckpoints)
-        place = Checkpoint(checkpoint_ns="|".join(given.namespace or ()))
-        search = HistorySearch(limit=given.limit or DEFAULT_CHECKPOINTS, before=given.before, checkpoint=place)
+        request = read_params(params, ListCheckpoints)
+        place = Checkpoint(checkpoint_ns="|".join(request.namespace or ()))
+        search = HistorySearch(limit=request.limit or DEFAULT_CHECKPOINTS, before=request.before, checkpoint=place)
         await self._access.authorize_follow()
 
         try:
@@ -386,7 +386,7 @@ def _with_protocol_flag(config: RunConfig | None) -> RunConfig:
     return msgspec.structs.replace(config, configurable={**(config.configurable or {}), **PROTOCOL_FLAG})
 
 
-def _assistant_of(thread: Thread) -> str:
+def _get_assistant_id(thread: Thread) -> str:
     metadata = _decoded(thread.metadata)
     assistant = metadata.get("assistant_id") or metadata.get("graph_id")
     if not isinstance(assistant, str):
@@ -433,16 +433,16 @@ class ClientConnection:
         """Serve the client until it leaves. Raises what acting on a command and sending raise."""
         tasks = [asyncio.create_task(self._serve_commands(commands)), asyncio.create_task(self._send_events())]
         try:
-            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
+            ended_tasks, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended_tasks:
                 task.result()
         finally:
             running: list[asyncio.Future[Any]] = [*tasks]
             if self._incoming is not None:
                 running.append(self._incoming)
 
-            for each in running:
-                each.cancel()
+            for future in running:
+                future.cancel()
 
             await asyncio.gather(*running, return_exceptions=True)
 

@@ -106,8 +106,8 @@ class Converter:
 
     def convert(self, event: StreamEvent) -> Iterator[ConvertedEvent]:
         """Yield the protocol's events for an event, if there are any."""
-        name, _, rest = event.name.partition("|")
-        namespace = tuple(rest.split("|")) if rest else ()
+        name, _, path = event.name.partition("|")
+        namespace = tuple(path.split("|")) if path else ()
         if name.startswith(PROTOCOL_ONLY):
             yield from self._channel_event(event, name.removeprefix(PROTOCOL_ONLY), namespace)
         elif name == "values":
@@ -203,7 +203,8 @@ class SequenceView(NamedTuple):
     def wants(self, event: ProtocolEvent) -> bool:
         """Whether the reader asked for an event."""
         return any(
-            event.seq > (wanted.since or 0) and wanted.wants(event.channel, event.namespace) for wanted in self.filters
+            event.seq > (channel_filter.since or 0) and channel_filter.wants(event.channel, event.namespace)
+            for channel_filter in self.filters
         )
 
     def frame(self, event: ProtocolEvent) -> bytes:
@@ -274,9 +275,9 @@ class EventSequence:
         """Number the events that a log keeps, one block at a time, until no more have come meanwhile."""
         sequence = cls(log, after_seq=after_seq)
         cursor = Cursor(log.history, may_skip=True)
-        while (taken := cursor.take()) is not None:
-            for event in taken.items:
-                sequence.take(cast("Segment", taken.block.group), event)
+        while (batch := cursor.take()) is not None:
+            for event in batch.items:
+                sequence.take(cast("Segment", batch.block.group), event)
             await asyncio.sleep(0)
 
         for segment in [segment for segment in sequence._groups if not log.keeps(segment)]:
@@ -295,9 +296,9 @@ class EventSequence:
         """The id of the last event, and its number."""
         return self.last_event_id, self.last_seq
 
-    def place(self, wanted: ChannelFilter) -> tuple[ChannelFilter, int]:
+    def place(self, channel_filter: ChannelFilter) -> tuple[ChannelFilter, int]:
         """Return a filter that names where its events begin, and how many of them are kept already."""
-        since = wanted.since or 0
+        since = channel_filter.since or 0
         if since > self.last_seq:
             # Another server gave this number, or this one before it dropped the sequence: every kept event is new.
             # A forged number must not use up the numbers of the thread, which Postgres and clients can only represent
@@ -305,17 +306,21 @@ class EventSequence:
             self.last_seq = max(self.last_seq, min(since, ADOPTED_SEQ_LIMIT))
             since = 0
 
-        return wanted._replace(since=since), self._count(wanted, since)
+        return channel_filter._replace(since=since), self._count(channel_filter, since)
 
-    def read_sse(self, wanted: ChannelFilter) -> SequenceReader:
+    def read_sse(self, channel_filter: ChannelFilter) -> SequenceReader:
         """Add a reader of server-sent events."""
-        placed, _ = self.place(wanted)
+        positioned_filter, _ = self.place(channel_filter)
         # Readers that differ only in where they begin share what is encoded: the cursor knows where that is.
-        return self._add(SequenceView((placed._replace(since=None),), is_sse=True), placed.since or 0)
+        return self._add(
+            SequenceView((positioned_filter._replace(since=None),), is_sse=True), positioned_filter.since or 0
+        )
 
     def read_frames(self, filters: Sequence[ChannelFilter]) -> SequenceReader:
         """Add a reader of the events that any of some filters wants, each of them once and in order."""
-        return self._add(SequenceView(tuple(filters), is_sse=False), min(wanted.since or 0 for wanted in filters))
+        return self._add(
+            SequenceView(tuple(filters), is_sse=False), min(channel_filter.since or 0 for channel_filter in filters)
+        )
 
     def _add(self, view: SequenceView, since: int) -> SequenceReader:
         reader = SequenceReader(self, view)
@@ -341,15 +346,17 @@ class EventSequence:
             self.last_seq += 1
             suffix = f".{index}" if index and not event_id.startswith("synth:") else ""
             frame = _frame(self.last_seq, f"{event_id}{suffix}", event, (method, namespace, data))
-            made = ProtocolEvent(self.last_seq, method, _channel(method, data), namespace, frame, event.event_id)
+            protocol_event = ProtocolEvent(
+                self.last_seq, method, _channel(method, data), namespace, frame, event.event_id
+            )
             self.last_event_id = event.event_id
 
             group = self._groups.get(segment)
             if group is None:
                 group = self._groups[segment] = BlockGroup(PROTOCOL_EVENT_RULES, None)
 
-            self._history.append(group, made)
-            self._send(made)
+            self._history.append(group, protocol_event)
+            self._send(protocol_event)
 
     def drop(self, segment: Segment) -> None:
         """Forget the events of a run."""
@@ -383,18 +390,22 @@ class EventSequence:
             frame = frames.get(reader.is_sse) or frames.setdefault(reader.is_sse, reader.view.frame(event))
             reader.offer(frame, self._history)
 
-    def _count(self, wanted: ChannelFilter, since: int) -> int:
+    def _count(self, channel_filter: ChannelFilter, since: int) -> int:
         """Count the events after a number, by the tallies of their blocks, because there may be very many."""
-        found = 0
+        total = 0
 
         for block in self._history.blocks():
             items = block.since(0)
             if items and items[0].seq > since:
-                found += sum(count for where, count in self._tally(block, items).items() if wanted.wants(*where))
+                total += sum(
+                    count for where, count in self._tally(block, items).items() if channel_filter.wants(*where)
+                )
             elif items and items[-1].seq > since:
-                found += sum(event.seq > since and wanted.wants(event.channel, event.namespace) for event in items)
+                total += sum(
+                    event.seq > since and channel_filter.wants(event.channel, event.namespace) for event in items
+                )
 
-        return found
+        return total
 
     def _tally(self, block: Block[ProtocolEvent], items: list[ProtocolEvent]) -> Tally:
         tally = self._tallies.get(block)
@@ -410,9 +421,9 @@ class JoinedSequence(NamedTuple):
     sequence: EventSequence
     remote: object
 
-    def read_sse(self, wanted: ChannelFilter) -> SequenceReader:
+    def read_sse(self, channel_filter: ChannelFilter) -> SequenceReader:
         """Add a reader of server-sent events."""
-        reader = self.sequence.read_sse(wanted)
+        reader = self.sequence.read_sse(channel_filter)
         reader.remote = self.remote
         return reader
 
@@ -427,7 +438,7 @@ class JoinedSequence(NamedTuple):
 _starting: WeakKeyDictionary[EventLog, asyncio.Lock] = WeakKeyDictionary()
 
 
-def seq_of(frame: bytes) -> int:
+def read_seq(frame: bytes) -> int:
     """Return the number of an event from its frame; 0 for a frame that has none."""
     begin = frame.find(_SEQ_KEY)
     if begin < 0:

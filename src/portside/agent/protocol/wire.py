@@ -36,8 +36,8 @@ class InvalidCommand(CommandError):
 
     def __init__(self, message: str, value: Any) -> None:
         super().__init__("invalid_argument", message)
-        given = value.get("id") if isinstance(value, dict) else None
-        self.id = given if _is_id(given) or isinstance(given, str) else None
+        command_id = value.get("id") if isinstance(value, dict) else None
+        self.id = command_id if _is_id(command_id) or isinstance(command_id, str) else None
 
 
 class ProtocolCommand(NamedTuple):
@@ -205,47 +205,47 @@ class SubscriptionParams(msgspec.Struct):
 def read_filter(params: Any) -> ChannelFilter:
     """Decode the filter of a reader. Raises BadRequest that names what is wrong."""
     try:
-        given = msgspec.convert(params, SubscriptionParams)
+        subscription = msgspec.convert(params, SubscriptionParams)
     except msgspec.ValidationError as exc:
         raise BadRequest(f"Invalid subscription: {exc}") from exc
 
-    channels = _channels(given.channels)
-    if any(number is not None and number < 0 for number in (given.depth, given.since)):
+    channels = _channels(subscription.channels)
+    if any(number is not None and number < 0 for number in (subscription.depth, subscription.since)):
         raise BadRequest("depth and since must not be negative")
-    if given.since is not None and given.since > MAX_SEQ:
+    if subscription.since is not None and subscription.since > MAX_SEQ:
         raise BadRequest(f"since must be at most {MAX_SEQ}: it is the number of an event that the client received")
-    if len(given.namespaces or ()) > MAX_NAMESPACES:
+    if len(subscription.namespaces or ()) > MAX_NAMESPACES:
         raise BadRequest(f"at most {MAX_NAMESPACES} namespaces may be named")
 
-    namespaces = tuple(tuple(namespace) for namespace in given.namespaces or ())
-    return ChannelFilter(channels, namespaces, given.depth, given.since)
+    namespaces = tuple(tuple(namespace) for namespace in subscription.namespaces or ())
+    return ChannelFilter(channels, namespaces, subscription.depth, subscription.since)
 
 
 def read_stream_request(raw: bytes, last_event_id: str | None) -> ChannelFilter:
     """Decode the body of a stream request. A `Last-Event-ID` stands in for `since`. Raises BadRequest."""
     try:
-        wanted = read_filter(read_json(raw))
+        channel_filter = read_filter(read_json(raw))
     except Invalid as exc:
         raise BadRequest("Invalid JSON body") from exc
 
-    if wanted.since is None and last_event_id is not None and _SEQ.fullmatch(last_event_id):
-        return wanted._replace(since=min(int(last_event_id), MAX_SEQ))
+    if channel_filter.since is None and last_event_id is not None and _SEQ.fullmatch(last_event_id):
+        return channel_filter._replace(since=min(int(last_event_id), MAX_SEQ))
 
-    return wanted
+    return channel_filter
 
 
-def _channels(given: Any) -> frozenset[str]:
-    if not isinstance(given, list) or not given:
+def _channels(names: Any) -> frozenset[str]:
+    if not isinstance(names, list) or not names:
         raise BadRequest("channels is required and must be a non-empty array")
-    if len(given) > MAX_CHANNELS:
+    if len(names) > MAX_CHANNELS:
         raise BadRequest(f"at most {MAX_CHANNELS} channels may be named")
 
-    unknown = [str(name)[:100] for name in given if not _is_channel(name)]
+    unknown = [str(name)[:100] for name in names if not _is_channel(name)]
     if unknown:
         allowed = ", ".join((*CHANNELS, "custom:<name>"))
         raise BadRequest(f"channels contains unsupported entries: {', '.join(unknown)}. Allowed: {allowed}")
 
-    return frozenset(given)
+    return frozenset(names)
 
 
 def _is_channel(name: Any) -> bool:
@@ -255,6 +255,6 @@ def _is_channel(name: Any) -> bool:
 def _is_within(namespace: tuple[str, ...], prefix: tuple[str, ...]) -> bool:
     """Whether a namespace begins with a prefix, in which parts may omit the id after the node's name."""
     return len(prefix) <= len(namespace) and all(
-        part == given or (":" not in given and part.partition(":")[0] == given)
-        for given, part in zip(prefix, namespace, strict=False)
+        part == pattern or (":" not in pattern and part.partition(":")[0] == pattern)
+        for pattern, part in zip(prefix, namespace, strict=False)
     )

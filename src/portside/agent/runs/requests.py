@@ -82,20 +82,20 @@ def _modes(body: RunCreate) -> list[str]:
     return modes if isinstance(modes, list) else [modes]
 
 
-def request_key(given: str, thread_id: UUID | None, bodies: list[RunCreate], caller: Caller = ANYONE) -> RequestKey:
+def build_request_key(key: str, thread_id: UUID | None, bodies: list[RunCreate], caller: Caller = ANYONE) -> RequestKey:
     """Return the idempotency key that a client sent. Its scope is the thread, or this caller's stateless runs.
 
     Raises Invalid.
     """
-    if not 0 < len(given) <= KEY_LIMIT:
+    if not 0 < len(key) <= KEY_LIMIT:
         raise Invalid.field(KEY_LOC, f"Expected 1 to {KEY_LIMIT} characters")
 
     if caller.identity:
         # The same key of another caller must not find this caller's run.
-        given = f"{hashlib.sha256(caller.identity.encode('utf-8', 'replace')).hexdigest()}:{given}"
+        key = f"{hashlib.sha256(caller.identity.encode('utf-8', 'replace')).hexdigest()}:{key}"
 
     digest = hashlib.sha256(msgspec.json.encode([_normalized(body) for body in bodies], order="sorted"))
-    return RequestKey(thread_id or STATELESS, given, digest.hexdigest())
+    return RequestKey(thread_id or STATELESS, key, digest.hexdigest())
 
 
 def _normalized(body: RunCreate) -> RunCreate:
@@ -104,7 +104,7 @@ def _normalized(body: RunCreate) -> RunCreate:
     return msgspec.structs.replace(body, stream_mode=list(_modes(body)), **flags)
 
 
-def admission_of(
+def build_admission(
     assistant: Assistant,
     body: RunCreate,
     ids: RunIds,
@@ -126,7 +126,7 @@ def admission_of(
     # A client cannot claim that its run is of another assistant.
     metadata = {"graph_id": assistant.graph_id, **(body.metadata or {}), "assistant_id": str(assistant.assistant_id)}
     is_temporary = is_stateless and body.on_completion != "keep"
-    kwargs = run_kwargs(assistant, body, ids, {**assistant.metadata, **metadata}) | {"temporary": is_temporary}
+    kwargs = build_kwargs(assistant, body, ids, {**assistant.metadata, **metadata}) | {"temporary": is_temporary}
 
     # A thread's config shows only the assistant's part of `configurable`.
     thread_config = {name: value for name, value in kwargs["config"].items() if name != "metadata"}
@@ -150,7 +150,7 @@ def admission_of(
     )
 
 
-def run_kwargs(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dict[str, Any]) -> dict[str, Any]:
+def build_kwargs(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dict[str, Any]) -> dict[str, Any]:
     """Return the `kwargs` that a run is stored with. Raises BadRequest when both context and configurable are given."""
     configurable = (body.config.configurable if body.config else None) or {}
     if body.context and configurable:
@@ -186,7 +186,7 @@ def run_kwargs(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dic
 
 
 def _config(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dict[str, Any]) -> dict[str, Any]:
-    given: dict[str, Any] = msgspec.to_builtins(body.config) if body.config else {}
+    body_config: dict[str, Any] = msgspec.to_builtins(body.config) if body.config else {}
     checkpoint: dict[str, Any] = {"checkpoint_id": body.checkpoint_id} if body.checkpoint_id else {}
 
     if body.checkpoint is not None:
@@ -200,7 +200,7 @@ def _config(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dict[s
         "user_id": "",
         **assistant.config.get("configurable", {}),
         **assistant.context,
-        **(given.get("configurable") or body.context or {}),
+        **(body_config.get("configurable") or body.context or {}),
         # After the body: a gateway sets these headers, and a body must not override them.
         **forwarded_headers(),
         **checkpoint,
@@ -218,8 +218,8 @@ def _config(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dict[s
         "__after_seconds__": body.after_seconds or 0,
     }
 
-    config = {**assistant.config, **given, "configurable": configurable}
-    config["metadata"] = {**(given.get("metadata") or {}), **metadata}
+    config = {**assistant.config, **body_config, "configurable": configurable}
+    config["metadata"] = {**(body_config.get("metadata") or {}), **metadata}
     return config
 
 
@@ -237,10 +237,10 @@ def raise_if_refused(admitted: Admitted, thread_id: UUID) -> None:
         raise Invalid.field(KEY_LOC, "This key was sent before with another request; a new request needs a new key")
 
 
-def admitted_run(admission: Admission, admitted: Admitted) -> Run:
+def to_run(admission: Admission, admitted: Admitted) -> Run:
     """Return a run that was just admitted as the API shows it; its config gets the metadata of its thread."""
     admission.kwargs["config"]["metadata"].update(admitted.metadata)
-    moment = iso(admitted.created_at)
+    created_at = iso(admitted.created_at)
     tracer: dict[str, Any] = admission.kwargs.get("langsmith_tracer") or {}
 
     return Run(
@@ -251,15 +251,15 @@ def admitted_run(admission: Admission, admitted: Admitted) -> Run:
         status="pending",
         kwargs=admission.kwargs,
         multitask_strategy=admission.strategy,
-        created_at=moment,
-        updated_at=moment,
+        created_at=created_at,
+        updated_at=created_at,
         error=None,
         cancel_reason=None,
         langsmith_session_name=tracer.get("project_name"),
     )
 
 
-def claimed_run(admission: Admission, admitted: Admitted) -> ClaimedRun:
+def to_claimed_run(admission: Admission, admitted: Admitted) -> ClaimedRun:
     """Return a run that was admitted under this worker's lease, as the worker would have claimed it."""
     return ClaimedRun(
         run_id=admission.run_id,

@@ -44,12 +44,12 @@ from portside.agent.rows import from_row
 from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
 from portside.agent.runs.requests import (
     RunIds,
-    admission_of,
-    admitted_run,
-    claimed_run,
+    build_admission,
+    build_request_key,
     raise_if_refused,
     refuse_unsupported,
-    request_key,
+    to_claimed_run,
+    to_run,
 )
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
@@ -185,14 +185,14 @@ class Runs:
 
         # Followed before the admission: a run that is claimed at once may have ended when that returns.
         followed = stream.follow() if awaited == "events" else None
-        key = None if grant.key is None else request_key(grant.key, thread_id, [body], grant.caller)
+        key = None if grant.key is None else build_request_key(grant.key, thread_id, [body], grant.caller)
         counted_as = grant.caller.limit_key if self._pending_limit.is_enabled else None
         async with self._pending_limit.reserve(1, counted_as):
             with self.worker.reserve_slot() as starts:
                 while True:
                     assistant = await self._assistants.find_cached(body.assistant_id)
                     await self._assistants.refuse_other_language(assistant.graph_id, thread_id)
-                    admission = admission_of(assistant, body, ids, is_stateless=is_stateless, grant=grant)
+                    admission = build_admission(assistant, body, ids, is_stateless=is_stateless, grant=grant)
                     admission.key = key
                     admission.caller = counted_as
                     admission.starts = starts
@@ -208,14 +208,14 @@ class Runs:
                         self._assistants.forget(body.assistant_id)
 
                 if admitted.outcome in (AdmissionOutcome.PENDING, AdmissionOutcome.RUNNING):
-                    run = admitted_run(admission, admitted)
+                    run = to_run(admission, admitted)
                     is_private = is_stateless and awaited != "nothing" and key is None
                     stream.mark_admitted(
                         starts_here=admitted.outcome is AdmissionOutcome.RUNNING, is_private=is_private
                     )
 
                     if stream.is_local:
-                        self.worker.begin(claimed_run(admission, admitted))
+                        self.worker.begin(to_claimed_run(admission, admitted))
                     else:
                         self._wake_workers(cancels=admission.strategy in SUPERSEDING)
 
@@ -233,7 +233,7 @@ class Runs:
         self, bodies: list[RunCreate], request_id: str, *, key: str | None = None, caller: Caller = ANYONE
     ) -> list[Run]:
         """Create stateless runs, all or none. Raises Invalid, AssistantNotFound and TooManyPendingRuns."""
-        named = None if key is None else request_key(key, None, bodies, caller)
+        batch_key = None if key is None else build_request_key(key, None, bodies, caller)
         counted_as = caller.limit_key if self._pending_limit.is_enabled else None
         assistants: dict[str, Assistant] = {}
         admissions: list[Admission] = []
@@ -246,8 +246,8 @@ class Runs:
                 assistants[body.assistant_id] = await self._assistants.resolve(body.assistant_id)
 
             ids = RunIds(uuid7(), uuid7(), request_id, caller)
-            admission = admission_of(assistants[body.assistant_id], body, ids, is_stateless=True)
-            admission.key = named and named._replace(batch_index=index)
+            admission = build_admission(assistants[body.assistant_id], body, ids, is_stateless=True)
+            admission.key = batch_key and batch_key._replace(batch_index=index)
             admission.caller = counted_as
 
             admissions.append(admission)
@@ -256,7 +256,7 @@ class Runs:
             admitted = await self._admit_batch(admissions)
 
         self._wake_workers()
-        runs = [admitted_run(*pair) for pair in zip(admissions, admitted, strict=True)]
+        runs = [to_run(*pair) for pair in zip(admissions, admitted, strict=True)]
         repeated = [each.run_id for each in admitted if each.outcome is AdmissionOutcome.REPEATED]
         rows = await self._db.fetch(sql.get_runs, run_ids=repeated) if repeated else []
         first_runs = {row["run_id"]: from_row(Run, row) for row in rows}
@@ -280,7 +280,7 @@ class Runs:
         """Admit a run inside the caller's transaction; the caller wakes the workers after it. Returns the outcome."""
         is_stateless = scheduled.thread_id is None
         ids = RunIds(scheduled.run_id, scheduled.thread_id or uuid7(), "")
-        admission = admission_of(assistant, body, ids, is_stateless=is_stateless)
+        admission = build_admission(assistant, body, ids, is_stateless=is_stateless)
         admission.access = None if is_stateless else scheduled.access
         admission.thread_metadata = {**scheduled.thread_metadata, **admission.thread_metadata}
 
@@ -331,22 +331,22 @@ class Runs:
         runs = [from_row(Run, row) for row in rows]
         return [ListedRun(**{name: getattr(run, name) for name in fields}) for run in runs]
 
-    async def search(self, query: RunSearch, seen: Filter | None = None) -> FoundRuns:
+    async def search(self, query: RunSearch, visible: Filter | None = None) -> FoundRuns:
         """Return runs across threads that the caller may see, and whether there are more after them. Raises Invalid."""
         limit = query.limit or 10
-        statement, values = _search_of(query)
+        statement, values = _choose_search(query)
         rows = await self._db.fetch(
             statement,
             **values,
             assistant_id=query.assistant_id,
-            access=seen,
+            access=visible,
             limit=limit + 1,
             offset=query.offset or 0,
         )
 
         return FoundRuns([from_row(FoundRun, row) for row in rows[:limit]], len(rows) > limit)
 
-    async def thread_of(self, run_id: UUID) -> UUID:
+    async def find_thread(self, run_id: UUID) -> UUID:
         """Return the thread of a run. Raises RunNotFound."""
         thread_id: UUID | None = await self._db.fetchval(sql.thread_of_run, run_id=run_id)
         if thread_id is None:
@@ -440,26 +440,26 @@ class Runs:
         if not await self._cancel(scope, Cancellation(action, reason)):
             await self._raise_nothing_to_cancel(scope)
 
-    async def cancel_many(self, body: CancelMany, action: CancelAction, seen: Filter | None = None) -> None:
+    async def cancel_many(self, body: CancelMany, action: CancelAction, visible: Filter | None = None) -> None:
         """Cancel several runs, on threads that the caller may see.
 
         Raises NothingToCancel, and Invalid unless the body selects them either by status or by ids.
         """
-        scope = _scope_of(body)
+        scope = _to_scope(body)
         scopes = [scope]
 
-        if seen is not None:
+        if visible is not None:
             rows = await self._db.fetch(
-                sql.threads_with_active_runs, statuses=scope.statuses, thread_id=scope.thread_id, access=seen
+                sql.threads_with_active_runs, statuses=scope.statuses, thread_id=scope.thread_id, access=visible
             )
             scopes = [msgspec.structs.replace(scope, thread_id=row["thread_id"]) for row in rows]
 
         cancellation = Cancellation(action, f"{action} requested via POST /runs/cancel")
-        cancelled = [await self._cancel(each, cancellation) for each in scopes]
+        cancelled = [await self._cancel(thread_scope, cancellation) for thread_scope in scopes]
         if any(cancelled):
             return
 
-        if seen is not None:
+        if visible is not None:
             # The caller must not learn whether such a run exists.
             raise NothingToCancel
 
@@ -519,7 +519,7 @@ class Runs:
 
         Raises RunNotFound, and ThreadBusy when the run has ended but another run uses its checkpoints just now.
         """
-        outcome, claimed_run = await statements.delete_run(self._db, self.worker.worker_id, thread_id, run_id)
+        outcome, to_claimed_run = await statements.delete_run(self._db, self.worker.worker_id, thread_id, run_id)
         if outcome is DeleteOutcome.MISSING:
             raise RunNotFound("Run not found")
         if outcome is DeleteOutcome.BUSY:
@@ -529,8 +529,8 @@ class Runs:
             self._end_unstarted(CancelledRun(thread_id, run_id, CancelOutcome.DELETED))
             return
 
-        if claimed_run is not None:
-            self.worker.begin(claimed_run)
+        if to_claimed_run is not None:
+            self.worker.begin(to_claimed_run)
 
         self.wake_workers()
 
@@ -568,7 +568,7 @@ class Runs:
         raise NothingToCancel
 
 
-def _search_of(query: RunSearch) -> tuple[Query, dict[str, Any]]:
+def _choose_search(query: RunSearch) -> tuple[Query, dict[str, Any]]:
     """Return the statement of a search, each of which has an index, and its own parameters. Raises Invalid."""
     if query.run_id is not None and (query.thread_id is None or query.cron_id is not None):
         raise Invalid.field(["body", "run_id"], "Give the thread_id of the run, and no cron_id")
@@ -589,7 +589,7 @@ def _search_of(query: RunSearch) -> tuple[Query, dict[str, Any]]:
     raise Invalid.field(["body", "status"], reason)
 
 
-def _scope_of(body: CancelMany) -> CancelScope:
+def _to_scope(body: CancelMany) -> CancelScope:
     by_ids = body.thread_id is not None or body.run_ids is not None
     if by_ids == (body.status is not None):
         raise Invalid.field(["body", "status"], "Give either a status, or thread_id and run_ids")
@@ -626,9 +626,9 @@ def _stored_result(row: Any, fields: Sequence[str]) -> bytes:
         return dump_api({"__error__": row["error"]})
 
     values: bytes = (row["values"] or "null").encode()
-    found = (interrupt for of_task in (row["interrupts"] or {}).values() for interrupt in of_task)
+    stored_interrupts = (interrupt for of_task in (row["interrupts"] or {}).values() for interrupt in of_task)
 
-    interrupts = [{field: interrupt.get(field) for field in fields} for interrupt in found]
+    interrupts = [{field: interrupt.get(field) for field in fields} for interrupt in stored_interrupts]
     if not interrupts:
         return values
 

@@ -127,45 +127,45 @@ _IDENTIFIER = re.compile(
 
 def parse_header(query: Query) -> Declarations:
     """Parse and check the header of a query. Raises BadDeclaration, which says what to write instead."""
-    found: dict[str, list[str]] = {}
+    lines: dict[str, list[str]] = {}
     for kind, text in _LINE.findall(query.text):
-        found.setdefault(kind, []).append(text)
+        lines.setdefault(kind, []).append(text)
 
     documents: dict[str, ModelField] = {}
     lists: dict[str, ModelField] = {}
     records: dict[str, dict[str, ModelField]] = {}
-    for parameter, is_list, field, target in _targets(query, "encrypted", found):
+    for parameter, is_list, field, target in _targets(query, "encrypted", lines):
         if field:
             records.setdefault(parameter, {})[field] = target
         else:
             (lists if is_list else documents)[parameter] = target
 
-    access = [name.strip() for text in found.get("access", ()) for name in text.split(",")]
-    undecryptable = found.get("undecryptable", [""])[0]
+    access = [name.strip() for text in lines.get("access", ()) for name in text.split(",")]
+    undecryptable = lines.get("undecryptable", [""])[0]
     if undecryptable not in {"", "mark", "mark and keep"}:
         raise BadDeclaration(f"query {query.name}: `-- undecryptable:` takes `mark` or `mark and keep`")
 
-    declared = Declarations(
+    declarations = Declarations(
         documents=documents,
         lists=lists,
         records=records,
-        row=_row(query, found) or {"thread_id": "thread_id"},
-        searched={parameter: target for parameter, _, _, target in _targets(query, "searched", found)},
+        row=_row(query, lines) or {"thread_id": "thread_id"},
+        searched={parameter: target for parameter, _, _, target in _targets(query, "searched", lines)},
         access=tuple(name for name in (*query.parameters, *access) if name in ACCESS_NAMES),
         access_lists=tuple(name.removesuffix("[]") for name in access if name not in ACCESS_NAMES),
-        paths=tuple(name.strip() for text in found.get("paths", ()) for name in text.split(",")),
-        plain=_plain(query, found),
+        paths=tuple(name.strip() for text in lines.get("paths", ()) for name in text.split(",")),
+        plain=_plain(query, lines),
         marks_undecryptable=bool(undecryptable),
         keeps_clear_parts=undecryptable == "mark and keep",
-        replaceable=found.get("replaceable", [None])[0],
+        replaceable=lines.get("replaceable", [None])[0],
     )
 
-    _check(query, declared)
-    return declared
+    _check(query, declarations)
+    return declarations
 
 
-def _targets(query: Query, kind: str, found: Mapping[str, list[str]]) -> Iterator[tuple[str, str, str, ModelField]]:
-    for entry in (entry.strip() for text in found.get(kind, ()) for entry in text.split(",")):
+def _targets(query: Query, kind: str, lines: Mapping[str, list[str]]) -> Iterator[tuple[str, str, str, ModelField]]:
+    for entry in (entry.strip() for text in lines.get(kind, ()) for entry in text.split(",")):
         match = _ENTRY.fullmatch(entry)
         if match is None:
             raise BadDeclaration(
@@ -173,17 +173,17 @@ def _targets(query: Query, kind: str, found: Mapping[str, list[str]]) -> Iterato
             )
 
         if match[4] not in _FIELDS:
-            known = ", ".join(sorted(_FIELDS))
+            models = ", ".join(sorted(_FIELDS))
             raise BadDeclaration(
-                f"query {query.name}: {match[4]} in `-- {kind}:` is not a field; the fields are {known}"
+                f"query {query.name}: {match[4]} in `-- {kind}:` is not a field; the fields are {models}"
             )
 
         yield match[1], match[2] or "", match[3] or "", ModelField.parse(match[4])
 
 
-def _row(query: Query, found: Mapping[str, list[str]]) -> dict[str, str]:
+def _row(query: Query, lines: Mapping[str, list[str]]) -> dict[str, str]:
     row: dict[str, str] = {}
-    for entry in (entry.strip() for text in found.get("row", ()) for entry in text.split(",")):
+    for entry in (entry.strip() for text in lines.get("row", ()) for entry in text.split(",")):
         match = _ROW_ENTRY.fullmatch(entry)
         if match is None:
             raise BadDeclaration(f"query {query.name}: write COLUMN = PARAMETER instead of {entry!r} in `-- row:`")
@@ -193,10 +193,10 @@ def _row(query: Query, found: Mapping[str, list[str]]) -> dict[str, str]:
     return row
 
 
-def _plain(query: Query, found: Mapping[str, list[str]]) -> dict[str, str]:
+def _plain(query: Query, lines: Mapping[str, list[str]]) -> dict[str, str]:
     plain: dict[str, str] = {}
 
-    for text in found.get("plain", ()):
+    for text in lines.get("plain", ()):
         match = _PLAIN_ENTRY.fullmatch(text)
         if match is None:
             raise BadDeclaration(f"query {query.name}: `-- plain: {text}` lacks the reason; write PARAMETER (why)")
@@ -207,7 +207,7 @@ def _plain(query: Query, found: Mapping[str, list[str]]) -> dict[str, str]:
 
 
 def _check(query: Query, declared: Declarations) -> None:
-    named = [
+    parameters = [
         *declared.documents,
         *declared.lists,
         *declared.records,
@@ -217,13 +217,13 @@ def _check(query: Query, declared: Declarations) -> None:
         *declared.paths,
         *declared.plain,
     ]
-    if unknown := sorted(set(named) - set(query.parameters)):
+    if unknown := sorted(set(parameters) - set(query.parameters)):
         raise BadDeclaration(
             f"query {query.name}: its header names :{unknown[0]}, which is not a parameter of the query"
         )
 
-    if len(named) != len(set(named)):
-        twice = next(name for name in named if named.count(name) > 1)
+    if len(parameters) != len(set(parameters)):
+        twice = next(name for name in parameters if parameters.count(name) > 1)
         raise BadDeclaration(f"query {query.name}: its header declares :{twice} twice")
 
     unknown = sorted(set(declared.row.values()) - set(query.parameters))
@@ -233,7 +233,7 @@ def _check(query: Query, declared: Declarations) -> None:
             "name the row by `-- row: COLUMN = PARAMETER`"
         )
 
-    undeclared = [name for name in query.parameters if name not in named and not _IDENTIFIER.fullmatch(name)]
+    undeclared = [name for name in query.parameters if name not in parameters and not _IDENTIFIER.fullmatch(name)]
     if not undeclared:
         return
 

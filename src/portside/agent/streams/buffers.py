@@ -253,7 +253,7 @@ class ReplayBuffer(Generic[T]):
         self._overflow_event = overflow_event
         self._wake = asyncio.Event()
 
-    def offer(self, frame: bytes, kept: History[T] | BlockGroup[T] | None, after: object = None) -> None:
+    def offer(self, frame: bytes, history: History[T] | BlockGroup[T] | None, after: object = None) -> None:
         """Add the frame of an item that the reader wants, and that is the newest in `kept` if it is kept.
 
         A reader that is too far behind switches to the history; without one it is ended.
@@ -261,8 +261,8 @@ class ReplayBuffer(Generic[T]):
         if self.cursor is not None or self._is_ended:
             return
 
-        if kept is not None and self._size > max(LATE_BYTES, FRAMES_AT_LEAST * self._largest):
-            self.cursor = Cursor.at_newest(kept, after=after)
+        if history is not None and self._size > max(LATE_BYTES, FRAMES_AT_LEAST * self._largest):
+            self.cursor = Cursor.at_newest(history, after=after)
             return
 
         self._waiting.append(frame)

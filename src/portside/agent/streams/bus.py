@@ -203,19 +203,19 @@ class PostgresBus(_ConnectedBus):
             self._url, timeout=WITHIN_S, server_settings={"application_name": "portside notifications"}
         )
 
-        lost = asyncio.Event()
+        disconnection = asyncio.Event()
         try:
-            connection.add_termination_listener(lambda _connection: lost.set())
+            connection.add_termination_listener(lambda _connection: disconnection.set())
             await connection.add_listener(POSTGRES_CHANNEL, on_notify)
             self._connection = connection
             receive(Notification(sender=NOBODY, many=True), [])
 
-            while not lost.is_set():
+            while not disconnection.is_set():
                 with contextlib.suppress(TimeoutError):
                     async with timeout(CHECK_EVERY_S):
-                        await lost.wait()
+                        await disconnection.wait()
 
-                if not lost.is_set():
+                if not disconnection.is_set():
                     await self._execute(connection, "select")
         finally:
             self._connection = None
@@ -273,22 +273,22 @@ class RedisBus(_ConnectedBus):
             await channel.subscribe(self._channel)
             receive(Notification(sender=NOBODY, many=True), [])
 
-            async for given in _messages_of(channel):
-                if given["type"] == "message":
+            async for item in _read_messages(channel):
+                if item["type"] == "message":
                     with contextlib.suppress(msgspec.DecodeError):
-                        message = _msgpack_decoder.decode(given["data"])
+                        message = _msgpack_decoder.decode(item["data"])
                         receive(message.notification, message.chunks)
 
 
-async def _messages_of(channel: Any) -> AsyncIterator[dict[str, Any]]:
+async def _read_messages(channel: Any) -> AsyncIterator[dict[str, Any]]:
     """Yield what arrives. Raises TimeoutError if the server does not answer when it is asked."""
     loop = asyncio.get_running_loop()
     asked_at: float | None = None
     while True:
-        given = await channel.get_message(timeout=CHECK_EVERY_S if asked_at is None else WITHIN_S)
-        if given is not None:
+        message = await channel.get_message(timeout=CHECK_EVERY_S if asked_at is None else WITHIN_S)
+        if message is not None:
             asked_at = None
-            yield given
+            yield message
         elif asked_at is None:
             asked_at = loop.time()
             await channel.ping()

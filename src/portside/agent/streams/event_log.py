@@ -237,7 +237,7 @@ class EventLog:
     """
 
     def __init__(
-        self, thread_id: UUID, clock: EventClock, kept: KeptSegments, replays: ReplayBudget, sink: BatchSink
+        self, thread_id: UUID, clock: EventClock, kept_segments: KeptSegments, replays: ReplayBudget, sink: BatchSink
     ) -> None:
         self.thread_id = thread_id
         self.replays = replays
@@ -246,7 +246,7 @@ class EventLog:
         self.history: History[StreamEvent] = History(EVENT_RULES)
         self.observer: Observer | None = None
         self._clock = clock
-        self._kept = kept
+        self._kept = kept_segments
         self._sink = sink
         self._segments: list[Segment] = []
 
@@ -301,9 +301,9 @@ class EventLog:
             self.drop(segment)
             return
 
-        left = iter(ids)
+        spare_ids = iter(ids)
         named = closing_events(run_id, end)
-        closing = [StreamEvent(name, next(left, None) or self._clock.next(), data) for name, data in named]
+        closing = [StreamEvent(name, next(spare_ids, None) or self._clock.next(), data) for name, data in named]
         segment.closing_id = closing[0].event_id
         marker = StreamEvent(CLOSING, segment.closing_id, b"null")
         is_kept = b"true" if keeper is self._kept else b"false"
@@ -318,9 +318,9 @@ class EventLog:
     ) -> None:
         """Add events of another process, each once. `end` is None while more follow, else whether they are kept."""
         if run_id is None:
-            known = {event.event_id for segment in self._segments if segment.run_id is None for event in segment}
+            event_ids = {event.event_id for segment in self._segments if segment.run_id is None for event in segment}
             for event in events:
-                if event.event_id not in known:
+                if event.event_id not in event_ids:
                     self._add_state_update(event, is_remote=True)
 
             return
@@ -367,10 +367,10 @@ class EventLog:
             if self.observer is not None:
                 self.observer.drop(segment)
 
-    def drop_before(self, moment: Position) -> None:
+    def drop_before(self, position: Position) -> None:
         """Forget events that are older than the thread: they belong to a deleted one with the same id."""
         for segment in [*self._segments]:
-            if (first := next(iter(segment), None)) is not None and first.position < moment:
+            if (first := next(iter(segment), None)) is not None and first.position < position:
                 self.drop(segment)
 
     def end(self) -> None:
@@ -504,7 +504,7 @@ class EventLog:
         is_remote = segment.is_remote
         is_held = self._blocking not in (None, segment)
         history = None if is_held else self.history
-        kept = segment if segment.is_resumable else None
+        run_history = segment if segment.is_resumable else None
 
         # Listed once for a burst: walking a weak set costs as much as encoding an event.
         run_followers = list(segment.followers) if segment.followers else None
@@ -513,7 +513,7 @@ class EventLog:
         for event in events:
             segment.append(event, history)
             if run_followers and not segment.hides(event):
-                _offer(event, run_followers, kept, is_remote=is_remote)
+                _offer(event, run_followers, run_history, is_remote=is_remote)
 
             if thread_followers:
                 _offer(event, thread_followers, history, is_remote=is_remote)
@@ -540,17 +540,17 @@ class EventLog:
             self._release_timer.cancel()
             self._release_timer = None
 
-        held = self._held
+        waiting = self._held
         self._held = deque()
-        for each in held:
-            segment = each.segment
+        for batch in waiting:
+            segment = batch.segment
             if self._blocking not in (None, segment):
-                self._held.append(each)
+                self._held.append(batch)
                 continue
 
             self.history.link(segment)
 
-            for event in each.events:
+            for event in batch.events:
                 # A cursor of the history would begin with an item behind this one, so they are pushed.
                 _offer(event, list(self._followers), None, is_remote=segment.is_remote)
                 if self.observer is not None:
@@ -559,7 +559,7 @@ class EventLog:
             if segment not in self._segments:
                 self.history.drop(segment)
 
-            if each.is_last:
+            if batch.is_last:
                 self._release()
             elif segment.is_remote and segment.run_id is not None:
                 self._blocking = segment
@@ -571,7 +571,7 @@ class EventLog:
 def _offer(
     event: StreamEvent,
     followers: list[LogSubscription],
-    kept: "History[StreamEvent] | BlockGroup[StreamEvent] | None",
+    history: "History[StreamEvent] | BlockGroup[StreamEvent] | None",
     *,
     is_remote: bool,
 ) -> None:
@@ -583,4 +583,4 @@ def _offer(
 
         if not is_remote or event.position > follower.floor:
             frame = frame or follower.view.frame(event)
-            follower.offer(frame, kept, follower.floor if is_remote else None)
+            follower.offer(frame, history, follower.floor if is_remote else None)

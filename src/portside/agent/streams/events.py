@@ -202,22 +202,22 @@ def resume_position(event_id: str | None) -> Position | None:
     return position
 
 
-def parse_thread_modes(given: list[str]) -> frozenset[ThreadMode]:
+def parse_thread_modes(values: list[str]) -> frozenset[ThreadMode]:
     """Parse the modes in which a client follows a thread: repeated, or as a JSON list. Raises Invalid."""
-    found: set[ThreadMode] = set()
-    for name in _names(given):
+    modes: set[ThreadMode] = set()
+    for name in _names(values):
         mode = _THREAD_MODES.get(name)
         if mode is None:
             raise Invalid.field(["query", "stream_modes"], f"Invalid stream mode: {name}", "enum")
 
-        found.add(mode)
+        modes.add(mode)
 
-    return frozenset(found or {"run_modes"})
+    return frozenset(modes or {"run_modes"})
 
 
-def parse_run_modes(given: list[str] | None) -> frozenset[str] | None:
+def parse_run_modes(values: list[str] | None) -> frozenset[str] | None:
     """Parse the modes in which a client follows a run: repeated, or as a JSON list. None is all. Raises Invalid."""
-    names = _names(given or [])
+    names = _names(values or [])
     for name in names:
         if name not in _MODES:
             raise Invalid.field(["query", "stream_mode"], f"Invalid stream mode: {name}", "enum")
@@ -225,8 +225,8 @@ def parse_run_modes(given: list[str] | None) -> frozenset[str] | None:
     return frozenset("messages" if name == "messages-tuple" else name for name in names) or None
 
 
-def _names(given: list[str]) -> list[str]:
-    return [name for part in given if (name := part.strip(' []"'))]
+def _names(values: list[str]) -> list[str]:
+    return [name for part in values if (name := part.strip(' []"'))]
 
 
 class EventBatch(NamedTuple):

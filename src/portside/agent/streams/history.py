@@ -292,13 +292,13 @@ class Cursor(Generic[T]):
 
     def pull(self, view: ReaderView[T], encoded: "EncodedBlockCache") -> list[bytes] | None:
         """Return the frames of what comes next, which may be none; None when all is read. Raises FellBehind."""
-        taken = self.take()
-        if taken is None:
+        batch = self.take()
+        if batch is None:
             return None
 
-        block, index = taken
+        block, index = batch
         if view.key is None or index or block.evicted or not block.is_closed:
-            frames = [view.frame(item) for item in taken.items if view.wants(item)]
+            frames = [view.frame(item) for item in batch.items if view.wants(item)]
         else:
             frames = encoded.get(block, view)
 

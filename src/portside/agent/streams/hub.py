@@ -194,7 +194,7 @@ class Hub:
         finally:
             await self.transport.close()
 
-    def log_of(self, thread_id: UUID) -> EventLog:
+    def get_log(self, thread_id: UUID) -> EventLog:
         """Return the log of a thread, which need not exist yet."""
         log = self._logs.get(thread_id)
         if log is None:
@@ -206,7 +206,7 @@ class Hub:
         """Return the stream of a run; create it if there is none that continues."""
         stream = self._streams.get(run_id)
         if stream is None or stream.ended.is_set():
-            log = self.log_of(thread_id)
+            log = self.get_log(thread_id)
             stream = self._streams[run_id] = RunStream(run_id, log, self.clock, is_resumable=is_resumable)
 
         return stream
@@ -360,7 +360,7 @@ class Hub:
 
         A deleted thread of the same id may have left events here: the followers of the new one must not get them.
         """
-        log = self.log_of(thread_id)
+        log = self.get_log(thread_id)
         remote = await self.transport.subscribe(log)
 
         if (
@@ -373,7 +373,7 @@ class Hub:
 
     def publish_state_update(self, thread_id: UUID, data: bytes) -> None:
         """Notify the followers of a thread that a person changed its state."""
-        self.log_of(thread_id).add_state_update(data)
+        self.get_log(thread_id).add_state_update(data)
 
     def threads_deleted(self, thread_ids: Sequence[UUID]) -> None:
         """End the followers of deleted threads, in all processes."""
@@ -399,8 +399,8 @@ class Hub:
         """Return logs with events that other processes may want and do not have."""
         self._drop_shared_logs()
         running = (stream.log for stream in self._running.values())
-        ended = (log for _, log in islice(reversed(self._recently_ended), limit))
-        return [log for log in (*running, *ended) if log.unshared()]
+        recent = (log for _, log in islice(reversed(self._recently_ended), limit))
+        return [log for log in (*running, *recent) if log.unshared()]
 
     def _drop_shared_logs(self) -> None:
         while self._recently_ended and self._recently_ended[0][0] < time.monotonic():

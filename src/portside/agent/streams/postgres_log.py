@@ -59,7 +59,7 @@ class LogWriter:
             # Read it now: the task that writes runs outside the run's context.
             batch = batch._replace(context=context_of_run(batch.run_id))
 
-        self._batches.add(batch, _size_of(batch))
+        self._batches.add(batch, _measure(batch))
         if self._batches.waiting_bytes > WAITING_LIMIT_BYTES:
             self._lose_most()
 
@@ -80,20 +80,20 @@ class LogWriter:
 
     async def _write_merged(self, batches: list[EventBatch]) -> list[None]:
         """Write the events of each run together. Never fails: `Batcher.add` has no caller that could handle it."""
-        merged = _merge(batches)
+        run_batches = _merge(batches)
         try:
-            await self._write_all(merged)
+            await self._write_all(run_batches)
         except Exception as exc:  # noqa: BLE001 - see above
             # `_write_all` retries failures of the database, so these events can never be written.
             log_failure("stream events were lost: they cannot be written", exc)
-            for batch in merged:
+            for batch in run_batches:
                 self.on_lost(batch.thread_id, batch.run_id)
 
         return [None] * len(batches)
 
-    async def _write_all(self, merged: list[EventBatch]) -> None:
+    async def _write_all(self, run_batches: list[EventBatch]) -> None:
         """Write batches, and retry until it succeeds. Readers ignore repeated events, so a second write is harmless."""
-        batches = [part for batch in merged for part in _split(batch)]
+        batches = [part for batch in run_batches for part in _split(batch)]
         bodies = await asyncio.gather(*(self._body(batch) for batch in batches))
         while True:
             try:
@@ -133,24 +133,24 @@ class LogWriter:
     def _lose_most(self) -> None:
         """Drop the events that wait of the run that has the most of them, and write a marker in their place."""
         waiting = _merge(self._batches.discard())
-        lost = max(waiting, key=_size_of)
+        largest = max(waiting, key=_measure)
         log.error(
             "stream events were lost: Postgres takes them too slowly",
-            thread=str(lost.thread_id),
-            run=str(lost.run_id),
-            bytes=_size_of(lost),
+            thread=str(largest.thread_id),
+            run=str(largest.run_id),
+            bytes=_measure(largest),
         )
 
         self._losses += 1
 
         for batch in waiting:
-            kept = batch._replace(events=[_lost_marker(batch)]) if batch is lost else batch
-            self._batches.add(kept, _size_of(kept))
+            replacement = batch._replace(events=[_lost_marker(batch)]) if batch is largest else batch
+            self._batches.add(replacement, _measure(replacement))
 
-        self.on_lost(lost.thread_id, lost.run_id)
+        self.on_lost(largest.thread_id, largest.run_id)
 
 
-def _size_of(batch: EventBatch) -> int:
+def _measure(batch: EventBatch) -> int:
     return sum(len(event.data) + EVENT_BYTES for event in batch.events)
 
 
@@ -160,17 +160,17 @@ def _lost_marker(batch: EventBatch) -> StreamEvent:
 
 def _merge(batches: list[EventBatch]) -> list[EventBatch]:
     """Merge the batches of each run, in order; the newest attempt counts."""
-    merged: dict[tuple[UUID, UUID | None], EventBatch] = {}
+    by_run: dict[tuple[UUID, UUID | None], EventBatch] = {}
     for batch in batches:
         key = (batch.thread_id, batch.run_id)
-        earlier = merged.get(key)
+        earlier = by_run.get(key)
         if earlier is None:
-            merged[key] = batch._replace(events=[*batch.events])
+            by_run[key] = batch._replace(events=[*batch.events])
         else:
             earlier.events.extend(batch.events)
-            merged[key] = earlier._replace(attempt=batch.attempt)
+            by_run[key] = earlier._replace(attempt=batch.attempt)
 
-    return list(merged.values())
+    return list(by_run.values())
 
 
 def _split(batch: EventBatch) -> Iterator[EventBatch]:

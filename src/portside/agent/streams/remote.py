@@ -60,7 +60,7 @@ class PostgresTransport:
         self._draining = draining
 
         self._log = LogWriter(db, self._process_id, self._on_written)
-        self._log.on_lost = lambda thread_id, run_id: hub.log_of(thread_id).note_lost(run_id)
+        self._log.on_lost = lambda thread_id, run_id: hub.get_log(thread_id).note_lost(run_id)
         self._subscriptions = RemoteSubscriptions(db, self._process_id, hub)
 
         # Gathers until the next one is sent.
@@ -258,7 +258,9 @@ class PostgresTransport:
 
     def _on_events(self, news: Notification, chunks: list[Chunk]) -> None:
         carried = {chunk.thread_id for chunk in chunks}
-        is_named = any(each in self._subscriptions.by_thread and each not in carried for each in news.written)
+        is_named = any(
+            thread_id in self._subscriptions.by_thread and thread_id not in carried for thread_id in news.written
+        )
         if not self._subscriptions.take(chunks) or is_named or news.many:
             self._to_read.set()
 
@@ -315,10 +317,10 @@ class PostgresTransport:
 
     async def _renew(self) -> None:
         """Renew this process's row, count the others, and compare the clocks."""
-        began = time.time()
+        started_at = time.time()
         row = await self._db.fetchrow(sql.renew_stream_process, process_id=self._process_id, alive_s=ALIVE_S)
         assert row is not None  # noqa: S101 - it always returns one row
-        self._hub.clock.compare(row["seconds"], began, time.time())
+        self._hub.clock.compare(row["seconds"], started_at, time.time())
 
         self.has_others = row["others"] > 0
         if row["was_dead"]:
@@ -326,9 +328,9 @@ class PostgresTransport:
 
     async def _store_positions(self) -> None:
         positions = self._hub.positions()
-        stored = self._stored_positions
+        earlier = self._stored_positions
 
-        new = {key: position for key, position in positions.items() if position[0] and stored.get(key) != position}
+        new = {key: position for key, position in positions.items() if position[0] and earlier.get(key) != position}
         if new:
             event_ids, seqs = zip(*new.values(), strict=True)
             await self._db.execute(

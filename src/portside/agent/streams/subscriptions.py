@@ -128,9 +128,9 @@ class RemoteSubscriptions:
                 cursor = row["number"]
                 events = unpack_events(row["body"])
 
-                own = list(takewhile(lambda event: event.name not in MARKERS, events))
-                if own and not stream.is_local:
-                    stream.log.fill(stream.run_id, own)
+                run_events = list(takewhile(lambda event: event.name not in MARKERS, events))
+                if run_events and not stream.is_local:
+                    stream.log.fill(stream.run_id, run_events)
                     stream.mark_started()
 
                 _pass_markers(events, stream)
@@ -151,9 +151,11 @@ class RemoteSubscriptions:
                     subscription.is_recorded = False
 
         subscriptions = list(self.by_thread.values())
-        await self._record([each.log.thread_id for each in subscriptions if not each.is_recorded])
-        for each in subscriptions:
-            each.is_recorded = True
+        await self._record(
+            [followed_thread.log.thread_id for followed_thread in subscriptions if not followed_thread.is_recorded]
+        )
+        for followed_thread in subscriptions:
+            followed_thread.is_recorded = True
 
     def forget_recorded(self) -> None:
         """Assume that Postgres has no row of this process: others took it for dead."""
@@ -179,12 +181,16 @@ class RemoteSubscriptions:
                 self._hub.drop_thread(thread_id)
 
     async def _check_runs(self, streams: list[RunStream]) -> None:
-        rows = await self._db.fetch(sql.run_statuses, run_ids=[each.run_id for each in streams]) if streams else []
+        rows = (
+            await self._db.fetch(sql.run_statuses, run_ids=[run_stream.run_id for run_stream in streams])
+            if streams
+            else []
+        )
         states = {
             row["run_id"]: (row["status"], row["was_started"], (row["error"] or {}).get("message")) for row in rows
         }
         now = time.monotonic()
-        seen = self._seen_over
+        earlier = self._seen_over
         self._seen_over = {}
 
         late: list[tuple[RunStream, str]] = []
@@ -194,7 +200,7 @@ class RemoteSubscriptions:
                 continue
 
             # Its marker is most likely on its way, and ends the stream after its last events.
-            first = self._seen_over[stream.run_id] = seen.get(stream.run_id, now)
+            first = self._seen_over[stream.run_id] = earlier.get(stream.run_id, now)
             if not was_started and status != "gone":
                 self._hub.finish_unstarted(stream, reason or "the run was cancelled before it began")
             elif now - first > LAST_EVENTS_WITHIN_S:

@@ -45,55 +45,55 @@ async def with_long_values(db: Session, rows: Sequence[Row], extract: Any = None
     Raises ResponseTooLarge that says how many of the threads one response may hold, and CannotDecrypt. With `marks`
     values that cannot be decrypted are replaced by the reason.
     """
-    completed: list[Row] = list(rows)
+    whole_rows: list[Row] = list(rows)
     for place, row in enumerate(rows):
         if row["long_values"] is None:
             continue
 
         try:
-            completed[place] = await _completed(db, row, extract)
+            whole_rows[place] = await _complete(db, row, extract)
         except CannotDecrypt as exc:
             if not marks:
                 raise
 
             # One bad row must not hide the others.
             log.warning("long values cannot be decrypted", thread_id=str(row["thread_id"]), reason=exc.message)
-            completed[place] = {**dict(row), "values": dump_api({UNDECRYPTABLE: exc.message}).decode()}
+            whole_rows[place] = {**dict(row), "values": dump_api({UNDECRYPTABLE: exc.message}).decode()}
 
-        if (read := current_read()) is not None:
-            read.check_objects(place)
+        if (reservation := current_read()) is not None:
+            reservation.check_objects(place)
 
-    return completed
+    return whole_rows
 
 
-async def _completed(db: Session, row: Row, extract: Any) -> Row:
+async def _complete(db: Session, row: Row, extract: Any) -> Row:
     base, lists = await _with_lists(db, row)
     if find_encryptor(db) is not None:
-        return _joined_here(base, lists, extract)
+        return _join_here(base, lists, extract)
 
-    found = await _join(db, base, lists, extract=extract)
-    whole = {**dict(base), "values": found["joined"]}
+    join = await _join(db, base, lists, extract=extract)
+    whole = {**dict(base), "values": join["joined"]}
     if base.get("extracted") is not None:
-        whole["extracted"] = found["joined_paths"]
+        whole["extracted"] = join["joined_paths"]
 
     return whole
 
 
-def _joined_here(base: Row, lists: str, extract: Any) -> Row:
+def _join_here(base: Row, lists: str, extract: Any) -> Row:
     """Join decrypted values without sending them to Postgres, in the order of keys of `jsonb`: the short ones first."""
     parts = _RAW_OBJECT.decode(base["values"] or "{}") | _RAW_OBJECT.decode(lists)
-    ordered = sorted(parts, key=lambda key: (len(key.encode()), key.encode()))
+    names = sorted(parts, key=lambda key: (len(key.encode()), key.encode()))
 
-    whole = {**dict(base), "values": dump_api({key: parts[key] for key in ordered}).decode()}
+    whole = {**dict(base), "values": dump_api({key: parts[key] for key in names}).decode()}
     if base.get("extracted") is not None:
         values = load(whole["values"])
-        paths = {each["alias"]: value_at(values, each["path"]) for each in extract or () if each["root"] == "values"}
+        paths = {path["alias"]: value_at(values, path["path"]) for path in extract or () if path["root"] == "values"}
         whole["extracted"] = dump_api(load(base["extracted"]) | paths).decode()
 
     return whole
 
 
-async def threads_matching(db: Session, filters: Mapping[str, Any]) -> list[UUID] | None:
+async def find_matching_threads(db: Session, filters: Mapping[str, Any]) -> list[UUID] | None:
     """Return the threads that match a filter by lists that are not in their rows; None if no row can lack them.
 
     `filters` are those of the whole search: `ids`, `metadata`, `values`, `status` and `access`. No index answers a
@@ -125,9 +125,9 @@ async def threads_matching(db: Session, filters: Mapping[str, Any]) -> list[UUID
             if (await _join(db, base, lists, matching=wanted))["is_matching"]:
                 matching.append(row["thread_id"])
 
-        if (read := current_read()) is not None:
+        if (reservation := current_read()) is not None:
             # None of it is in the response.
-            read.used = 0
+            reservation.used = 0
 
     return matching
 
@@ -160,8 +160,8 @@ async def _with_lists(db: Session, row: Row) -> tuple[Row, str]:
     """Return a row with the JSON of its long lists, read again if their checkpoint was deleted in between."""
     for _ in range(ATTEMPTS):
         versions: dict[str, str] = {} if row["long_values"] is None else load(row["long_values"])
-        found = await _read(db, row["thread_id"], versions)
-        if len(found) == len(versions):
+        entries = await _read(db, row["thread_id"], versions)
+        if len(entries) == len(versions):
             break
 
         again = await db.fetchrow(sql.get_thread, thread_id=row["thread_id"])
@@ -170,7 +170,7 @@ async def _with_lists(db: Session, row: Row) -> tuple[Row, str]:
 
         row = {**dict(row), "values": again["values"], "long_values": again["long_values"]}
 
-    return row, "{" + ",".join(found) + "}"
+    return row, "{" + ",".join(entries) + "}"
 
 
 async def _read(db: Session, thread_id: UUID, versions: Mapping[str, str]) -> list[str]:
@@ -178,8 +178,8 @@ async def _read(db: Session, thread_id: UUID, versions: Mapping[str, str]) -> li
     entries = []
     for name, version in versions.items():
         # One after the other: a single row may be as large as it is (`kernel.large_reads`).
-        named = {"thread_id": str(thread_id), "channel": name, "version": version}
-        if (row := await db.fetchrow(sql.read_long_value, **named)) is not None:
+        parameters = {"thread_id": str(thread_id), "channel": name, "version": version}
+        if (row := await db.fetchrow(sql.read_long_value, **parameters)) is not None:
             value = _serde().loads_for_json((row["kind"], row["value_datas"][0]))
             entries.append(f"{dump_api(name).decode()}:{without_nul(dump_user(value)).decode()}")
 

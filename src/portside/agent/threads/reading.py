@@ -131,12 +131,12 @@ class StateLoader:
         names = ("thread_ids", "namespaces", "checkpoint_ids", "known")
 
         rows = await self._db.fetch(sql.read_states, **dict(zip(names, columns, strict=True)))
-        found: dict[int, FoundState] = {}
+        states: dict[int, FoundState] = {}
         for row in rows:
             checkpoint = row if row["checkpoint_id"] is not None else None
-            found[row["place"]] = FoundState(row["graph_id"], row["state_version"], checkpoint)
+            states[row["place"]] = FoundState(row["graph_id"], row["state_version"], checkpoint)
 
-        return [found.get(places[request]) for request in requests]
+        return [states.get(places[request]) for request in requests]
 
 
 class StateKey(NamedTuple):
@@ -178,11 +178,11 @@ class StateCache:
         """Return the state for a key, unless it was computed for another user."""
         # Not `get`, which looks for the key one more time.
         try:
-            known = self._states[key]
+            state = self._states[key]
         except KeyError:
             return None
 
-        return known if known.user == user else None
+        return state if state.user == user else None
 
     def put(self, key: StateKey, state: CachedState) -> None:
         """Cache a state in place of the earlier one of this key; one that is too large is not cached."""
@@ -209,8 +209,8 @@ class StateReader:
         if self._graphs.writer.is_buffering(thread_id):
             await self._graphs.writer.flush(thread_id)
 
-        found = await self._load(StateRequest(thread_id, at.checkpoint_ns or "", at.checkpoint_id or None))
-        return await self._state_of(thread_id, query, caller, found)
+        stored_state = await self._load(StateRequest(thread_id, at.checkpoint_ns or "", at.checkpoint_id or None))
+        return await self._build_state(thread_id, query, caller, stored_state)
 
     async def read_json(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller) -> bytes:
         """Return the JSON of a state, from the cache if the database still has the version it was computed from."""
@@ -222,15 +222,15 @@ class StateReader:
             return await self._read(thread_id, query, caller)
 
         key = StateKey(thread_id.int, tuple(query.select) if query.select else None, caller.identity)
-        known = self._cache.get(key, caller.user)
-        found = await self._load(StateRequest(thread_id, known=known and known.version))
-        if known is not None and found.version == known.version:
-            return known.body
+        cached = self._cache.get(key, caller.user)
+        stored_state = await self._load(StateRequest(thread_id, known=cached and cached.version))
+        if cached is not None and stored_state.version == cached.version:
+            return cached.body
 
-        body = await self._state_of(thread_id, query, caller, found)
-        facts = self._graphs.facts.get(found.graph_id or "")
-        if found.row is not None and found.version is not None and facts is not None and facts.is_fixed:
-            self._cache.put(key, CachedState(found.version, caller.user, body))
+        body = await self._build_state(thread_id, query, caller, stored_state)
+        facts = self._graphs.facts.get(stored_state.graph_id or "")
+        if stored_state.row is not None and stored_state.version is not None and facts is not None and facts.is_fixed:
+            self._cache.put(key, CachedState(stored_state.version, caller.user, body))
         else:
             self._cache.drop(key)
 
@@ -241,19 +241,19 @@ class StateReader:
 
         A factory builds its graph from the config, so it gets that of the thread's last run, else its assistant's.
         """
-        config = config_of(thread_id, at, caller)
+        config = build_config(thread_id, at, caller)
         facts = self._graphs.facts.get(graph_id)
         if facts is None or not facts.is_factory:
             return config
 
-        given = await self._config_of_last_run(thread_id) or await self._config_of_assistant(thread_id)
+        base = await self._config_of_last_run(thread_id) or await self._config_of_assistant(thread_id)
         configurable = {
             name: value
-            for name, value in given.get("configurable", {}).items()
+            for name, value in base.get("configurable", {}).items()
             if name not in _OF_THE_RUN and not name.startswith("__")
         }
 
-        return {**given, "configurable": configurable | config["configurable"]}
+        return {**base, "configurable": configurable | config["configurable"]}
 
     async def _config_of_last_run(self, thread_id: UUID) -> dict[str, Any] | None:
         page: dict[str, Any] = {"status": None, "with_metadata": False, "with_kwargs": True, "limit": 1, "offset": 0}
@@ -268,13 +268,15 @@ class StateReader:
         return {**row["config"], "configurable": {**row["config"].get("configurable", {}), **row["context"]}}
 
     async def _load(self, request: StateRequest) -> FoundState:
-        found = await self._loader.load(request)
-        if found is None:
+        state = await self._loader.load(request)
+        if state is None:
             raise ThreadNotFound.of(request.thread_id)
 
-        return found
+        return state
 
-    async def _state_of(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller, found: FoundState) -> bytes:
+    async def _build_state(
+        self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller, stored_state: FoundState
+    ) -> bytes:
         at = query.checkpoint
         without_checkpoint = dict[str, Any]()
 
@@ -285,17 +287,17 @@ class StateReader:
 
         state: bytes | None = None
 
-        if found.graph_id is not None:
-            read = StateRead(
-                graph_id=found.graph_id,
-                config=await self.config(thread_id, found.graph_id, at, caller),
-                checkpoint=found.row,
+        if stored_state.graph_id is not None:
+            request = StateRead(
+                graph_id=stored_state.graph_id,
+                config=await self.config(thread_id, stored_state.graph_id, at, caller),
+                checkpoint=stored_state.row,
                 subgraphs=bool(query.subgraphs),
                 without_checkpoint=without_checkpoint,
                 select=query.select,
             )
 
-            state = await self._graphs.read_state(read)
+            state = await self._graphs.read_state(request)
         elif not at.checkpoint_id:
             state = dump_user(select_fields(_EMPTY | without_checkpoint, query.select))
 
@@ -305,7 +307,7 @@ class StateReader:
         return state
 
 
-def config_of(thread_id: UUID, at: Checkpoint | None, caller: Caller) -> Any:
+def build_config(thread_id: UUID, at: Checkpoint | None, caller: Caller) -> Any:
     """Return the config that names a checkpoint and the caller to a graph."""
     configurable: dict[str, Any] = {"thread_id": str(thread_id), "checkpoint_ns": (at and at.checkpoint_ns) or ""}
     if at is not None and at.checkpoint_id:

@@ -18,7 +18,7 @@ from portside.agent.encryption.codec import find_encryptor
 from portside.agent.encryption.reencryption import rebind_checkpoints
 from portside.agent.rows import SearchPage
 from portside.agent.sql import sql
-from portside.agent.threads.long_values import threads_matching, with_long_values
+from portside.agent.threads.long_values import find_matching_threads, with_long_values
 from portside.agent.types.access import Filter
 from portside.agent.types.threads import (
     ChannelSpace,
@@ -81,7 +81,7 @@ async def insert_thread(session: Session, thread_id: UUID, request: ThreadCreate
     """Create a thread; return None if there is one with this id."""
     values = {"thread_id": thread_id, "metadata": request.metadata or {}, **_lifetime(request.ttl)}
     row = await session.fetchrow(sql.insert_thread, **values)
-    return _thread_of(row) if row else None
+    return _to_thread(row) if row else None
 
 
 async def existing_thread(
@@ -105,7 +105,7 @@ async def get_thread(db: Session, thread_id: UUID, *, with_ttl: bool = False) ->
         raise ThreadNotFound.of(thread_id)
 
     [complete] = await with_long_values(db, [row])
-    thread = _thread_of(complete)
+    thread = _to_thread(complete)
     if with_ttl and row["ttl_minutes"] is not None:
         thread.ttl = ShownTtl(row["ttl_strategy"], row["ttl_minutes"], iso(row["expires_at"]))
 
@@ -139,15 +139,15 @@ async def search_threads(db: Database, query: ThreadSearch, visible: Filter | No
         offset=query.offset or 0,
         fields=list(fields),
         extract=extract,
-        matched_ids=await threads_matching(db, filters),
+        matched_ids=await find_matching_threads(db, filters),
     )
 
     # The statement counts and reads in two steps, and a thread may be deleted between them.
-    found: list[Any] = [row for row in rows if row["thread_id"] is not None]
+    threads: list[Any] = [row for row in rows if row["thread_id"] is not None]
     if "values" in fields or extract:
-        found = await with_long_values(db, found, extract, marks=True)
+        threads = await with_long_values(db, threads, extract, marks=True)
 
-    return SearchPage([_thread_of(row, fields) for row in found], rows[0]["total"])
+    return SearchPage([_to_thread(row, fields) for row in threads], rows[0]["total"])
 
 
 async def count_threads(db: Database, query: ThreadCount, visible: Filter | None = None) -> int:
@@ -156,7 +156,7 @@ async def count_threads(db: Database, query: ThreadCount, visible: Filter | None
     Raises Invalid for a filter by a list that too many threads have.
     """
     filters = _filters(query, visible)
-    matched = await threads_matching(db, filters | {"ids": None})
+    matched = await find_matching_threads(db, filters | {"ids": None})
     count: int = await db.fetchval(sql.count_threads, **filters, matched_ids=matched)
     return count
 
@@ -177,7 +177,7 @@ async def patch_thread(db: Database, thread_id: UUID, patch: ThreadPatch, *, ret
         raise ThreadNotFound.of(thread_id)
 
     [complete] = await with_long_values(db, [row])
-    return _thread_of(complete)
+    return _to_thread(complete)
 
 
 async def delete_thread(db: Database, thread_id: UUID) -> bool:
@@ -222,7 +222,7 @@ async def copy_thread(
 
         [copy] = await with_long_values(tx, [row])
 
-    return _thread_of(copy)
+    return _to_thread(copy)
 
 
 async def prune_threads(db: Database, request: ThreadPrune) -> list[UUID]:
@@ -262,29 +262,29 @@ def _lifetime(ttl: Ttl | float | None) -> dict[str, Any]:
     if ttl is None:
         return {"ttl_minutes": None, "ttl_strategy": None}
 
-    given = ttl if isinstance(ttl, Ttl) else Ttl(ttl)
-    return {"ttl_minutes": given.ttl, "ttl_strategy": given.strategy or "delete"}
+    lifetime = ttl if isinstance(ttl, Ttl) else Ttl(ttl)
+    return {"ttl_minutes": lifetime.ttl, "ttl_strategy": lifetime.strategy or "delete"}
 
 
-def _thread_of(row: Any, fields: frozenset[str] = _ALL) -> Thread:
+def _to_thread(row: Any, fields: frozenset[str] = _ALL) -> Thread:
     """Return the thread of a row, or the selected fields of it; JSON is passed on unparsed."""
-    shown: dict[str, Any] = {name: row[name] for name in ("thread_id", "status") if name in fields}
-    shown.update({name: iso(row[name]) for name in _TIMES if name in fields})
+    columns: dict[str, Any] = {name: row[name] for name in ("thread_id", "status") if name in fields}
+    columns.update({name: iso(row[name]) for name in _TIMES if name in fields})
     for name in _JSON:
         if name in fields:
-            shown[name] = None if row[name] is None else msgspec.Raw(row[name].encode())
+            columns[name] = None if row[name] is None else msgspec.Raw(row[name].encode())
 
     if row["interrupts"] is None:
         # Neither exists before the first run or change of the state has ended.
-        shown.update({name: UNSET for name in ("interrupts", "error") if shown.get(name) is None})
+        columns.update({name: UNSET for name in ("interrupts", "error") if columns.get(name) is None})
 
     if "context" in fields:
-        shown["context"] = {}
+        columns["context"] = {}
 
     if row.get("extracted") is not None:
-        shown["extracted"] = msgspec.Raw(row["extracted"].encode())
+        columns["extracted"] = msgspec.Raw(row["extracted"].encode())
 
-    return Thread(**shown)
+    return Thread(**columns)
 
 
 PATH_ROOTS = ("values", "metadata", "config", "interrupts")
@@ -329,7 +329,7 @@ class EncodedPage(NamedTuple):
     """The JSON of a page of threads, how many threads it shows, and how many match in all."""
 
     body: bytes
-    shown: int
+    thread_count: int
     total: int
 
 
@@ -354,16 +354,16 @@ class ThreadSearches:
             return _encoded(await search_threads(self._db, query, visible))
 
         key = msgspec.json.encode(query) + dump_user(visible)
-        same = self._same.get(key)
-        if same is None:
-            same = self._same[key] = Batcher(partial(self._search, query, visible), retry_singly=False)
+        batcher = self._same.get(key)
+        if batcher is None:
+            batcher = self._same[key] = Batcher(partial(self._search, query, visible), retry_singly=False)
 
-        read = current_read()
-        page, size = await same.submit(read)
-        if read is not None:
+        reservation = current_read()
+        page, size = await batcher.submit(reservation)
+        if reservation is not None:
             # Each response may be read slowly, so each needs the memory for it.
-            await read.reserve(size)
-            read.used = size
+            await reservation.reserve(size)
+            reservation.used = size
 
         return page
 
@@ -371,10 +371,10 @@ class ThreadSearches:
         self, query: ThreadSearch, visible: Filter | None, reads: list[ReadReservation | None]
     ) -> list[tuple[EncodedPage, int]]:
         """Search once, on the memory budget of the first caller."""
-        read = reads[0]
-        set_current_read(read)
+        reservation = reads[0]
+        set_current_read(reservation)
         page = _encoded(await search_threads(self._db, query, visible))
-        return [(page, 0 if read is None else read.used)] * len(reads)
+        return [(page, 0 if reservation is None else reservation.used)] * len(reads)
 
 
 def _encoded(page: SearchPage[Thread]) -> EncodedPage:

@@ -24,7 +24,7 @@ from portside.agent.graphs import GraphService
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
-from portside.agent.threads.reading import CheckpointNotFound, StateReader, config_of, graph_of_thread
+from portside.agent.threads.reading import CheckpointNotFound, StateReader, build_config, graph_of_thread
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import ANYONE, Caller, Filter
 from portside.agent.types.threads import (
@@ -82,8 +82,8 @@ class States:
 
         thread_id = request.thread_id or uuid7()
         creation = StateCreation(
-            graph_id=graph_of(request, list(self._graphs.facts)),
-            config=config_of(thread_id, None, ANYONE),
+            graph_id=read_graph_id(request, list(self._graphs.facts)),
+            config=build_config(thread_id, None, ANYONE),
             supersteps=msgspec.to_builtins([step.updates for step in request.supersteps]),
         )
 
@@ -93,10 +93,10 @@ class States:
 
         try:
             async with self._change(thread_id, insert) as tx:
-                changed = await self._graphs.create_state(
+                state = await self._graphs.create_state(
                     creation, PostgresBackend(tx, encryptor=find_encryptor(self._db))
                 )
-                await _write_to_thread(tx, thread_id, changed)
+                await _write_to_thread(tx, thread_id, state)
                 return await records.get_thread(tx, thread_id)
         except _ThreadExists:
             return await records.existing_thread(self._db, thread_id, request, visible)
@@ -122,7 +122,7 @@ class States:
         if graph_id is None:
             return b"[]"
 
-        read = HistoryRead(
+        request = HistoryRead(
             graph_id=graph_id,
             config=await self._reader.config(thread_id, graph_id, query.checkpoint, caller),
             limit=query.limit or 1,
@@ -131,7 +131,7 @@ class States:
             select=query.select,
         )
 
-        return await self._graphs.read_history(read)
+        return await self._graphs.read_history(request)
 
     async def update(self, thread_id: UUID, update: StateUpdate, caller: Caller = ANYONE) -> dict[str, Any]:
         """Change a state.
@@ -151,15 +151,15 @@ class States:
         )
 
         async with self._change(thread_id, partial(_lock, thread_id)) as tx:
-            changed = await self._graphs.update_state(change, self._scope(tx))
-            if changed is None:
+            state = await self._graphs.update_state(change, self._scope(tx))
+            if state is None:
                 raise CheckpointNotFound.of(thread_id, at.checkpoint_id or "")
 
-            values = await _write_to_thread(tx, thread_id, changed)
+            values = await _write_to_thread(tx, thread_id, state)
 
-        made = named_checkpoint(changed.checkpoint)
-        self._hub.publish_state_update(thread_id, dump_api({**made, "values": msgspec.Raw(values)}))
-        return made
+        checkpoint = named_checkpoint(state.checkpoint)
+        self._hub.publish_state_update(thread_id, dump_api({**checkpoint, "values": msgspec.Raw(values)}))
+        return checkpoint
 
     @asynccontextmanager
     async def _change(self, thread_id: UUID, on_begin: OnBegin) -> AsyncIterator[Session]:
@@ -177,8 +177,8 @@ class States:
 
         Raises ThreadNotFound, CheckpointNotFound, and Invalid for keys that the server writes itself.
         """
-        if reserved := sorted(RESERVED_METADATA & patch.metadata.keys()):
-            raise Invalid.field(["body", "metadata", reserved[0]], "the server writes this key itself; leave it out")
+        if server_keys := sorted(RESERVED_METADATA & patch.metadata.keys()):
+            raise Invalid.field(["body", "metadata", server_keys[0]], "the server writes this key itself; leave it out")
 
         at = _named(patch)
         row = await self._db.fetchrow(
@@ -203,19 +203,19 @@ async def _lock(thread_id: UUID, tx: Session) -> None:
         raise ThreadInFlight(f"Thread {thread_id} has in-flight runs: {active_runs}; wait for them, or cancel them")
 
 
-async def _write_to_thread(tx: Session, thread_id: UUID, changed: ChangedState) -> bytes:
+async def _write_to_thread(tx: Session, thread_id: UUID, state: ChangedState) -> bytes:
     """Write a state to the thread's row; return the JSON of the whole values."""
-    values = without_nul(changed.values)
-    long_values = None if has_whole_rows(tx) else changed.long_values
-    in_row = values if long_values is None or changed.row_values is None else without_nul(changed.row_values)
+    values = without_nul(state.values)
+    long_values = None if has_whole_rows(tx) else state.long_values
+    in_row = values if long_values is None or state.row_values is None else without_nul(state.row_values)
 
     await tx.execute(
         sql.write_thread_state,
         thread_id=thread_id,
         values=in_row.decode(),
         long_values=long_values,
-        status="interrupted" if changed.has_next else "idle",
-        interrupts=changed.interrupts,
+        status="interrupted" if state.has_next else "idle",
+        interrupts=state.interrupts,
     )
 
     return values
@@ -232,7 +232,7 @@ def _named(change: StateUpdate | StatePatch) -> Checkpoint:
     return msgspec.structs.replace(at, checkpoint_id=at.checkpoint_id or change.checkpoint_id)
 
 
-def graph_of(request: ThreadCreate, known: Sequence[str]) -> str:
+def read_graph_id(request: ThreadCreate, graph_ids: Sequence[str]) -> str:
     """Return the graph that the metadata of a new thread names. Raises Invalid unless this server has it."""
     graph_id = (request.metadata or {}).get("graph_id")
     if graph_id is None:
@@ -240,8 +240,8 @@ def graph_of(request: ThreadCreate, known: Sequence[str]) -> str:
             ["body", "metadata", "graph_id"], "required with supersteps: name the graph that applies them", "missing"
         )
 
-    if graph_id not in known:
-        message = f"Graph '{graph_id}' not found. Expected one of: {', '.join(known)}"
+    if graph_id not in graph_ids:
+        message = f"Graph '{graph_id}' not found. Expected one of: {', '.join(graph_ids)}"
         raise Invalid.field(["body", "metadata", "graph_id"], message)
 
     return str(graph_id)

@@ -89,8 +89,8 @@ class Deliveries(Task):
         """Claim deliveries that are due, and return when a call is over, or when it is time to look again."""
         woken = asyncio.create_task(self.signal.wait())
         try:
-            claimed = await self._claim()
-            if claimed < CALLS_LIMIT_OF_A_HOST and self._calls:
+            claims = await self._claim()
+            if claims < CALLS_LIMIT_OF_A_HOST and self._calls:
                 await asyncio.wait({*self._calls, woken}, timeout=self.every_s, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             for call in self._calls:
@@ -99,11 +99,11 @@ class Deliveries(Task):
         finally:
             woken.cancel()
 
-        done = [call for call in self._calls if call.done()]
-        for call in done:
+        ended_calls = [call for call in self._calls if call.done()]
+        for call in ended_calls:
             del self._calls[call]
 
-        return Status(did=dict(Counter(call.result() for call in done)), again=bool(self._calls))
+        return Status(did=dict(Counter(call.result() for call in ended_calls)), again=bool(self._calls))
 
     async def _claim(self) -> int:
         self.signal.clear()
@@ -123,7 +123,7 @@ class Deliveries(Task):
 
     async def _deliver(self, delivery: Record) -> str:
         """Make one attempt and record the outcome."""
-        began = time.monotonic()
+        started = time.monotonic()
         at = now()
         try:
             status_code, reason, is_final = await self._call(delivery)
@@ -133,7 +133,7 @@ class Deliveries(Task):
             reason = type(exc).__name__
             is_final = False
 
-        duration_ms = round((time.monotonic() - began) * 1000)
+        duration_ms = round((time.monotonic() - started) * 1000)
         entry = DeliveryAttempt(iso(at), duration_ms, status_code, reason)
         outcome = self._outcome(delivery["attempts"], reason, is_final=is_final)
 
@@ -196,7 +196,7 @@ class Deliveries(Task):
             delivery = {**whole, "values": load(whole["values"])}
 
         # In a thread: encoding a large state must not hold up the streams of this process.
-        body = await asyncio.to_thread(payload_of, delivery, self._policy, sent_at)
+        body = await asyncio.to_thread(build_payload, delivery, self._policy, sent_at)
         signed = signature_headers(self._policy.secrets, str(delivery["run_id"]), int(sent_at.timestamp()), body)
 
         headers = {"User-Agent": "portside", **self._policy.headers, "Content-Type": "application/json", **signed}
@@ -240,7 +240,7 @@ def webhook_chores(
     ]
 
 
-def payload_of(delivery: Record | dict[str, Any], policy: WebhookPolicy, sent_at: datetime) -> bytes:
+def build_payload(delivery: Record | dict[str, Any], policy: WebhookPolicy, sent_at: datetime) -> bytes:
     """Return the body of a call as JSON, with the fields that the policy includes."""
     kwargs: dict[str, Any] = delivery["kwargs"]
     tracer: dict[str, Any] = kwargs.get("langsmith_tracer") or {}

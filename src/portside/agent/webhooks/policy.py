@@ -118,7 +118,9 @@ class WebhookPolicy(msgspec.Struct, frozen=True):
             raise UrlRefused("Webhook must use https")
         if self.urls.disable_loopback and (host == "localhost" or host.endswith(".localhost")):
             raise UrlRefused("Webhook host blocked: localhost address")
-        if self.urls.allowed_domains is not None and not any(_fits(host, one) for one in self.urls.allowed_domains):
+        if self.urls.allowed_domains is not None and not any(
+            _fits(host, domain) for domain in self.urls.allowed_domains
+        ):
             raise UrlRefused(f"Webhook host blocked: '{host}' is not one of the allowed domains")
 
         port = parts.port or SCHEMES[parts.scheme]
@@ -177,16 +179,17 @@ def read_policy(config: WebhooksConfig | None, environ: Mapping[str, str], *, is
     if config is None:
         return WebhookPolicy(is_disabled=is_disabled)
 
-    given = config.signing_secret or []
+    secret_values = config.signing_secret or []
     key = "webhooks.signing_secret"
     secrets = [
-        _substitute(key, each, config.env_prefix, environ) for each in ([given] if isinstance(given, str) else given)
+        _substitute(key, text, config.env_prefix, environ)
+        for text in ([secret_values] if isinstance(secret_values, str) else secret_values)
     ]
 
     return WebhookPolicy(
         urls=config.url,
         headers=dict(_header(name, value, config.env_prefix, environ) for name, value in config.headers.items()),
-        secrets=[read_secret(each, key) for each in secrets],
+        secrets=[read_secret(text, key) for text in secrets],
         payload_fields=_payload_fields(config),
         is_disabled=is_disabled,
     )
@@ -211,28 +214,30 @@ def _substitute(key: str, text: str, prefix: str, environ: Mapping[str, str]) ->
     """Fill in the variables that a value names. Raises UserMistake if one may not be named, or is not set."""
 
     def value(template: re.Match[str]) -> str:
-        named = _VARIABLE.fullmatch(template[1].strip())
-        if named is None or not named[1].startswith(prefix):
+        variable = _VARIABLE.fullmatch(template[1].strip())
+        if variable is None or not variable[1].startswith(prefix):
             raise UserMistake(f"{key}: {template[0]} must name an environment variable as ${{{{ env.{prefix}NAME }}}}")
-        if named[1] not in environ:
-            raise UserMistake(f"{key}: the environment variable {named[1]} is not set; set it, or remove the reference")
+        if variable[1] not in environ:
+            raise UserMistake(
+                f"{key}: the environment variable {variable[1]} is not set; set it, or remove the reference"
+            )
 
-        return environ[named[1]]
+        return environ[variable[1]]
 
     return _TEMPLATE.sub(value, text)
 
 
 def _payload_fields(config: WebhooksConfig) -> frozenset[str]:
-    known = frozenset(PAYLOAD_FIELDS)
+    all_fields = frozenset(PAYLOAD_FIELDS)
     payload = config.payload
     for key, names in (("include", payload.include), ("exclude", payload.exclude)):
-        if unknown := sorted(set(names or ()) - known):
+        if unknown := sorted(set(names or ()) - all_fields):
             raise UserMistake(
                 f"webhooks.payload.{key} names fields that the payload does not have: {', '.join(unknown)}; it has "
                 f"{', '.join(PAYLOAD_FIELDS)}"
             )
 
-    return (known if payload.include is None else frozenset(payload.include)) - frozenset(payload.exclude)
+    return (all_fields if payload.include is None else frozenset(payload.include)) - frozenset(payload.exclude)
 
 
 _ENCODED = "whsec_"
