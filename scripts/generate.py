@@ -20,7 +20,7 @@ from portside.dataplane.settings import ListenerSettings
 from portside.kernel.errors import error_classes
 from portside.kernel.http.openapi import ServerInfo, document
 from portside.kernel.http.routes import Route
-from portside.kernel.migrations import functions_of
+from portside.kernel.migrations import read_functions
 from portside.kernel.settings import describe
 from portside.platform.app import ROUTES as PLATFORM_ROUTES
 from portside.platform.app import SERVER_INFO as PLATFORM
@@ -72,7 +72,7 @@ def function_revisions() -> dict[Path, str]:
     """Return the content of each package's `functions/revision.txt`; a changed function raises the number."""
     wanted = {}
     for path in sorted((ROOT / "src" / "portside").glob("*/functions/revision.txt")):
-        functions = functions_of(f"portside.{path.parents[1].name}")
+        functions = read_functions(f"portside.{path.parents[1].name}")
         is_current = path.read_text("utf-8").split()[1] == functions.checksum
         wanted[path] = f"{functions.revision + (not is_current)} {functions.checksum} {functions.oldest}\n"
 

@@ -18,9 +18,9 @@ from portside.kernel.migrations import (
     TABLES,
     DatabaseIsNewer,
     find_pending,
-    functions_of,
     migrate,
-    migrations_of,
+    read_functions,
+    read_migrations,
 )
 from portside.platform.app import PACKAGES
 
@@ -79,7 +79,7 @@ async def ledger(db: Database) -> list[int]:
 async def test_missing_migrations_are_applied_once_in_order(db, package) -> None:
     package.write(10, "insert into things select 10 from parts;")
     package.write(2, SECOND)
-    assert [migration.number for migration in migrations_of(package.name)] == [1, 2, 10]
+    assert [migration.number for migration in read_migrations(package.name)] == [1, 2, 10]
     assert await migrate(db, [package.name]) == 3
     assert await migrate(db, [package.name]) == 0
     package.write(11, "insert into things values (11);")
@@ -92,7 +92,7 @@ async def test_missing_migrations_are_applied_once_in_order(db, package) -> None
 def test_two_migrations_with_one_number_are_refused(package) -> None:
     (package.files / "0001_other.sql").write_text(SECOND)
     with pytest.raises(ValueError, match=r"0001_other.sql.*0001_step.sql|0001_step.sql.*0001_other.sql"):
-        migrations_of(package.name)
+        read_migrations(package.name)
 
 
 async def test_concurrent_processes_apply_each_migration_once(url, db, package, tmp_path) -> None:
@@ -201,7 +201,7 @@ def test_each_migration_declares_whether_older_versions_run(name) -> None:
     short = name.removeprefix("portside.")
     undeclared = [
         migration.name
-        for migration in migrations_of(name)
+        for migration in read_migrations(name)
         if migration.number > UNDECLARED.get(short, 0) and migration.older_versions is None
     ]
 
@@ -365,4 +365,4 @@ async def test_every_function_file_is_listed_in_the_order(package) -> None:
     package.functions({}, {"total.sql": TOTAL})
     (package.files.parent / "functions" / "forgotten.sql").touch()
     with pytest.raises(ValueError, match=r"functions/order\.txt must name"):
-        functions_of(package.name)
+        read_functions(package.name)

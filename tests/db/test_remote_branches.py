@@ -86,8 +86,10 @@ async def test_redirects_into_forbidden_networks_are_refused(
     redirecting.targets = {"/old": f"http://localhost:{host.url.rpartition(':')[2]}/team/new.git"}
 
     # The redirecting host counts as public here: a test cannot have one that is.
-    real = outbound.network_of
-    monkeypatch.setattr(outbound, "network_of", lambda address: "public" if address == "127.0.0.1" else real(address))
+    real = outbound.classify_address
+    monkeypatch.setattr(
+        outbound, "classify_address", lambda address: "public" if address == "127.0.0.1" else real(address)
+    )
     monkeypatch.setattr(outbound.socket, "getaddrinfo", _localhost_is_another)
 
     with pytest.raises(PollFailed, match="loopback network"):

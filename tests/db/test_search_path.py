@@ -12,7 +12,7 @@ import pytest
 
 from portside.agent.app import SCHEMA
 from portside.kernel.db import Database
-from portside.kernel.migrations import created_by, functions_of, migrate, migrations_of
+from portside.kernel.migrations import created_by, migrate, read_functions, read_migrations
 from portside.platform.app import PACKAGES
 
 OURS = {"platform": (PACKAGES, "public"), "agent": (["portside.agent"], SCHEMA)}
@@ -79,7 +79,9 @@ async def test_every_function_works_with_an_empty_search_path(opened) -> None:
 async def test_what_migrations_make_is_known_from_their_text(opened) -> None:
     connection, schema, packages = opened
     made = {
-        made for package in packages for made in [*created_by(migrations_of(package)), *functions_of(package).created]
+        made
+        for package in packages
+        for made in [*created_by(read_migrations(package)), *read_functions(package).created]
     }
     tables = await connection.fetch("select tablename from pg_tables where schemaname = $1", schema)
 

@@ -19,7 +19,7 @@ from portside.kernel.db import STATEMENT_TIMEOUT_S
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.server import KEEP_ALIVE_S
 from portside.kernel.migrations import LOCK_TIMEOUT_S
-from portside.kernel.settings import load_settings, names_of
+from portside.kernel.settings import list_names, load_settings
 
 MINUTE_S = 60
 
@@ -74,7 +74,7 @@ def test_default_multitask_strategy_is_enqueue() -> None:
     ],
 )
 def test_settings_of_the_background(name: str, default: Any, given: str, read: Any) -> None:
-    field = next(field for field in AgentSettings.__struct_fields__ if names_of(AgentSettings, field)[0] == name)
+    field = next(field for field in AgentSettings.__struct_fields__ if list_names(AgentSettings, field)[0] == name)
     assert getattr(AgentSettings(), field) == default
     assert getattr(load_settings(AgentSettings, {name: given}), field) == read
 

@@ -14,11 +14,11 @@ from portside.ingress.config import configuration
 from portside.ingress.front import (
     FromFront,
     agents_pattern,
+    build_upstreams,
     custom_addresses,
     custom_host,
     custom_upstreams,
-    hosts_of,
-    upstreams_of,
+    list_hosts,
     write_upstreams,
 )
 from portside.ingress.options import FrontOptions
@@ -95,9 +95,9 @@ def test_the_older_deployment_keeps_an_address():
     custom = custom_addresses(addresses, DOMAIN)
     assert custom == {("chat.example.org", ""): "127.0.0.1:1"}
     assert custom_upstreams(custom) == {"==chat.example.org": "taken", "=chat.example.org": "127.0.0.1:1"}
-    assert upstreams_of(addresses) == {"old": "127.0.0.1:1", "new": "[::1]:2"}
+    assert build_upstreams(addresses) == {"old": "127.0.0.1:1", "new": "[::1]:2"}
 
-    assert hosts_of(addresses, custom, DOMAIN) == {
+    assert list_hosts(addresses, custom, DOMAIN) == {
         "portside.example.com",
         "old.portside.example.com",
         "new.portside.example.com",

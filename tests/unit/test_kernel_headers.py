@@ -8,7 +8,8 @@ import structlog
 from structlog.testing import capture_logs
 
 from portside.kernel.errors import Invalid
-from portside.kernel.http.headers import VALUE_LIMIT, ForwardHeaders, HeaderRules, cookies_of, forwarded_headers
+from portside.kernel.http.forwarded_headers import VALUE_LIMIT, ForwardHeaders, HeaderRules, forwarded_headers
+from portside.kernel.http.headers import parse_cookies
 from portside.kernel.http.middleware import RequestMiddleware
 from tests.unit.test_kernel_cors import hello
 
@@ -103,6 +104,6 @@ async def test_logged_headers_are_selected_and_escaped() -> None:
 def test_no_other_blank_hides_in_the_name_of_a_cookie():
     """Another host of the domain may set a cookie whose name only begins like one with the prefix `__Host-`."""
     name = "__Host-portside_session"
-    assert cookies_of(f'a=1;{name}=x;\t {name} ="y" ; b=2', name) == ["x", "y"]
+    assert parse_cookies(f'a=1;{name}=x;\t {name} ="y" ; b=2', name) == ["x", "y"]
     for blank in ("\xa0", "\x85", "\x1c", "\x0b"):
-        assert cookies_of(f"{blank}{name}=evil; {name}{blank}=evil", name) == []
+        assert parse_cookies(f"{blank}{name}=evil; {name}{blank}=evil", name) == []

@@ -26,9 +26,9 @@ from portside.kernel.outbound import (
     HostUnknown,
     HostUnreachable,
     OutboundRules,
+    classify_address,
     fetch,
-    host_of,
-    network_of,
+    get_dns_host,
     post,
     resolve,
 )
@@ -75,7 +75,7 @@ HERE = OutboundRules(allow_loopback=True, timeout_s=600)
     ],
 )
 def test_network_of_classifies_addresses(address: str, expected: str) -> None:
-    assert network_of(address) == expected
+    assert classify_address(address) == expected
 
 
 # Only numeric hosts, so that no name server is used. The resolver of the system decides which spellings are valid and
@@ -148,10 +148,10 @@ async def test_dead_hosts_do_not_hold_up_hosts_that_were_found_before(monkeypatc
         return [(None, None, None, None, ("203.0.113.1", 0))]
 
     monkeypatch.setattr(outbound.socket, "getaddrinfo", look_up)
-    assert await lookups.addresses_of("alive") == ["203.0.113.1"]
-    dead = [asyncio.create_task(lookups.addresses_of(f"dead{number}")) for number in range(4)]
+    assert await lookups.look_up("alive") == ["203.0.113.1"]
+    dead = [asyncio.create_task(lookups.look_up(f"dead{number}")) for number in range(4)]
     await asyncio.sleep(0)
-    assert await lookups.addresses_of("alive") == ["203.0.113.1"]
+    assert await lookups.look_up("alive") == ["203.0.113.1"]
     goes_on.set()
     assert all(isinstance(each, socket.gaierror) for each in await asyncio.gather(*dead, return_exceptions=True))
 
@@ -167,8 +167,8 @@ async def test_lookup_without_callers_does_not_begin(monkeypatch: pytest.MonkeyP
         return []
 
     monkeypatch.setattr(outbound.socket, "getaddrinfo", blocking)
-    first = asyncio.create_task(lookups.addresses_of("first"))
-    given_up, kept = (asyncio.create_task(lookups.addresses_of(each)) for each in ("given up", "kept"))
+    first = asyncio.create_task(lookups.look_up("first"))
+    given_up, kept = (asyncio.create_task(lookups.look_up(each)) for each in ("given up", "kept"))
     await asyncio.sleep(0)
     given_up.cancel()
     await asyncio.wait([given_up])
@@ -179,9 +179,9 @@ async def test_lookup_without_callers_does_not_begin(monkeypatch: pytest.MonkeyP
 
 
 def test_host_of_normalizes_hosts() -> None:
-    assert host_of(httpx.URL("http://Example.COM./x")) == "example.com"
-    assert host_of(httpx.URL("http://127。0。0。1/x")) == "127.0.0.1"
-    assert host_of(httpx.URL("http://bücher.example/")) == "xn--bcher-kva.example"
+    assert get_dns_host(httpx.URL("http://Example.COM./x")) == "example.com"
+    assert get_dns_host(httpx.URL("http://127。0。0。1/x")) == "127.0.0.1"
+    assert get_dns_host(httpx.URL("http://bücher.example/")) == "xn--bcher-kva.example"
 
 
 @asynccontextmanager

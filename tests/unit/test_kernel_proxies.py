@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from portside.kernel.http.proxies import ForwardedHeaders, prefix_of, with_prefix
+from portside.kernel.http.proxies import ForwardedHeaders, get_prefix, with_prefix
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ async def test_prefix_comes_from_trusted_proxies_and_is_not_that_of_the_server_i
     found: list[str] = []
 
     async def app(scope: Any, _receive: Any, _send: Any) -> None:
-        found.append(prefix_of(scope))
+        found.append(get_prefix(scope))
 
     scope = {"type": "http", "client": (peer, 1), "headers": [(b"x-forwarded-prefix", prefix.encode())]}
     await ForwardedHeaders(app, "10.0.0.0/8")(scope, None, None)

@@ -15,7 +15,7 @@ from portside.agent.settings import AgentSettings
 from portside.cli.main import COMMANDS, portside
 from portside.dataplane.settings import ListenerSettings
 from portside.kernel.errors import error_classes
-from portside.kernel.migrations import migrations_of
+from portside.kernel.migrations import read_migrations
 from portside.kernel.settings import describe
 from portside.platform.app import PACKAGES
 from portside.platform.app import ROUTES as PLATFORM_ROUTES
@@ -132,7 +132,7 @@ def test_dependencies_are_pinned_with_hashes_and_name_no_index() -> None:
 @pytest.mark.parametrize("package", ["portside.agent", *PACKAGES])
 def test_migrations_are_numbered_one_by_one(package: str) -> None:
     """Of two with one number only one would be applied."""
-    numbers = [migration.number for migration in migrations_of(package)]
+    numbers = [migration.number for migration in read_migrations(package)]
     assert numbers == list(range(1, len(numbers) + 1))
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from portside.kernel.clock import Moment
-from portside.kernel.http.json_validation import NOT_TRUE, one_of
+from portside.kernel.http.json_validation import NOT_TRUE, among
 
 FeedbackKey = Annotated[str, msgspec.Meta(min_length=1, max_length=180)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
@@ -102,7 +102,7 @@ class QueuedRunsQuery(msgspec.Struct, kw_only=True):
 
     status: (
         Annotated[
-            Literal["needs_my_review", "needs_others_review", "completed"], one_of(("needs_my_review", "completed"))
+            Literal["needs_my_review", "needs_others_review", "completed"], among(("needs_my_review", "completed"))
         ]
         | None
     ) = None

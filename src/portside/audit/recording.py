@@ -32,7 +32,7 @@ from portside.identity.signin import browser_actor
 from portside.identity.types import Actor
 from portside.kernel.db import Database, Isolation, Query, Record, Session, Transaction
 from portside.kernel.errors import Forbidden, PortsideError, UserMistake
-from portside.kernel.http.headers import header_of
+from portside.kernel.http.headers import get_header
 from portside.kernel.http.proxies import Network, client_address
 from portside.kernel.http.routes import Route
 from portside.kernel.ids import uuid7
@@ -307,7 +307,7 @@ class Recorder:
         values = {
             **_actor_values(ctx.actor),
             "address": client_address(scope, self._trusted_proxies),
-            "client": _shorten(header_of(scope, b"user-agent") or "") or None,
+            "client": _shorten(get_header(scope, b"user-agent") or "") or None,
             "request_id": scope.get("state", {}).get("request_id"),
         }
 
@@ -328,7 +328,7 @@ class Recorder:
 
     async def _add_email(self, ctx: Context, entry: PendingEntry) -> None:
         """Name the e-mail address that a form of the sign-in holds."""
-        if entry.action.is_sign_in and (header_of(ctx.scope, b"content-type") or "").startswith(_FORM):
+        if entry.action.is_sign_in and (get_header(ctx.scope, b"content-type") or "").startswith(_FORM):
             fields = dict(parse_qsl((await ctx.request.body()).decode("utf-8", "replace"), max_num_fields=20))
             entry.values["object_name"] = _shorten(fields.get("email", "")) or None
 

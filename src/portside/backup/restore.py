@@ -37,7 +37,7 @@ from portside.backup.work import InterruptibleWork, Phases
 from portside.kernel import interruption
 from portside.kernel.embedded import EmbeddedPostgres, bundled_version
 from portside.kernel.files import make_private_dir, user_name
-from portside.kernel.migrations import migrations_of
+from portside.kernel.migrations import read_migrations
 
 # Recover with the WAL inside the backup alone: the server asks for more, gets none, and begins a new timeline, so that
 # its WAL cannot be confused with that of the original.
@@ -204,7 +204,7 @@ def _check_versions(header: Header, target: NewHome) -> None:
 
     for package, number in header.migrations.items():
         try:
-            known = [migration.number for migration in migrations_of(f"portside.{package}")]
+            known = [migration.number for migration in read_migrations(f"portside.{package}")]
         except (ModuleNotFoundError, FileNotFoundError):
             # This version lacks the package, or the package has no tables yet.
             known = []

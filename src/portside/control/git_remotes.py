@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import urljoin, urlsplit
 
 from portside.kernel.errors import PortsideError
-from portside.kernel.outbound import OutboundRules, fetch, network_of, resolve
+from portside.kernel.outbound import OutboundRules, classify_address, fetch, resolve
 from portside.kernel.timeouts import timeout
 from portside.listener_api import Secret
 
@@ -221,7 +221,7 @@ def _build_environment(home: str, remote: _Remote) -> dict[str, str]:
     }
 
     # A proxy reaches public addresses, but not this network.
-    is_public = all(network_of(address) == "public" for address in remote.addresses)
+    is_public = all(classify_address(address) == "public" for address in remote.addresses)
     names = (*_PASSED_ON, *_PROXIES) if is_public else _PASSED_ON
     environment = {name: os.environ[name] for name in names if name in os.environ}
 

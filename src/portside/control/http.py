@@ -83,7 +83,7 @@ from portside.identity.sessions import NotAUser
 from portside.identity.types import Identity, LoggedIn, WorkspaceRequired
 from portside.kernel.caller_tokens import PublicKeys
 from portside.kernel.errors import BodyTooLarge, Invalid
-from portside.kernel.http.headers import base_url_of
+from portside.kernel.http.headers import get_base_url
 from portside.kernel.http.routes import JSON_OBJECT, Route, RouteOptions
 from portside.kernel.outbound import AddressNotAllowed, HostUnknown, HostUnreachable
 from portside.listener_api import (
@@ -292,7 +292,7 @@ async def create_upload_url(
     ctx: Context, deployment_id: UUID, body: UploadRequest = _NO_UPLOAD_OPTIONS
 ) -> UploadAddress:
     """Return an upload address for the archive of a deployment's next revision."""
-    return await create_upload_address(get_scope(ctx), deployment_id, base_url_of(ctx.request), body)
+    return await create_upload_address(get_scope(ctx), deployment_id, get_base_url(ctx.request), body)
 
 
 @_archives.put(
@@ -478,7 +478,7 @@ async def delete_integration(ctx: Context, integration_id: UUID) -> None:
 )
 async def create_webhook(ctx: Context, integration_id: UUID) -> PushWebhook:
     """Create an integration's webhook or replace its secret; the secret is shown once."""
-    return await integrations.create_webhook(get_scope(ctx), integration_id, base_url_of(ctx.request))
+    return await integrations.create_webhook(get_scope(ctx), integration_id, get_base_url(ctx.request))
 
 
 @_integrations.post(

@@ -8,7 +8,7 @@ from portside.control.scope import DesiredChanges, PlatformAddress, Scope
 from portside.identity.authentication import Authenticator
 from portside.kernel.crypto import SecretBox
 from portside.kernel.http import routes
-from portside.kernel.http.headers import origin_of
+from portside.kernel.http.headers import get_origin
 from portside.kernel.outbound import OutboundRules
 
 
@@ -33,7 +33,7 @@ Routes = routes.Routes[Context]
 def get_scope(ctx: Context) -> Scope:
     """Return the scope of a request."""
     services = ctx.services
-    addresses = services.addresses and services.addresses.seen_from(origin_of(ctx.request))
+    addresses = services.addresses and services.addresses.seen_from(get_origin(ctx.request))
     return Scope(
         db=services.db,
         box=services.box,

@@ -21,7 +21,7 @@ from portside.identity.types import EVERYTHING, Actor
 from portside.kernel.clock import now
 from portside.kernel.db import Database, Record
 from portside.kernel.errors import Forbidden, Unauthorized
-from portside.kernel.http.headers import bearer_of, cookies_of, is_tls
+from portside.kernel.http.headers import is_tls, parse_bearer, parse_cookies
 
 
 def hash_token(token: str) -> bytes:
@@ -64,7 +64,7 @@ def cookie_name(name: str, request: HTTPConnection) -> str:
 
 def session_tokens(request: HTTPConnection) -> list[str]:
     """Return the tokens in the session cookies of a request."""
-    return cookies_of(request.headers.get("cookie"), cookie_name(SESSION_COOKIE, request))
+    return parse_cookies(request.headers.get("cookie"), cookie_name(SESSION_COOKIE, request))
 
 
 def is_key(token: str) -> bool:
@@ -80,7 +80,7 @@ def read_credential(request: HTTPConnection) -> PresentedCredential:
     headers = request.headers
     if key := headers.get("x-api-key"):
         return PresentedCredential("key", key)
-    if (token := bearer_of(headers.get("authorization"))) is not None:
+    if (token := parse_bearer(headers.get("authorization"))) is not None:
         return PresentedCredential("key" if is_key(token) else "bearer", token)
 
     cookies = session_tokens(request)

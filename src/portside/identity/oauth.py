@@ -45,7 +45,7 @@ from portside.identity.types import Actor, LoggedIn
 from portside.kernel.clock import now
 from portside.kernel.db import Database, Record
 from portside.kernel.errors import BadRequest, TooManyRequests
-from portside.kernel.http.headers import base_url_of
+from portside.kernel.http.headers import get_base_url
 from portside.kernel.http.proxies import client_address
 from portside.kernel.http.routes import RouteOptions
 from portside.kernel.ids import uuid7
@@ -253,7 +253,7 @@ async def begin_device(ctx: Context) -> DeviceAuthorization:
     form = await decode_form(ctx, DeviceForm)
     codes = await _make_device_codes(ctx.db, form.host_name or None, _address(ctx))
     ctx.headers.update(_NO_STORE)
-    page = f"{base_url_of(ctx.request)}{DEVICE}"
+    page = f"{get_base_url(ctx.request)}{DEVICE}"
 
     return DeviceAuthorization(
         codes.device_code,

@@ -23,7 +23,7 @@ from portside.identity.sessions import SignIn, cookie_header
 from portside.identity.types import Actor, Credentials
 from portside.kernel.errors import Forbidden, Unauthorized, Unavailable
 from portside.kernel.http.decode import convert
-from portside.kernel.http.headers import base_url_of, cookies_of
+from portside.kernel.http.headers import get_base_url, parse_cookies
 from portside.kernel.http.routes import RouteOptions
 from portside.kernel.logs import get_logger
 from portside.kernel.outbound import AddressNotAllowed
@@ -171,7 +171,7 @@ async def start_oidc(ctx: Context, query: NextQuery) -> Response:
     target = local_path(query.next)
 
     async def start() -> Response:
-        begun = await _oidc(ctx).provider.begin(f"{base_url_of(ctx.request)}{CALLBACK}", target)
+        begun = await _oidc(ctx).provider.begin(f"{get_base_url(ctx.request)}{CALLBACK}", target)
         return _with_cookie(ctx, redirect(begun.url), OIDC_COOKIE, begun.cookie, FLOW_S)
 
     return await _attempt(start, _page(ctx, target))
@@ -183,7 +183,7 @@ async def finish_oidc(ctx: Context, query: ProviderReturn) -> Response:
 
     async def finish() -> Response:
         oidc = _oidc(ctx)
-        cookies = cookies_of(ctx.request.headers.get("cookie"), cookie_name(OIDC_COOKIE, ctx.request))
+        cookies = parse_cookies(ctx.request.headers.get("cookie"), cookie_name(OIDC_COOKIE, ctx.request))
         finished = await oidc.provider.finish(cookies[0] if len(cookies) == 1 else None, query)
         user_id = await admit(ctx.db, ctx.services.authenticator, oidc.rules, finished.claims)
         return await _enter(ctx, _browser_session(ctx, "oidc", user_id=user_id), local_path(finished.next))

@@ -77,11 +77,11 @@ def find_caddy(named: str | None) -> Caddy | None:
         return None
 
     # The wheel's version is known; to ask a program costs a tenth of a second.
-    is_old = found != wheel and _version_of(found) < _NEW
+    is_old = found != wheel and _read_version(found) < _NEW
     return Caddy(wheel, is_old=False) if is_old and wheel is not None else Caddy(found, is_old)
 
 
-def _version_of(program: str) -> tuple[int, ...]:
+def _read_version(program: str) -> tuple[int, ...]:
     try:
         done = subprocess.run([program, "version"], capture_output=True, text=True, check=True, timeout=_CALL_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as exc:
@@ -256,7 +256,7 @@ class CaddyProcess:
             if process.returncode is not None or asyncio.get_running_loop().time() > deadline:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
-                raise UserMistake(f"Caddy does not start; the end of {self._log_file}:\n{_end_of(self._log_file)}")
+                raise UserMistake(f"Caddy does not start; the end of {self._log_file}:\n{_read_end(self._log_file)}")
 
             await asyncio.sleep(_POLL_S)
 
@@ -300,7 +300,7 @@ def _environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
     }
 
 
-def _end_of(file: Path) -> str:
+def _read_end(file: Path) -> str:
     with contextlib.suppress(OSError):
         return file.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace")
     return ""

@@ -211,8 +211,8 @@ class Front:
         async with self._lock:
             addresses = await list_addresses(*self._source)
             custom = custom_addresses(addresses, self._options)
-            self._hosts = hosts_of(addresses, custom, self._options)
-            upstreams = upstreams_of(addresses) | custom_upstreams(custom)
+            self._hosts = list_hosts(addresses, custom, self._options)
+            upstreams = build_upstreams(addresses) | custom_upstreams(custom)
 
             await asyncio.to_thread(write_upstreams, self._folder / UPSTREAMS, upstreams)
 
@@ -249,13 +249,13 @@ def agents_pattern(options: FrontOptions) -> str | None:
     return f"{options.origin}{PREFIX}{LABEL}"
 
 
-def upstreams_of(addresses: list[DeploymentAddress]) -> dict[str, str]:
+def build_upstreams(addresses: list[DeploymentAddress]) -> dict[str, str]:
     """Return host and port of each deployment that the front can reach, by its name."""
-    found = ((address.name, _upstream_of(address.direct_url)) for address in addresses)
+    found = ((address.name, _parse_upstream(address.direct_url)) for address in addresses)
     return {name: upstream for name, upstream in found if upstream is not None}
 
 
-def _upstream_of(url: str) -> str | None:
+def _parse_upstream(url: str) -> str | None:
     match = _DIRECT_URL.fullmatch(url)
     return None if match is None else f"{match[1]}:{match[2] or 80}"
 
@@ -284,7 +284,7 @@ def custom_addresses(addresses: list[DeploymentAddress], options: FrontOptions) 
     found: dict[tuple[str, str], str] = {}
     for address in addresses:
         host, prefix = custom_host(address.requested_url, options)
-        upstream = _upstream_of(address.direct_url)
+        upstream = _parse_upstream(address.direct_url)
         if host is not None and upstream is not None:
             found.setdefault((host, prefix), upstream)
 
@@ -297,7 +297,7 @@ def custom_upstreams(custom: Mapping[tuple[str, str], str]) -> dict[str, str]:
     return taken | {custom_folder(host, prefix): upstream for (host, prefix), upstream in custom.items()}
 
 
-def hosts_of(
+def list_hosts(
     addresses: list[DeploymentAddress], custom: Mapping[tuple[str, str], str], options: FrontOptions
 ) -> frozenset[str]:
     """Return every host name that the front serves."""
@@ -305,7 +305,7 @@ def hosts_of(
     if options.domain is None:
         return frozenset(hosts)
 
-    below = {f"{name}.{options.domain}" for name in upstreams_of(addresses)} if options.agents == "host" else set()
+    below = {f"{name}.{options.domain}" for name in build_upstreams(addresses)} if options.agents == "host" else set()
     return frozenset({options.domain, *below, *hosts})
 
 

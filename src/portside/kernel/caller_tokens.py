@@ -98,7 +98,7 @@ def _public(key: Ed25519PrivateKey) -> PublicKey:
     return PublicKey(kid=hashlib.sha256(raw).hexdigest()[:16], x=_encode(raw).decode())
 
 
-def key_id_of(text: str) -> KeyId | None:
+def parse_key_id(text: str) -> KeyId | None:
     """Return the id of the key that a token names; None if the text is not a token of this type."""
     if len(text) > MAX_LENGTH or text.count(".") != 2:
         return None
@@ -113,7 +113,7 @@ def key_id_of(text: str) -> KeyId | None:
 
 def verify(token: str, keys: Mapping[str, PublicKey], audience: str) -> CallerClaims:
     """Return the claims of a token. Raises InvalidToken."""
-    key = keys.get(key_id_of(token) or "")
+    key = keys.get(parse_key_id(token) or "")
     if key is None:
         # Each audience has keys of its own. This claim is not verified, and only selects the text.
         is_for_another = _claimed_audience(token) not in {None, audience}

@@ -30,9 +30,9 @@ class SecretBox:
     def use_keys(self, key: bytes, *older: bytes) -> None:
         """Encrypt with another key from now on, and decrypt with all of these."""
         # The ciphers first: other threads may encrypt meanwhile.
-        self._ciphers = {_id_of(one): AESGCM(one) for one in (key, *older)}
+        self._ciphers = {_compute_key_id(one): AESGCM(one) for one in (key, *older)}
         self.keys = (key, *older)
-        self.key_id = _id_of(key)
+        self.key_id = _compute_key_id(key)
 
     @classmethod
     def from_file(cls, path: Path) -> "SecretBox":
@@ -127,5 +127,5 @@ def _write_keys(path: Path, *keys: bytes) -> None:
     write_private(path, "".join(base64.b64encode(key).decode() + "\n" for key in keys))
 
 
-def _id_of(key: bytes) -> bytes:
+def _compute_key_id(key: bytes) -> bytes:
     return hashlib.sha256(b"key id" + key).digest()[:_KEY_ID_SIZE]

@@ -201,7 +201,7 @@ class Session:
         encoded = rows if self.codec is None else [await self.codec.encode(query, row) for row in rows]
         await self._source.executemany(query.sql, [query.arguments(row) for row in encoded])
 
-    async def rows_of(self, batch: Batch, rows: Query, values: dict[str, Any]) -> AsyncIterator[Record]:
+    async def read_batch(self, batch: Batch, rows: Query, values: dict[str, Any]) -> AsyncIterator[Record]:
         """Yield the rows of one batch of `stream_by_size`. Raises TooManyLargeReads."""
         async with reserve_chunk(batch.bytes * _DECODED_FACTOR if batch.bytes > FREE_BYTES else 0):
             for row in await self.fetch(rows, ids=batch.ids, **values):
@@ -228,7 +228,7 @@ class Transaction(Session):
         the given `ids` in the same order. Raises TooManyLargeReads.
         """
         async for batch in self.batches(sizes, values):
-            async for row in self.rows_of(batch, rows, values):
+            async for row in self.read_batch(batch, rows, values):
                 yield row
 
     async def batches(self, sizes: Query, values: dict[str, Any]) -> AsyncGenerator[Batch]:
@@ -330,7 +330,7 @@ class Database(Session):
                     yield batch
 
         async for batch in spooled(batches(), Batch):
-            async for row in self.rows_of(batch, rows, values):
+            async for row in self.read_batch(batch, rows, values):
                 yield row
 
     async def is_alive(self) -> bool:

@@ -286,7 +286,7 @@ class EmbeddedPostgres:
         """Wait until the server accepts connections, however long that takes. Raises UserMistake if it ends."""
         while self._run("pg_isready", "-q", "-h", str(sockets), check=False).returncode != 0:
             if self._run("pg_ctl", "status", "-D", str(self.data), check=False).returncode != 0:
-                raise UserMistake(f"Postgres cannot recover the backup: {_end_of(self.folder / 'log')}")
+                raise UserMistake(f"Postgres cannot recover the backup: {_read_end(self.folder / 'log')}")
             if self._released.is_set():
                 raise UserMistake("the recovery was ended")
 
@@ -453,7 +453,7 @@ class EmbeddedPostgres:
                 break
 
             if time.monotonic() > deadline or self._released.is_set():
-                reason = _end_of(self.folder / "log") or done.stderr[-_TAIL_BYTES:]
+                reason = _read_end(self.folder / "log") or done.stderr[-_TAIL_BYTES:]
                 raise UserMistake(f"the embedded Postgres does not start; the end of {self.folder / 'log'}:\n{reason}")
 
             time.sleep(0.3)
@@ -557,7 +557,7 @@ def _quoted(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _end_of(file: Path) -> str:
+def _read_end(file: Path) -> str:
     """Return the end of a file that may be large; empty if it cannot be read."""
     with contextlib.suppress(OSError), file.open("rb") as opened:
         opened.seek(max(0, file.stat().st_size - _TAIL_BYTES))

@@ -92,7 +92,7 @@ def locked(path: Path, *, waits: bool = True) -> Iterator[None]:
         os.close(descriptor)
 
 
-def holder_of(path: Path) -> int | None:
+def find_holder(path: Path) -> int | None:
     """Return the process id that a locked file contains: 0 if it contains none, None if nobody holds its lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

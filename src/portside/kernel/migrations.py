@@ -191,7 +191,7 @@ class FunctionFiles:
         return _created_by(sql for _, sql in (*self.before, *self.after))
 
 
-def migrations_of(package: str) -> list[Migration]:
+def read_migrations(package: str) -> list[Migration]:
     """Read a package's migrations in order. Raises ValueError if two have the same number."""
     name = _short(package)
     found = [file for file in files(package).joinpath("migrations").iterdir() if re.match(r"\d+_.*\.sql$", file.name)]
@@ -209,7 +209,7 @@ def migrations_of(package: str) -> list[Migration]:
     return migrations
 
 
-def functions_of(package: str) -> FunctionFiles:
+def read_functions(package: str) -> FunctionFiles:
     """Read a package's function files. Raises ValueError if order.txt does not name exactly the files there are."""
     folder = files(package).joinpath("functions")
     if not folder.is_dir():
@@ -310,8 +310,8 @@ class _PackageState(NamedTuple):
 
 
 async def _examine_package(connection: Any, package: str) -> _PackageState:
-    known = {migration.number: migration for migration in migrations_of(package)}
-    functions = functions_of(package)
+    known = {migration.number: migration for migration in read_migrations(package)}
+    functions = read_functions(package)
     name = _short(package)
 
     rows = await connection.fetch(

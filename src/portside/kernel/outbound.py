@@ -136,7 +136,7 @@ async def _open(
     except httpx.InvalidURL as exc:
         raise HostUnknown(f"Invalid URL: {exc}") from exc
 
-    host = host_of(parsed)
+    host = get_dns_host(parsed)
     try:
         async with timeout(rules.timeout_s):
             address = (await resolve(host, rules))[0]
@@ -146,7 +146,7 @@ async def _open(
             # Uncompressed: a small compressed response could fill the memory before its size is known.
             sent = {**headers, "Host": parsed.netloc.decode("ascii"), "Accept-Encoding": "identity"}
             # The proxy of the environment reaches the internet, not private networks.
-            is_public_address = network_of(address) == "public"
+            is_public_address = classify_address(address) == "public"
             async with (
                 httpx.AsyncClient(verify=ssl_context(), trust_env=is_public_address, timeout=rules.timeout_s) as client,
                 client.stream(method, pinned, headers=sent, content=body, extensions=extensions) as response,
@@ -171,7 +171,7 @@ def ssl_context() -> ssl.SSLContext:
     return ssl.create_default_context(cafile=certifi.where())
 
 
-def host_of(url: "httpx.URL") -> str:
+def get_dns_host(url: "httpx.URL") -> str:
     """Return the host of a URL for DNS: in ASCII, in lower case, without a trailing dot."""
     return url.raw_host.decode("ascii").lower().removesuffix(".")
 
@@ -193,7 +193,7 @@ class _Lookups:
         # Callers may be on several event loops.
         self._lock = threading.Lock()
 
-    async def addresses_of(self, host: str) -> list[str]:
+    async def look_up(self, host: str) -> list[str]:
         """Return the addresses of a host. Raises OSError and UnicodeError."""
         with self._lock:
             lookup = self._running.get(host)
@@ -244,7 +244,7 @@ async def resolve(host: str, rules: OutboundRules) -> list[str]:
     Raises AddressNotAllowed, HostUnknown, and OSError if the lookup failed temporarily.
     """
     try:
-        addresses = await _LOOKUPS.addresses_of(host)
+        addresses = await _LOOKUPS.look_up(host)
     except socket.gaierror as exc:
         if exc.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None)):
             raise HostUnknown(f"{host} is not the name of any host; correct the address.") from exc
@@ -253,7 +253,7 @@ async def resolve(host: str, rules: OutboundRules) -> list[str]:
         raise HostUnknown(f"{host} is not the name of any host; correct the address.") from exc
 
     for address in addresses:
-        network = network_of(address)
+        network = classify_address(address)
         if not rules.allow(network):
             text = f"{host} is in a {network} network ({address}), to which this installation sends no requests."
             raise AddressNotAllowed(text)
@@ -261,7 +261,7 @@ async def resolve(host: str, rules: OutboundRules) -> list[str]:
     return addresses
 
 
-def network_of(address: str) -> Network:
+def classify_address(address: str) -> Network:
     """Return the kind of network of an IP address. An IPv6 address that embeds an IPv4 address counts as that."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):

@@ -30,7 +30,7 @@ def setting(description: str, *names: str) -> msgspec.Meta:
     return msgspec.Meta(description=description, extra={"names": names})
 
 
-def names_of(kind: type[msgspec.Struct], field: str) -> tuple[str, ...]:
+def list_names(kind: type[msgspec.Struct], field: str) -> tuple[str, ...]:
     """Return the environment names of a field, the preferred one first."""
     return _documented(kind)[field].names
 
@@ -79,7 +79,7 @@ def load_settings(kind: type[S], environ: Mapping[str, str], **overrides: Any) -
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
     for field in msgspec.structs.fields(kind):
-        for name in names_of(kind, field.name):
+        for name in list_names(kind, field.name):
             if environ.get(name, "") != "":
                 values[field.name], origin[field.name] = environ[name], name
                 break
@@ -93,7 +93,7 @@ def load_settings(kind: type[S], environ: Mapping[str, str], **overrides: Any) -
 
     for field in msgspec.structs.fields(kind):
         if field.required and field.name not in values:
-            raise UserMistake(f"setting {names_of(kind, field.name)[0]}: not set, and there is no default")
+            raise UserMistake(f"setting {list_names(kind, field.name)[0]}: not set, and there is no default")
 
     for name, value in values.items():
         if isinstance(value, str) and value.lower() in {"true", "false", "yes", "no", "on", "off"}:

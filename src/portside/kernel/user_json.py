@@ -91,7 +91,7 @@ def _convert_instance(value: Any) -> Any:
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         return _numpy_value(numpy, value)
 
-    for find_form in (_dumped, _fields_of, _form_of_base, _listed):
+    for find_form in (_dumped, _read_fields, _form_of_base, _listed):
         form = find_form(value)
         if form is not _NO_FORM:
             return form
@@ -101,7 +101,7 @@ def _convert_instance(value: Any) -> Any:
 
 def _dumped(value: Any) -> Any:
     """Return what an object says that it is as plain data."""
-    return _first_of(value, ("model_dump", "_asdict", "to_dict", "dict"))
+    return _call_first(value, ("model_dump", "_asdict", "to_dict", "dict"))
 
 
 def _listed(value: Any) -> Any:
@@ -110,10 +110,10 @@ def _listed(value: Any) -> Any:
         # A secret of pydantic, which shows no more of itself than this.
         return "**********"
 
-    return _first_of(value, ("tolist", "unicode_string"))
+    return _call_first(value, ("tolist", "unicode_string"))
 
 
-def _first_of(value: Any, methods: Sequence[str]) -> Any:
+def _call_first(value: Any, methods: Sequence[str]) -> Any:
     """Return what the first method returns that does not fail: a method of such a name may do anything."""
     for method in methods:
         dump = getattr(value, method, None)
@@ -129,7 +129,7 @@ def _form_of_base(value: Any) -> Any:
     return next((form(value) for kind, form in _FORMS_OF_BASES if isinstance(value, kind)), _NO_FORM)
 
 
-def _fields_of(value: Any) -> Any:
+def _read_fields(value: Any) -> Any:
     """Return the fields of a data class of the standard library, of attrs or of msgspec."""
     names: list[str] | None = None
 

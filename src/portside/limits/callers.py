@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 
 from portside.identity.authentication import Authenticator, PresentedCredential, is_key, read_credential
 from portside.kernel.errors import Unauthorized
-from portside.kernel.http.headers import bearer_of
+from portside.kernel.http.headers import parse_bearer
 from portside.kernel.http.proxies import Network, client_address
 from portside.limits.types import CallerIdentity
 
@@ -41,7 +41,7 @@ class Callers:
         headers = request.headers
         address = self.address(scope)
         found = {CallerIdentity.IP: address}
-        bearer = bearer_of(headers.get("authorization"))
+        bearer = parse_bearer(headers.get("authorization"))
         key = headers.get("x-api-key") or (bearer if bearer is not None and is_key(bearer) else None)
         user = headers.get("x-user-id")
 
@@ -84,7 +84,7 @@ class Callers:
 
         Such a session counts even if the request presents an API key too.
         """
-        token = bearer_of(request.headers.get("authorization"))
+        token = parse_bearer(request.headers.get("authorization"))
         has_session = token is not None and not is_key(token)
 
         presented = PresentedCredential("bearer", token) if has_session else read_credential(request)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from portside.kernel.http import routes as kernel_routes
-from portside.kernel.http.headers import header_of
+from portside.kernel.http.headers import get_header
 from portside.kernel.http.proxies import Network, client_address
 from portside.operate.disk_usage import DiskReport, DiskUsage
 from portside.operate.doctor import examine
@@ -52,4 +52,4 @@ async def run_doctor(ctx: Context) -> Diagnosis:
 async def show_request(ctx: Context) -> SeenRequest:
     """Return how this request arrived, so that the doctor sees how proxies in front of the platform change it."""
     client = client_address(ctx.scope, ctx.services.trusted_proxies)
-    return SeenRequest(header_of(ctx.scope, b"host"), ctx.scope["scheme"], client)
+    return SeenRequest(get_header(ctx.scope, b"host"), ctx.scope["scheme"], client)

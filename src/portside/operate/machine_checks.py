@@ -22,7 +22,7 @@ from portside.kernel.crypto import SecretBox
 from portside.kernel.disk import WATCHED_FOLDER, find_shortage, measure, megabytes, read_notice
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
-from portside.kernel.files import holder_of, user_name
+from portside.kernel.files import find_holder, user_name
 from portside.limits.table import read_table
 from portside.operate.findings import Check, ExaminedInstallation, Finding, fault, fine, warning
 
@@ -146,7 +146,7 @@ def check_lock(installation: ExaminedInstallation) -> Iterator[Finding]:
 
 def lock_holder(home: Path) -> int | None:
     """Return the process that holds the home's lock; 0 if it is unknown, None if nobody does."""
-    return holder_of(home / "platform.lock")
+    return find_holder(home / "platform.lock")
 
 
 def check_data(installation: ExaminedInstallation) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import portside
 from portside.kernel.errors import UserMistake
-from portside.kernel.files import holder_of, make_private_dir, write_private
+from portside.kernel.files import find_holder, make_private_dir, write_private
 
 NAME = "hello-agent"
 _IDENTITY = ("-c", "user.name=Portside", "-c", "user.email=portside@localhost", "-c", "commit.gpgsign=false")
@@ -87,7 +87,7 @@ class Home:
     @property
     def is_in_use(self) -> bool:
         """Whether a platform runs in this home now."""
-        return holder_of(self.path / "platform.lock") is not None
+        return find_holder(self.path / "platform.lock") is not None
 
     def _restrict_mode(self) -> None:
         """Set mode 0700 on an empty folder or an existing home; a shared folder such as /tmp keeps its mode."""

@@ -13,7 +13,7 @@ import msgspec
 
 from portside.kernel.clock import in_utc, read_utc
 from portside.kernel.errors import Invalid
-from portside.kernel.http.decode import problem_of
+from portside.kernel.http.decode import to_problem
 from portside.kernel.http.json_validation import limit_values
 from portside.kernel.http.json_validation import read_json as read_strict_json
 from portside.kernel.user_json import dump_user
@@ -36,7 +36,7 @@ def read_json(raw: bytes, kind: type[T], where: str) -> T:
             limit_values(raw)
             return msgspec.json.decode(dump_user(json.loads(raw.decode("utf-8", "replace"))), type=kind)
     except msgspec.ValidationError as exc:
-        raise Invalid([problem_of(str(exc), where)]) from exc
+        raise Invalid([to_problem(str(exc), where)]) from exc
     except (ValueError, RecursionError) as exc:
         raise Invalid.field([where], f"Invalid JSON: {exc}", "json_invalid") from exc
 

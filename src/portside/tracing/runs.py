@@ -22,7 +22,7 @@ from portside.identity.types import Actor
 from portside.kernel.clock import Moment, in_utc
 from portside.kernel.db import Record, Session
 from portside.kernel.errors import BadRequest, Invalid, NotFound
-from portside.kernel.http.json_validation import one_of
+from portside.kernel.http.json_validation import among
 from portside.kernel.large_reads import reserve_page
 from portside.kernel.timeouts import timeout
 from portside.tracing.attachments import DownloadLinks, build_file_response, find_attachments
@@ -441,7 +441,7 @@ class RunPage(RunFilters):
 
     cursor: Annotated[str, msgspec.Meta(max_length=500)] | None = None
     limit: Annotated[int, msgspec.Meta(ge=1)] = MAX_LIMIT
-    select: Annotated[list[Annotated[str, one_of(_SELECTABLE)]], msgspec.Meta(max_length=200)] | None = None
+    select: Annotated[list[Annotated[str, among(_SELECTABLE)]], msgspec.Meta(max_length=200)] | None = None
     order: Literal["asc", "desc"] | None = "desc"
     skip_pagination: bool | None = False
     skip_prev_cursor: bool | None = False

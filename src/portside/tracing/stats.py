@@ -20,7 +20,7 @@ import msgspec
 
 from portside.kernel.db import Database, Record, Session
 from portside.kernel.errors import Invalid
-from portside.kernel.http.json_validation import one_of
+from portside.kernel.http.json_validation import among
 from portside.kernel.reconcile import Status, Task
 from portside.tracing.conditions import Condition, ConditionBuilder, apply_condition
 from portside.tracing.fields import to_utc
@@ -390,7 +390,7 @@ class StatsRequest(RunFilters):
 
     group_by: Grouping | None = None
     groups: Annotated[list[GroupName], msgspec.Meta(max_length=MAX_GROUPS)] | None = None
-    select: Annotated[list[Annotated[str, one_of(RunStats.__struct_fields__)]], msgspec.Meta(max_length=100)] | None = (
+    select: Annotated[list[Annotated[str, among(RunStats.__struct_fields__)]], msgspec.Meta(max_length=100)] | None = (
         None
     )
 

@@ -28,7 +28,7 @@ from portside.agent.types.access import ANYONE, IN_PROCESS, AuthCache, AuthConfi
 from portside.executor.auth import load_auth
 from portside.executor.user import Identity, StudioCaller, StudioUser, identity_of
 from portside.kernel.errors import Forbidden, Unauthorized, Unavailable, UserMistake
-from portside.kernel.http.headers import bearer_of
+from portside.kernel.http.headers import parse_bearer
 from portside.kernel.logs import get_logger
 from portside.kernel.outbound import ssl_context
 
@@ -186,7 +186,7 @@ class PlatformAuthentication:
         authorization = connection.headers.get("authorization")
         if not (key or authorization):
             raise Unauthorized(NO_KEY)
-        if (caller := await self._tokens.find_caller(key or bearer_of(authorization))) is not None:
+        if (caller := await self._tokens.find_caller(key or parse_bearer(authorization))) is not None:
             return caller
 
         name = digest_credentials([key, authorization])
@@ -332,7 +332,7 @@ class _TokenVerifier:
         # Loading `cryptography` takes time that servers without tokens need not spend.
         from portside.kernel import caller_tokens
 
-        key_id = caller_tokens.key_id_of(credential)
+        key_id = caller_tokens.parse_key_id(credential)
         if key_id is None:
             return None
 

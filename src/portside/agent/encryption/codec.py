@@ -38,7 +38,7 @@ from portside.executor.encryption import CannotDecrypt
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Query, Record, Session
 from portside.kernel.errors import Invalid
-from portside.kernel.http.headers import header_of
+from portside.kernel.http.headers import get_header
 from portside.kernel.http.routes import Context, Guard, Route, S
 from portside.kernel.logs import get_logger
 
@@ -369,7 +369,7 @@ def with_encryption_context(guard: Guard[S], encryptor: Encryptor | None) -> Gua
 
     async def guarded(ctx: Context[S], route: Route[Any]) -> Any:
         actor = await guard(ctx, route)
-        given = header_of(ctx.scope, HEADER.lower().encode())
+        given = get_header(ctx.scope, HEADER.lower().encode())
         if encryptor is None or not encryptor.takes_context:
             if given is not None:
                 raise Invalid.field(["header", HEADER], "this server has no encryption handlers that could use it")

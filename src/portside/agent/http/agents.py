@@ -32,7 +32,7 @@ from portside.agent.ui import BundleFile, ComponentsNotFound
 from portside.executor.errors import GraphFailed
 from portside.kernel.codec import dump_api
 from portside.kernel.errors import Forbidden
-from portside.kernel.http.proxies import prefix_of
+from portside.kernel.http.proxies import get_prefix
 from portside.kernel.http.routes import JSON_OBJECT, RouteOptions
 from portside.kernel.http.sse import EventStream
 
@@ -180,7 +180,7 @@ def _base_url(ctx: Context) -> str:
     settings = ctx.services.settings
     request = ctx.request
 
-    prefix = prefix_of(request.scope)
+    prefix = get_prefix(request.scope)
     if settings.public_url:
         return settings.public_url.rstrip("/") + prefix
 

@@ -33,7 +33,7 @@ from portside.agent.types.webhooks import WebhookDelivery
 from portside.agent.webhooks.deliveries import DeliveryNotFound
 from portside.executor.errors import OtherLanguage
 from portside.kernel.errors import BadRequest
-from portside.kernel.http.headers import header_of
+from portside.kernel.http.headers import get_header
 from portside.kernel.http.sse import EventStream
 
 routes = Routes("runs")
@@ -202,7 +202,7 @@ async def _create(ctx: Context, thread_id: UUID | None, body: RunCreate, awaited
     services = ctx.services
     request_id = ctx.scope["state"]["request_id"]
     grant = await services.access.authorize_run(get_caller(ctx), thread_id, body)
-    grant = grant._replace(key=header_of(ctx.scope, b"idempotency-key"))
+    grant = grant._replace(key=get_header(ctx.scope, b"idempotency-key"))
     return await services.runs.create(thread_id, body, request_id, awaited=awaited, grant=grant)
 
 

@@ -18,7 +18,7 @@ from portside.kernel.errors import NotFound
 from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.health import Health, HealthChecks, check_all, show_metrics
 from portside.kernel.http.openapi import ServerInfo, reference_response
-from portside.kernel.http.proxies import prefix_of
+from portside.kernel.http.proxies import get_prefix
 from portside.kernel.metrics import Family, Siblings, exposition, families, request_counts
 from portside.kernel.version import full_version
 
@@ -214,7 +214,7 @@ def join_metrics(all_metrics: Sequence[Metrics]) -> Metrics:
 @routes.get("/openapi.json", public=True)
 async def get_openapi(ctx: Context) -> Response:
     """Return the description of this API. Behind a proxy that takes a prefix off the path, `servers` has the prefix."""
-    address = ctx.services.settings.public_url.rstrip("/") + prefix_of(ctx.request.scope)
+    address = ctx.services.settings.public_url.rstrip("/") + get_prefix(ctx.request.scope)
     await ctx.services.api_description.prepare()
     described = ctx.services.api_description.at(address)
     return Response(described, media_type="application/json", headers={"Cache-Control": "no-cache"})

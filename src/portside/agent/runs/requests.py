@@ -23,7 +23,7 @@ from portside.executor.commands import check_command
 from portside.kernel.clock import iso
 from portside.kernel.codec import load
 from portside.kernel.errors import BadRequest, Invalid
-from portside.kernel.http.headers import forwarded_headers
+from portside.kernel.http.forwarded_headers import forwarded_headers
 from portside.kernel.http.routes import refuse_field
 from portside.kernel.user_json import dump_user
 

@@ -16,7 +16,7 @@ import msgspec
 
 from portside.agent.types.webhooks import PAYLOAD_FIELDS, WebhooksConfig, WebhookUrls
 from portside.kernel.errors import Invalid, UserMistake
-from portside.kernel.outbound import AddressNotAllowed, HostUnknown, OutboundRules, host_of, resolve
+from portside.kernel.outbound import AddressNotAllowed, HostUnknown, OutboundRules, get_dns_host, resolve
 from portside.kernel.timeouts import timeout
 
 # A request waits this long for the name server; an address that was not checked by then is checked when it is called.
@@ -155,7 +155,7 @@ def _read(url: str) -> "tuple[httpx.URL, str]":
     if parts.scheme and parts.scheme not in SCHEMES:
         raise UrlRefused(f"Webhook host blocked: scheme '{parts.scheme}' not allowed")
 
-    host = host_of(parts)
+    host = get_dns_host(parts)
     if not parts.scheme or not host or "%" in host:
         raise UrlRefused(f"Invalid webhook hostname '{host}'")
     if parts.userinfo or "@" in url.split("/", 3)[2]:

@@ -110,14 +110,14 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | 
             # msgspec would take it as the seconds since 1970.
             raise Invalid.field(["query", name], "must be a time in ISO 8601, such as 2026-01-31T12:00:00Z")
         elif name in lists:
-            values.setdefault(name, []).extend(_parts_of(value))
+            values.setdefault(name, []).extend(_split_list(value))
         elif value != "" or name not in values:
             values[name] = value
 
     return None if kind is None else convert(values, kind, "query", strict=False), ignored
 
 
-def _parts_of(value: str) -> list[str]:
+def _split_list(value: str) -> list[str]:
     """Return the items of a list in a query: with commas between them, or as a JSON list of texts."""
     if value.startswith("[") and value.endswith("]"):
         with contextlib.suppress(msgspec.DecodeError):
@@ -166,7 +166,7 @@ def convert(value: Any, kind: Any, where: str, *, strict: bool = True) -> Any:
         except msgspec.ValidationError as exc:
             failure = exc
 
-    problem = problem_of(str(failure), where)
+    problem = to_problem(str(failure), where)
     if problem.type == "enum" and (allowed := _allowed_values(_types_at(_type_info(kind), problem.loc[1:]))):
         problem.msg += f"; use one of: {', '.join(map(str, allowed))}"
     elif "matching regex" in problem.msg and (meant := _descriptions(_types_at(_type_info(kind), problem.loc[1:]))):
@@ -262,7 +262,7 @@ def _union_members(info: inspect.Type) -> tuple[inspect.Type, ...]:
     return (info,)
 
 
-def problem_of(text: str, where: str) -> Problem:
+def to_problem(text: str, where: str) -> Problem:
     """Turn a message of msgspec into a problem with a location."""
     match = _PATH.match(text)
     message, path = (match["msg"], match["path"] or "") if match else (text, "")
@@ -276,10 +276,10 @@ def problem_of(text: str, where: str) -> Problem:
     if unknown := _UNKNOWN.search(message):
         return Problem([*loc, unknown[1]], "is not supported here; leave it out", "not_supported")
 
-    return Problem(loc, message, _kind_of(message))
+    return Problem(loc, message, _classify_message(message))
 
 
-def _kind_of(message: str) -> str:
+def _classify_message(message: str) -> str:
     if "Invalid UUID" in message:
         return "uuid_parsing"
     if "Invalid enum value" in message:

@@ -57,7 +57,7 @@ def needs_any(*names: str) -> msgspec.Meta:
     return msgspec.Meta(extra_json_schema={"anyOf": given})
 
 
-def one_of(names: Iterable[str]) -> msgspec.Meta:
+def among(names: Iterable[str]) -> msgspec.Meta:
     """Return the OpenAPI constraint of a text that the server compares with names that it knows at run time only."""
     return msgspec.Meta(extra_json_schema={"enum": sorted(names)})
 

@@ -22,7 +22,8 @@ from starlette.requests import ClientDisconnect
 from portside.kernel.errors import BadRequest, BodyTooLarge, NotFound, PortsideError
 from portside.kernel.http.cors import Cors, PageNotAllowed
 from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response, refuse_websocket
-from portside.kernel.http.headers import Header, HeaderRules, first_headers, header_of, headers_for_log, request_id_of
+from portside.kernel.http.forwarded_headers import HeaderRules, headers_for_log
+from portside.kernel.http.headers import Header, first_headers, get_header, get_request_id
 from portside.kernel.http.json_validation import MAX_VALUES, value_limit
 from portside.kernel.http.proxies import add_prefix, with_prefix
 from portside.kernel.logs import get_logger, log_request
@@ -79,11 +80,11 @@ class AllowedHosts:
             raise HostNotAllowed
 
     def _knows(self, scope: Any) -> bool:
-        name = _name_of(Headers(scope=scope).get("host", "").lower())
+        name = _strip_port(Headers(scope=scope).get("host", "").lower())
         return name in self._names or name.endswith(self._endings)
 
 
-def _name_of(host: str) -> str:
+def _strip_port(host: str) -> str:
     """Return the name in a Host header without the port; an IPv6 address keeps its brackets."""
     return host if host.endswith("]") else host.rpartition(":")[0] or host
 
@@ -133,7 +134,7 @@ class MountBelow:
 
             scope = {**scope, "path": path}
             add_prefix(scope, self.prefix)
-            send = partial(self._send, header_of(scope, b"host") or "", send)
+            send = partial(self._send, get_header(scope, b"host") or "", send)
 
         await self.app(scope, receive, send)
 
@@ -194,11 +195,11 @@ class LimitBody:
             elif name == b"transfer-encoding":
                 return False
 
-        return length.isdigit() and int(length) <= self._limit_of(scope["path"])
+        return length.isdigit() and int(length) <= self._get_limit(scope["path"])
 
     async def _count(self, scope: Any, receive: Any, send: Any) -> None:
-        declared = header_of(scope, b"content-length") or "0"
-        max_bytes = self._limit_of(scope["path"])
+        declared = get_header(scope, b"content-length") or "0"
+        max_bytes = self._get_limit(scope["path"])
         if declared.isdigit() and int(declared) > max_bytes:
             await drain_body(receive)
             raise self._too_large(max_bytes)
@@ -219,7 +220,7 @@ class LimitBody:
 
         await self.app(scope, count, send)
 
-    def _limit_of(self, path: str) -> int:
+    def _get_limit(self, path: str) -> int:
         for start, limit in self._special:
             if path.startswith(start):
                 return limit
@@ -378,7 +379,7 @@ class RequestMiddleware:
             if self._cors is not None and not self._cors.may_connect(headers):
                 raise PageNotAllowed
         except PortsideError as exc:
-            request_id = request_id_of(headers)
+            request_id = get_request_id(headers)
             scope.setdefault("state", {})["request_id"] = request_id
             await receive()
             await refuse_websocket(error_response(exc, self._errors.form), scope, send)
@@ -391,7 +392,7 @@ class RequestMiddleware:
     async def _observe(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, and record it."""
         headers = first_headers(scope)
-        request_id = request_id_of(headers)
+        request_id = get_request_id(headers)
         scope.setdefault("state", {})["request_id"] = request_id
         refusal = None if self._cors is None else self._cors.refusal(scope["method"], headers)
 

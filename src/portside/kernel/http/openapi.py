@@ -188,10 +188,10 @@ def _with_limits(schema: dict[str, Any]) -> dict[str, Any]:
         # The format limits the length already. With both, tools that generate values find none that fits.
         limited.pop("maxLength", None)
 
-    return {**_limits_of(limited), **limited}
+    return {**_build_limits(limited), **limited}
 
 
-def _limits_of(schema: dict[str, Any]) -> dict[str, Any]:
+def _build_limits(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the limits for the type of a schema. Limits that the schema sets itself override them."""
     if schema.keys() & _SPECIFIC:
         return {"pattern": _DATE_TIME} if schema.get("format") == "date-time" else {}

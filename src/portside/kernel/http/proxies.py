@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from portside.kernel.errors import UserMistake
-from portside.kernel.http.headers import header_of
+from portside.kernel.http.headers import get_header
 from portside.kernel.http.in_process import PREFIX, ROOT_PATH
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -87,7 +87,7 @@ class ForwardedHeaders(ProxyHeadersMiddleware):
             scope["client"] = (client[0].removeprefix(_MAPPED), *client[1:])
 
         if (scope.get("client") or (None,))[0] in self.trusted_hosts:
-            prefix = header_of(scope, b"x-forwarded-prefix") or ""
+            prefix = get_header(scope, b"x-forwarded-prefix") or ""
             # The stock SDK recognizes requests of the server to itself by this path. A client must not imitate them.
             if _PREFIX_FORM.fullmatch(prefix) and not f"{prefix}/".startswith(f"{ROOT_PATH}/"):
                 add_prefix(scope, prefix)
@@ -97,10 +97,10 @@ class ForwardedHeaders(ProxyHeadersMiddleware):
 
 def add_prefix(scope: Any, prefix: str) -> None:
     """Note that a prefix was taken off the path of a request."""
-    scope[PREFIX] = prefix_of(scope) + prefix
+    scope[PREFIX] = get_prefix(scope) + prefix
 
 
-def prefix_of(scope: Any) -> str:
+def get_prefix(scope: Any) -> str:
     """Return what proxies and this server have taken off the path of a request, or ""."""
     prefix: str = scope.get(PREFIX, "")
     return prefix

@@ -21,7 +21,7 @@ import structlog
 from portside.kernel.errors import NotFound, PortsideError
 from portside.kernel.http.decode import decode_path
 from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response, refuse_websocket
-from portside.kernel.http.headers import first_headers, request_id_of
+from portside.kernel.http.headers import first_headers, get_request_id
 from portside.kernel.http.routes import Api, Context, Guard, Route, S, S_co
 from portside.kernel.logs import get_logger
 from portside.kernel.transient_errors import log_failure
@@ -93,7 +93,7 @@ class SocketApi(Generic[S]):
         return (self._serve_socket if is_socket else self.http)(scope, receive, send)
 
     async def _serve_socket(self, scope: Any, receive: Any, send: Any) -> None:
-        scope.setdefault("state", {})["request_id"] = request_id_of(first_headers(scope))
+        scope.setdefault("state", {})["request_id"] = get_request_id(first_headers(scope))
         ctx = SocketContext(scope, receive, send, self.http.services)
         structlog.contextvars.bind_contextvars(request_id=ctx.request_id)
 
