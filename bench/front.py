@@ -14,7 +14,7 @@ from bench.client import Connection, Figures, cpu_s, load, percentiles
 from tests.servers import free_port
 
 from portside.ingress.caddy import CaddyProcess, find_caddy
-from portside.ingress.config import UPSTREAMS, configuration
+from portside.ingress.config import UPSTREAMS, build_configuration
 from portside.ingress.front import write_upstreams
 from portside.ingress.options import FrontOptions
 
@@ -39,7 +39,7 @@ async def measure_front(port: int) -> dict[str, Figures]:
 
     front_port = free_port()
     bare_port = free_port()
-    front_config = configuration(FrontOptions(port=front_port), is_old=caddy.is_old)
+    front_config = build_configuration(FrontOptions(port=front_port), is_old=caddy.is_old)
     with tempfile.TemporaryDirectory() as folder:
         write_upstreams(Path(folder) / UPSTREAMS, {NAME: f"127.0.0.1:{port}"})
         async with (

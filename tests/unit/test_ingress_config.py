@@ -10,7 +10,7 @@ import pytest
 from portside.cli.ingress import PRINTERS, OuterProxy
 from portside.control.addresses import DeploymentAddress
 from portside.ingress.caddy import find_caddy
-from portside.ingress.config import configuration
+from portside.ingress.config import build_configuration
 from portside.ingress.front import (
     FromFront,
     agents_pattern,
@@ -50,7 +50,7 @@ def valid(config: dict[str, Any], folder: Path) -> None:
     ],
 )
 def test_caddy_accepts_the_configuration(options: FrontOptions, tmp_path: Path):
-    valid(configuration(options), tmp_path)
+    valid(build_configuration(options), tmp_path)
 
 
 def test_public_addresses_follow_the_domain():

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from portside.cli.hosted import allowlist
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.proxies import client_address, read_networks
-from portside.limits.table import Table, read_pattern, read_table, write_table
+from portside.limits.table import Table, format_table, parse_pattern, read_table
 from portside.limits.types import CallerIdentity, Region
 from portside.platform.app import ROUTES, UNLIMITED
 
@@ -88,7 +88,7 @@ def test_every_route_has_a_row_or_a_reason_for_the_default() -> None:
     by_default = set()
     for route in ROUTES:
         path = re.sub(r"\{[^}]*\}", SHARED.removeprefix("/"), route.path)
-        row = table.row(route.method, {path}, ALL)
+        row = table.find_row(route.method, {path}, ALL)
         assert row is not None
 
         if row.match == "any" and route.path not in UNLIMITED:
@@ -100,15 +100,15 @@ def test_every_route_has_a_row_or_a_reason_for_the_default() -> None:
 
 def test_both_forms_of_a_query_spend_one_budget() -> None:
     table = Table(read_table(), Region.US)
-    assert table.row("POST", {"/runs/query"}, (KEY, IP)) == table.row("POST", {"/v2/runs/query"}, (KEY, IP))
+    assert table.find_row("POST", {"/runs/query"}, (KEY, IP)) == table.find_row("POST", {"/v2/runs/query"}, (KEY, IP))
 
 
 def test_a_row_is_found_with_and_without_a_prefix() -> None:
     table = Table(read_table(), Region.US)
-    row = table.row("POST", {"/beacon", "/api/v1/beacon"}, (IP,))
+    row = table.find_row("POST", {"/beacon", "/api/v1/beacon"}, (IP,))
     assert row is not None
     assert row.category == "Public (catch-all)"
-    row = table.row("POST", {"/metadata/submit", "/api/v1/metadata/submit"}, (IP,))
+    row = table.find_row("POST", {"/metadata/submit", "/api/v1/metadata/submit"}, (IP,))
     assert row is not None
     assert row.category == "High throughput"
 
@@ -116,9 +116,9 @@ def test_a_row_is_found_with_and_without_a_prefix() -> None:
 def test_a_table_survives_formatting_and_parsing(tmp_path) -> None:
     rows = read_table()
     file = tmp_path / "limits.txt"
-    file.write_text(write_table(rows))
+    file.write_text(format_table(rows))
     assert len(rows) == 30
-    assert write_table(read_table(file)) == write_table(rows)
+    assert format_table(read_table(file)) == format_table(rows)
 
 
 def test_a_row_can_be_switched_off(tmp_path) -> None:
@@ -156,11 +156,11 @@ def test_a_missing_table_file_is_refused(tmp_path) -> None:
 
 
 def test_paths_are_matched_by_whole_segments() -> None:
-    pattern = read_pattern("/auth")
-    assert pattern.fits("GET", "/auth")
-    assert pattern.fits("POST", "/auth/public")
-    assert not pattern.fits("GET", "/authority")
-    assert not pattern.fits("GET", "/x/auth")
+    pattern = parse_pattern("/auth")
+    assert pattern.matches("GET", "/auth")
+    assert pattern.matches("POST", "/auth/public")
+    assert not pattern.matches("GET", "/authority")
+    assert not pattern.matches("GET", "/x/auth")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import click
 
 from portside.cli.client import USAGE, Platform, connection_options, usage_query
 from portside.cli.output import json_option, show_json, show_table, show_text
-from portside.limits.table import read_table, write_table
+from portside.limits.table import format_table, read_table
 from portside.limits.types import Region
 
 EGRESS: dict[Region, tuple[str, ...]] = {
@@ -79,7 +79,7 @@ def limits(file: Path | None) -> None:
     The output is a valid file for the setting RATE_LIMITS_FILE: change counts, write `off`, remove rows.
     """
     show_text("# match | identity | US | EU | category")
-    show_text(write_table(read_table(file)), end="")
+    show_text(format_table(read_table(file)), end="")
 
 
 @click.command()

@@ -15,19 +15,21 @@ from portside.kernel.http.routes import BaseServices, RouteOptions
 from portside.kernel.http.routes import Context as KernelContext
 from portside.kernel.http.routes import Routes as KernelRoutes
 
+_PAGE: RouteOptions = {"public": True, "media_type": "text/html"}
+_ROOT: RouteOptions = {**_PAGE, "raises": (NotFound,)}
+_FILE: RouteOptions = {**_PAGE, "raises": (FileNotBuilt,)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConsoleServices(BaseServices):
-    """The services of the console's routes: the origins of agents that its pages may call beside their own."""
+    """The services of the console's routes."""
 
+    # The origins of agents that pages may call beside their own.
     agent_origins: tuple[str, ...] = ()
 
 
 Context = KernelContext[ConsoleServices]
 routes = KernelRoutes[Context]("console")
-_PAGE: RouteOptions = {"public": True, "media_type": "text/html"}
-_ROOT: RouteOptions = {**_PAGE, "raises": (NotFound,)}
-_FILE: RouteOptions = {**_PAGE, "raises": (FileNotBuilt,)}
 
 
 @routes.get("/", **_ROOT)
@@ -71,7 +73,7 @@ async def open_linked_directory(_ctx: Context, prompt_name: str, commit: str) ->
 
 
 @routes.get("/console/{path...}", **_FILE)
-async def show_console(ctx: Context, path: str) -> Response:
+async def get_console_file(ctx: Context, path: str) -> Response:
     """Return a file of the console; every other path is a page of it."""
     if not site.is_built():
         return note_page(*site.MISSING, status=503)

@@ -33,7 +33,8 @@ def find_page(path: str, query: LinkQuery) -> str:
     """Return the page of the console for the path of a link; the first page for an unknown one."""
     experiments = ",".join(re.findall(_ID, query.selected_sessions)[:10])
     for pattern, page in _PAGES:
-        if (found := pattern.match(path)) is not None:
-            return page.format(**found.groupdict(), experiments=experiments)
+        match = pattern.match(path)
+        if match is not None:
+            return page.format(**match.groupdict(), experiments=experiments)
 
     return ""

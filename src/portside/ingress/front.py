@@ -27,7 +27,7 @@ from portside.ingress.config import (
     SEGMENT,
     STORAGE,
     UPSTREAMS,
-    configuration,
+    build_configuration,
     custom_folder,
     custom_host_folder,
 )
@@ -43,8 +43,8 @@ from portside.kernel.transient_errors import log_failure
 
 log = get_logger(__name__)
 MAX_LOG_BYTES = 10_000_000
-_ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - what Caddy listens on
 MAX_FOLDER_NAME = 255
+_ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - what Caddy listens on
 # Part of its descriptors that Caddy may use before the log says so.
 _NEARLY = 0.8
 _HOST = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -84,11 +84,12 @@ class FromFront:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass the request on."""
         if scope["type"] in {"http", "websocket"} and not scope.get("client"):
-            scope = _as_sent(scope)
+            scope = _without_front(scope)
         await self.app(scope, receive, send)
 
 
-def _as_sent(scope: Any) -> Any:
+def _without_front(scope: Any) -> Any:
+    """Return the scope of a request as it was before the front passed it on."""
     headers = MutableHeaders(raw=list(scope["headers"]))
     chain = [part.strip() for part in headers.get("x-forwarded-for", "").split(",")]
     del headers["x-forwarded-for"]
@@ -127,8 +128,8 @@ class Front:
         make_private_dir(self._folder)
         self._process.stop_leftover()
         options = self._options
-        listen(options.host, options.port).close()
 
+        listen(options.host, options.port).close()
         if options.is_public:
             # Caddy itself would share a port with the Caddy of another platform.
             listen(_ALL_ADDRESSES, options.http_port, option="PORTSIDE_HTTP_PORT").close()
@@ -156,7 +157,7 @@ class Front:
 
         self._source = db, workspace_id
         await self._apply()
-        await self._process.load(configuration(self._options, is_old=self._is_old))
+        await self._process.load(build_configuration(self._options, is_old=self._is_old))
 
     async def refresh(self) -> None:
         """Apply changed routes, if the front is open."""
@@ -184,19 +185,20 @@ class Front:
 
     def watch_descriptors(self) -> None:
         """Log when Caddy has almost as many descriptors as it may, and when it has fewer again."""
-        used, limit = self._process.descriptors() or (0, 0)
-        is_nearly_full = used > _NEARLY * limit
-        if is_nearly_full != self._is_nearly_full:
-            self._is_nearly_full = is_nearly_full
+        count, limit = self._process.descriptors() or (0, 0)
+        is_nearly_full = count > _NEARLY * limit
+        if is_nearly_full == self._is_nearly_full:
+            return
 
-            if is_nearly_full:
-                log.warning(
-                    "the front has almost no file descriptors left, and clients will get 503: raise ulimit -Hn",
-                    used=used,
-                    limit=limit,
-                )
-            else:
-                log.warning("the front has enough file descriptors again", used=used, limit=limit)
+        self._is_nearly_full = is_nearly_full
+        if is_nearly_full:
+            log.warning(
+                "the front has almost no file descriptors left, and clients will get 503: raise ulimit -Hn",
+                used=count,
+                limit=limit,
+            )
+        else:
+            log.warning("the front has enough file descriptors again", used=count, limit=limit)
 
     async def close(self) -> None:
         """Stop Caddy."""
@@ -251,8 +253,8 @@ def agents_pattern(options: FrontOptions) -> str | None:
 
 def build_upstreams(addresses: list[DeploymentAddress]) -> dict[str, str]:
     """Return host and port of each deployment that the front can reach, by its name."""
-    found = ((address.name, _parse_upstream(address.direct_url)) for address in addresses)
-    return {name: upstream for name, upstream in found if upstream is not None}
+    upstreams = {address.name: _parse_upstream(address.direct_url) for address in addresses}
+    return {name: upstream for name, upstream in upstreams.items() if upstream is not None}
 
 
 def _parse_upstream(url: str) -> str | None:
@@ -272,8 +274,9 @@ def write_upstreams(folder: Path, upstreams: Mapping[str, str]) -> None:
         if upstreams.get(file.parent.name) != file.name:
             file.unlink()
 
-    for gone in {entry.name for entry in folder.iterdir()} - upstreams.keys():
-        (folder / gone).rmdir()
+    folders = {entry.name for entry in folder.iterdir()}
+    for name in folders - upstreams.keys():
+        (folder / name).rmdir()
 
 
 def custom_addresses(addresses: list[DeploymentAddress], options: FrontOptions) -> dict[tuple[str, str], str]:
@@ -281,20 +284,21 @@ def custom_addresses(addresses: list[DeploymentAddress], options: FrontOptions) 
 
     Of several deployments with the same address, the oldest gets it.
     """
-    found: dict[tuple[str, str], str] = {}
+    upstreams: dict[tuple[str, str], str] = {}
     for address in addresses:
         host, prefix = custom_host(address.requested_url, options)
         upstream = _parse_upstream(address.direct_url)
         if host is not None and upstream is not None:
-            found.setdefault((host, prefix), upstream)
+            upstreams.setdefault((host, prefix), upstream)
 
-    return found
+    return upstreams
 
 
 def custom_upstreams(custom: Mapping[tuple[str, str], str]) -> dict[str, str]:
     """Return the folders of the custom addresses, with host and port of each deployment."""
-    taken = {custom_host_folder(host): "taken" for host, _ in custom}
-    return taken | {custom_folder(host, prefix): upstream for (host, prefix), upstream in custom.items()}
+    hosts = {custom_host_folder(host): "taken" for host, _ in custom}
+    addresses = {custom_folder(host, prefix): upstream for (host, prefix), upstream in custom.items()}
+    return hosts | addresses
 
 
 def list_hosts(
@@ -305,8 +309,11 @@ def list_hosts(
     if options.domain is None:
         return frozenset(hosts)
 
-    below = {f"{name}.{options.domain}" for name in build_upstreams(addresses)} if options.agents == "host" else set()
-    return frozenset({options.domain, *below, *hosts})
+    hosts.add(options.domain)
+    if options.agents == "host":
+        hosts.update(f"{name}.{options.domain}" for name in build_upstreams(addresses))
+
+    return frozenset(hosts)
 
 
 def custom_host(url: str | None, options: FrontOptions) -> tuple[str | None, str]:
@@ -331,10 +338,13 @@ def _is_reserved(host: str, options: FrontOptions) -> bool:
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        own = {"localhost", options.host, options.domain, socket.gethostname().lower()}
-        return host in own or "." not in host or (options.domain is not None and host.endswith(f".{options.domain}"))
+        pass
+    else:
+        return True
 
-    return True
+    own_hosts = {"localhost", options.host, options.domain, socket.gethostname().lower()}
+    is_below_domain = options.domain is not None and host.endswith(f".{options.domain}")
+    return host in own_hosts or "." not in host or is_below_domain
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ TlsMode = Literal["acme", "internal", "files", "off"]
 
 
 class FrontOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator chose. With `tls` off, another proxy ends TLS and sends everything to `port`."""
+    """The options of the operator. With `tls` off, another proxy ends TLS and sends everything to `port`."""
 
     host: str = "127.0.0.1"
     port: int = 8700

@@ -40,25 +40,29 @@ class Callers:
         request = HTTPConnection(scope)
         headers = request.headers
         address = self.address(scope)
-        found = {CallerIdentity.IP: address}
-        bearer = parse_bearer(headers.get("authorization"))
-        key = headers.get("x-api-key") or (bearer if bearer is not None and is_key(bearer) else None)
-        user = headers.get("x-user-id")
+        names = {CallerIdentity.IP: address}
 
-        if known := await self._session_name(request):
-            found[CallerIdentity.USER] = f"{known} {address}"
-            user = None
+        key = headers.get("x-api-key")
+        bearer = parse_bearer(headers.get("authorization"))
+        if not key and bearer is not None and is_key(bearer):
+            key = bearer
 
         if key:
-            known = await self._key_name(key)
+            key_name = await self._find_key_name(key)
             digest = _digest(key)
-            if known is not None or self._admits_unverified(address, digest):
-                found[CallerIdentity.API_KEY] = known or digest
+            if key_name is not None or self._admits_unverified(address, digest):
+                names[CallerIdentity.API_KEY] = key_name or digest
 
-        if user and self._admits_unverified(address, name := _digest(user)):
-            found[CallerIdentity.USER] = f"{name} {address}"
+        user = headers.get("x-user-id")
+        session_name = await self._find_session_name(request)
+        if session_name is not None:
+            names[CallerIdentity.USER] = f"{session_name} {address}"
+        elif user:
+            digest = _digest(user)
+            if self._admits_unverified(address, digest):
+                names[CallerIdentity.USER] = f"{digest} {address}"
 
-        return found
+        return names
 
     def address(self, scope: Any) -> str:
         """Return the address of a request's sender."""
@@ -73,26 +77,30 @@ class Callers:
 
         return True
 
-    async def _key_name(self, key: str) -> str | None:
+    async def _find_key_name(self, key: str) -> str | None:
         try:
-            return str((await self._authenticator.authenticate(key)).key_id)
+            actor = await self._authenticator.authenticate(key)
         except Unauthorized:
             return None
 
-    async def _session_name(self, request: HTTPConnection) -> str | None:
+        return str(actor.key_id)
+
+    async def _find_session_name(self, request: HTTPConnection) -> str | None:
         """Return the name of the user, or else the key, of the session that the request presents.
 
         Such a session counts even if the request presents an API key too.
         """
         token = parse_bearer(request.headers.get("authorization"))
-        has_session = token is not None and not is_key(token)
+        if token is not None and not is_key(token):
+            credential = PresentedCredential("bearer", token)
+        else:
+            credential = read_credential(request)
 
-        presented = PresentedCredential("bearer", token) if has_session else read_credential(request)
-        if presented.kind == "key":
+        if credential.kind == "key":
             return None
 
         try:
-            actor = await self._authenticator.authenticate_request(presented)
+            actor = await self._authenticator.authenticate_request(credential)
         except Unauthorized:
             return None
 
@@ -116,7 +124,7 @@ class Callers:
         names.add(name)
         self._unverified_count += 1
 
-        # The longest known address goes, so that a flood from many addresses takes no memory without end.
+        # The address that is known for longest goes, so that a flood from many addresses takes no memory without end.
         while len(self._unverified) > MAX_ADDRESSES or self._unverified_count > MAX_UNVERIFIED:
             self._forget(next(iter(self._unverified)))
 

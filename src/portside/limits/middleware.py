@@ -11,7 +11,7 @@ from starlette.responses import Response
 from portside.kernel.codec import dump_api
 from portside.kernel.errors import PortsideError, TooManyRequests, Unauthorized
 from portside.limits.callers import Callers
-from portside.limits.table import Table
+from portside.limits.table import Row, Table
 from portside.limits.types import Budget, CallerIdentity, Limit
 from portside.limits.windows import Windows
 
@@ -27,12 +27,11 @@ class RefusalBody(msgspec.Struct):
 
 
 class LimitScope(NamedTuple):
-    """The requests that the limits apply to.
+    """The requests that the limits apply to, as functions of the ASGI scope of a request."""
 
-    `is_unlimited` returns whether a request has no limits, and `needs_key` whether it needs a key or login.
-    """
-
+    # Whether the request has no limits.
     is_unlimited: Callable[[Any], bool]
+    # Whether the request needs a key or login.
     needs_key: Callable[[Any], bool]
 
 
@@ -60,23 +59,31 @@ class BudgetReader:
 
     async def read(self, scope: Any) -> list[RateBudget]:
         """Return the budgets of a request's sender, in the order of the table. Rows of addresses are left out."""
-        names = await self._callers.names(scope)
-        rows = [
-            (row, limit, _budget_name(row.match, row.identity, names[row.identity]))
-            for row in self._table.rows
-            if row.identity in names
-            and row.identity is not CallerIdentity.IP
-            and (limit := row.limits[self._table.region]) is not None
-        ]
+        callers = await self._callers.names(scope)
+        callers.pop(CallerIdentity.IP, None)
 
-        used = await self._windows.used([name for _, _, name in rows])
-        found = []
-        for row, limit, name in rows:
-            spent, seconds = used.get(name, (0, None))
-            left = max(limit.count - spent, 0)
-            found.append(RateBudget(row.match, row.category, limit.count, limit.seconds, left, seconds))
+        limited_rows: list[tuple[bytes, Row, Limit]] = []
+        for row in self._table.rows:
+            limit = row.limits[self._table.region]
+            if row.identity in callers and limit is not None:
+                name = _budget_name(row.match, row.identity, callers[row.identity])
+                limited_rows.append((name, row, limit))
 
-        return found
+        use = await self._windows.read_use([name for name, _, _ in limited_rows])
+        budgets: list[RateBudget] = []
+        for name, row, limit in limited_rows:
+            requests, seconds_left = use.get(name, (0, None))
+            budget = RateBudget(
+                match=row.match,
+                category=row.category,
+                count=limit.count,
+                seconds=limit.seconds,
+                remaining=max(limit.count - requests, 0),
+                seconds_left=seconds_left,
+            )
+            budgets.append(budget)
+
+        return budgets
 
 
 class RateLimits:
@@ -90,7 +97,8 @@ class RateLimits:
         self._table = table
         self._callers = callers
         self._windows = windows
-        self._is_unlimited, self._needs_key = scope
+        self._is_unlimited = scope.is_unlimited
+        self._needs_key = scope.needs_key
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Count an HTTP request; other scopes pass."""
@@ -103,7 +111,7 @@ class RateLimits:
             await self.app(scope, receive, send)
             return
 
-        headers = _headers(budget)
+        headers = _build_headers(budget)
         if budget.is_over and await self._lacks_key(scope):
             del headers["Retry-After"]
             raise Unauthorized(headers=headers)
@@ -113,24 +121,26 @@ class RateLimits:
                 MutableHeaders(scope=message).update(headers)
             await send(message)
 
+        app = _build_refusal(headers) if budget.is_over else self.app
         try:
-            await (_refusal(headers) if budget.is_over else self.app)(scope, receive, send_with_headers)
+            await app(scope, receive, send_with_headers)
         except PortsideError as exc:
             exc.headers.update(headers)
             raise
 
     async def _count(self, scope: Any) -> Budget | None:
-        names = await self._callers.names(scope)
+        callers = await self._callers.names(scope)
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
 
         # With a prefix like /api/v1, a row may match the requested path or the path without the prefix.
         paths = {scope["path"], scope["raw_path"].decode("latin-1")}
-        row = self._table.row(method, paths, names)
+        row = self._table.find_row(method, paths, callers)
         limit = row.limits[self._table.region] if row else None
         if row is None or limit is None:
             return None
 
-        return await self._windows.spend(_budget_name(row.match, row.identity, names[row.identity]), limit)
+        name = _budget_name(row.match, row.identity, callers[row.identity])
+        return await self._windows.spend(name, limit)
 
     async def _lacks_key(self, scope: Any) -> bool:
         """Whether to answer a request over its limit with 401."""
@@ -138,14 +148,15 @@ class RateLimits:
             return False
 
         name = _budget_name("unauthorized", CallerIdentity.IP, self._callers.address(scope))
-        return not (await self._windows.spend(name, UNAUTHORIZED)).is_over and not await self._callers.has_key(scope)
+        budget = await self._windows.spend(name, UNAUTHORIZED)
+        return not budget.is_over and not await self._callers.has_key(scope)
 
 
 def _budget_name(match: str, identity: CallerIdentity, caller: str) -> bytes:
     return hashlib.blake2b(f"{match}|{identity}|{caller}".encode(), digest_size=16).digest()
 
 
-def _headers(budget: Budget) -> dict[str, str]:
+def _build_headers(budget: Budget) -> dict[str, str]:
     seconds = str(budget.seconds_left)
     headers = {
         "X-RateLimit-Limit": str(budget.limit.count),
@@ -153,9 +164,13 @@ def _headers(budget: Budget) -> dict[str, str]:
         "X-RateLimit-Reset": seconds,
     }
 
-    return headers | {"Retry-After": seconds} if budget.is_over else headers
+    if budget.is_over:
+        headers["Retry-After"] = seconds
+
+    return headers
 
 
-def _refusal(headers: dict[str, str]) -> Response:
+def _build_refusal(headers: dict[str, str]) -> Response:
     detail = f"Rate limit exceeded; try again in {headers['Retry-After']} s."
-    return Response(dump_api(RefusalBody(detail, detail)), TooManyRequests.status, headers, "application/json")
+    body = RefusalBody(detail=detail, error=detail)
+    return Response(dump_api(body), status_code=TooManyRequests.status, headers=headers, media_type="application/json")

@@ -17,37 +17,46 @@ METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # With or without hyphens, as routes read it.
 _UUID = r"[0-9a-fA-F]{8}(?:-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}"
 _PATH = re.compile(r"^(\*?/[A-Za-z0-9_.~/{}-]+)$")
+_COLUMNS = 5
+_OFF = "off"
+# The counts are of the type int in Postgres.
+_MAX = 2**31 - 1
+# A pattern of a method alone is more specific than one of any path.
+_METHOD_RANK = 10_000
 
 
 class RequestPattern(msgspec.Struct, frozen=True):
-    """One way for a request to belong to a row. `rank` is greater for what is more specific."""
+    """One way for a request to belong to a row. A null method or path stands for any."""
 
     method: str | None
     path: re.Pattern[str] | None
+    # Greater for what is more specific.
     rank: int
 
-    def fits(self, method: str, path: str) -> bool:
+    def matches(self, method: str, path: str) -> bool:
         """Whether a request matches."""
         return self.method in {None, method} and (self.path is None or self.path.search(path) is not None)
 
 
-def read_pattern(text: str) -> RequestPattern:
+def parse_pattern(text: str) -> RequestPattern:
     """Parse a pattern of the table. Raises UserMistake."""
     words = text.split()
     method = words.pop(0) if words and words[0] in METHODS else None
     if not words and method is not None:
-        return RequestPattern(method, None, len(text) + 10_000)
+        return RequestPattern(method, path=None, rank=len(text) + _METHOD_RANK)
     if words == ["any"] and method is None:
-        return RequestPattern(None, None, 0)
+        return RequestPattern(method=None, path=None, rank=0)
 
     contains = len(words) == 2 and words[0] == "containing"
-    if not words or len(words) > 1 + contains or not _PATH.match(words[-1]):
+    has_one_path = len(words) == 1 or contains
+    if not has_one_path or not _PATH.match(words[-1]):
         raise UserMistake(f"Invalid pattern {text!r}: use METHOD, /path, METHOD /path, containing /path, */path or any")
 
-    return RequestPattern(method, _expression(words[-1], contains=contains), len(words[-1]))
+    path = words[-1]
+    return RequestPattern(method, _compile_path(path, contains=contains), rank=len(path))
 
 
-def _expression(path: str, *, contains: bool) -> re.Pattern[str]:
+def _compile_path(path: str, *, contains: bool) -> re.Pattern[str]:
     literal = re.escape(path.removeprefix("*")).replace(re.escape("{uuid}"), _UUID)
     if contains:
         return re.compile(literal)
@@ -57,12 +66,6 @@ def _expression(path: str, *, contains: bool) -> re.Pattern[str]:
         return re.compile(f"^{literal}/?$")
 
     return re.compile(f"^{literal}(?:/|$)")
-
-
-_COLUMNS = 5
-_OFF = "off"
-# The counts are of the type int in Postgres.
-_MAX = 2**31 - 1
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -76,8 +79,8 @@ class Row(msgspec.Struct, frozen=True):
 
     def rank(self, method: str, paths: Collection[str]) -> int | None:
         """Return how specifically the row matches a request, or None if it does not match."""
-        fitting = (pattern.rank for pattern in self.patterns for path in paths if pattern.fits(method, path))
-        return max(fitting, default=None)
+        ranks = [pattern.rank for pattern in self.patterns for path in paths if pattern.matches(method, path)]
+        return max(ranks, default=None)
 
 
 class Table:
@@ -87,15 +90,18 @@ class Table:
         self.rows = rows
         self.region = region
 
-    def row(self, method: str, paths: Collection[str], identities: Collection[CallerIdentity]) -> Row | None:
-        """Return the most specific row for a request of a caller with these identities.
+    def find_row(self, method: str, paths: Collection[str], identities: Collection[CallerIdentity]) -> Row | None:
+        """Return the most specific row for a request of a caller with these identities, or None.
 
         `paths` are the request's path with and without its prefix.
         """
         best = None
         best_rank = -1
         for row in self.rows:
-            rank = row.rank(method, paths) if row.identity in identities else None
+            if row.identity not in identities:
+                continue
+
+            rank = row.rank(method, paths)
             if rank is not None and rank > best_rank:
                 best = row
                 best_rank = rank
@@ -112,39 +118,55 @@ def read_table(file: Path | None = None) -> list[Row]:
 
     rows: list[Row] = []
     for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            try:
-                rows.append(_read_row(line))
-            except UserMistake as exc:
-                raise UserMistake(f"{file or 'table.txt'}, line {number}: {exc}") from exc
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+
+        try:
+            rows.append(_parse_row(line))
+        except UserMistake as exc:
+            raise UserMistake(f"{file or 'table.txt'}, line {number}: {exc}") from exc
 
     return rows
 
 
-def write_table(rows: Sequence[Row]) -> str:
+def format_table(rows: Sequence[Row]) -> str:
     """Format a table so that `read_table` can read it."""
-    cells = [(row.match, row.identity.value, *(_show(row.limits[r]) for r in Region), row.category) for row in rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(_COLUMNS)] if cells else []
-    return "".join(
-        " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n" for row in cells
-    )
+    table = [_format_row(row) for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+
+    lines: list[str] = []
+    for cells in table:
+        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+        lines.append(" | ".join(padded).rstrip() + "\n")
+
+    return "".join(lines)
 
 
-def _read_row(line: str) -> Row:
+def _format_row(row: Row) -> tuple[str, ...]:
+    limits = [_format_limit(row.limits[region]) for region in Region]
+    return (row.match, row.identity.value, *limits, row.category)
+
+
+def _parse_row(line: str) -> Row:
     cells = [cell.strip() for cell in line.split("|")]
     if len(cells) != _COLUMNS:
         raise UserMistake("a row needs five columns: match | identity | US | EU | category")
 
     match, identity, us, eu, category = cells
-    if identity not in {i.value for i in CallerIdentity}:
-        raise UserMistake(f"Invalid identity {identity!r}: use one of {', '.join(i.value for i in CallerIdentity)}")
+    identities = [member.value for member in CallerIdentity]
+    if identity not in identities:
+        raise UserMistake(f"Invalid identity {identity!r}: use one of {', '.join(identities)}")
 
-    patterns = tuple(read_pattern(part.strip()) for part in match.split(","))
-    limits = {Region.US: _read_limit(us), Region.EU: _read_limit(eu)}
-    return Row(match, patterns, CallerIdentity(identity), limits, category)
+    return Row(
+        match=match,
+        patterns=tuple(parse_pattern(part.strip()) for part in match.split(",")),
+        identity=CallerIdentity(identity),
+        limits={Region.US: _parse_limit(us), Region.EU: _parse_limit(eu)},
+        category=category,
+    )
 
 
-def _read_limit(text: str) -> Limit | None:
+def _parse_limit(text: str) -> Limit | None:
     if text == _OFF:
         return None
 
@@ -157,5 +179,5 @@ def _read_limit(text: str) -> Limit | None:
     return Limit(int(count), int(seconds))
 
 
-def _show(limit: Limit | None) -> str:
+def _format_limit(limit: Limit | None) -> str:
     return _OFF if limit is None else str(limit)

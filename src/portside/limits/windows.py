@@ -41,13 +41,13 @@ class _Window:
 
     def is_open(self, limit: Limit, now: datetime) -> bool:
         """Whether the window is open. A window that ends much too late was created before the clock was set back."""
-        return now < self.ends_at <= now + _longest(limit)
+        return now < self.ends_at <= now + _latest_end(limit)
 
     def budget(self, limit: Limit, now: datetime, *, is_over: bool = False) -> Budget:
         """Return the rest of the budget. Its duration is at least a second, because clients wait whole seconds."""
         seconds = max(1, math.ceil((self.ends_at - now).total_seconds()))
         remaining = 0 if is_over else max(0, limit.count - self.used) + self.reserved
-        return Budget(limit, remaining, seconds, is_over)
+        return Budget(limit, remaining=remaining, seconds_left=seconds, is_over=is_over)
 
 
 class Windows:
@@ -74,12 +74,13 @@ class Windows:
 
         async with window.lock:
             if self._returning.locked():
+                # Wait until the shares are back.
                 async with self._returning:
                     pass
 
             return self._spend_reserved(window, limit) or await self._reserve(name, window, limit)
 
-    async def used(self, names: list[bytes]) -> dict[bytes, tuple[int, int]]:
+    async def read_use(self, names: list[bytes]) -> dict[bytes, tuple[int, int]]:
         """Return the requests of open windows, by budget, and the seconds until they end. Shares count as used."""
         now = self._clock()
         rows = await self._db.fetch(sql.read_windows, budgets=names, now=now)
@@ -117,17 +118,21 @@ class Windows:
 
     async def _reserve(self, name: bytes, window: _Window, limit: Limit) -> Budget:
         now = self._clock()
-        left = limit.count - window.used if window.is_open(limit, now) else limit.count
-        for amount in dict.fromkeys((max(1, left // _SHARE), 1)):
+        remaining = limit.count - window.used if window.is_open(limit, now) else limit.count
+        share = max(1, remaining // _SHARE)
+
+        # Where the share is more than what is left, a single request may still be left.
+        for amount in dict.fromkeys((share, 1)):
             row = await self._db.fetchrow(
                 sql.reserve,
                 budget=name,
                 now=now,
                 seconds=limit.seconds,
-                latest=now + _longest(limit),
+                latest=now + _latest_end(limit),
                 amount=amount,
                 count=limit.count,
             )
+
             if row is not None:
                 window.ends_at = row["ends_at"]
                 window.used = row["used"]
@@ -187,6 +192,6 @@ class Windows:
             await self._db.execute(sql.return_shares, budgets=list(names), ends=list(ends), amounts=list(amounts))
 
 
-def _longest(limit: Limit) -> timedelta:
+def _latest_end(limit: Limit) -> timedelta:
     """Return the latest possible end of a window from now, for clocks that differ by up to a window and a minute."""
     return timedelta(seconds=2 * limit.seconds + 60)

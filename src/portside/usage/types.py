@@ -39,10 +39,9 @@ class Stride(msgspec.Struct, frozen=True):
 
 
 class UsageRecord(msgspec.Struct, gc=False):
-    """The number of traces of one bucket and combination of dimensions."""
+    """The number of traces of one bucket and combination of dimensions; `group_by` decides the dimensions' keys."""
 
     time_bucket: datetime
-    # The keys depend on `group_by`.
     dimensions: dict[str, Any]
     traces: int
 

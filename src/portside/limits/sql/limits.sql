@@ -17,9 +17,11 @@ on conflict (budget) do update
 returning ends_at, used
 
 -- name: read_window
+-- After a refusal: when the budget is whole again.
 select ends_at, used from rate_windows where budget = :budget and ends_at > :now::timestamptz
 
 -- name: read_windows
+-- For showing budgets; nothing is spent.
 select budget, ends_at, used from rate_windows where budget = any(:budgets::bytea[]) and ends_at > :now::timestamptz
 
 -- name: return_shares
