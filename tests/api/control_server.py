@@ -25,7 +25,8 @@ from portside.identity.types import Actor, KeyRequest
 from portside.identity.workspaces import WorkspaceDeletionChecks
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
-from portside.kernel.http.middleware import LimitBody, RequestMiddleware
+from portside.kernel.http.body_size import LimitBody
+from portside.kernel.http.middleware import RequestMiddleware
 from portside.kernel.http.routes import Api, body_limits
 from portside.kernel.http.server import Server, listen
 from portside.kernel.migrations import is_migrated, migrate

@@ -21,8 +21,10 @@ from portside.identity.types import Actor, KeyRequest
 from portside.identity.workspaces import WorkspaceDeletionChecks
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
+from portside.kernel.http.body_size import LimitBody
 from portside.kernel.http.health import HealthChecks
-from portside.kernel.http.middleware import LimitBody, RequestMiddleware, StripPrefix
+from portside.kernel.http.middleware import RequestMiddleware
+from portside.kernel.http.prefixes import StripPrefix
 from portside.kernel.http.routes import Api
 from portside.kernel.http.server import Server, listen
 from portside.kernel.large_reads import ReadBudget

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 import httpx2
 
 from portside.kernel.errors import Unauthorized
+from portside.kernel.http.body_size import LimitBody
 from portside.kernel.http.error_responses import ErrorFormat
-from portside.kernel.http.middleware import LimitBody, RequestMiddleware, StripPrefix
+from portside.kernel.http.middleware import RequestMiddleware
+from portside.kernel.http.prefixes import StripPrefix
+from portside.kernel.http.protocol import BODY_WITHIN_S
 from portside.kernel.http.routes import Api, BaseServices, Context, Route, Routes, body_limits
-from portside.kernel.http.server import BODY_WITHIN_S, Server, listen
+from portside.kernel.http.server import Server, listen
 
 MAX_BODY = 1000
 MAX_VALUES = 400

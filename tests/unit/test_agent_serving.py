@@ -14,7 +14,7 @@ from portside.agent.middleware import wrap_for_clients
 from portside.agent.served_routes import OPTIONAL, ROUTES, list_served_routes
 from portside.agent.settings import AgentSettings
 from portside.agent.streams.events import ThreadMode
-from portside.kernel.http.openapi import reference_page
+from portside.kernel.http.reference_page import read_reference_page
 
 
 def paths(http: HttpConfig, *, has_diagnostics: bool = False) -> set[str]:
@@ -80,7 +80,7 @@ def test_requests_name_the_graphs_there_are_and_answers_any() -> None:
 
 
 def test_reference_page_loads_nothing_from_elsewhere() -> None:
-    page, policy = reference_page()
+    page, policy = read_reference_page()
     assert b"//" not in page.replace(b"http://www.w3.org", b"").replace(b"<!--", b"")
     assert b" style=" not in page
     assert b"innerHTML" not in page

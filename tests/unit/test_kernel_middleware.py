@@ -13,7 +13,9 @@ from starlette.responses import Response
 
 from portside.kernel.codec import dump_api
 from portside.kernel.errors import NotFound, PortsideError
-from portside.kernel.http.middleware import AllowedHosts, HostUnclear, MountBelow, RequestMiddleware, check_host
+from portside.kernel.http.hosts import AllowedHosts, HostUnclear, check_host
+from portside.kernel.http.middleware import RequestMiddleware
+from portside.kernel.http.prefixes import MountBelow
 from portside.kernel.http.routes import Context, Routes
 from portside.kernel.metrics import REQUESTS, request_counts
 from tests.conftest import eventually

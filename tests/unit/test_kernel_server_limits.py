@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from portside.kernel.http import server
+from portside.kernel.http import protocol
+from portside.kernel.http.protocol import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES
 from portside.kernel.http.routes import Context, Routes
-from portside.kernel.http.server import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES
 from tests.conftest import eventually
 from tests.unit.kernel_server import serve
 
@@ -58,7 +58,7 @@ async def test_request_head_above_limits_is_refused_as_json(request_bytes: bytes
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set all timeouts, and the interval of their checks, to 10 ms."""
     for name in ("HEAD_TIMEOUT_S", "BODY_IDLE_TIMEOUT_S", "CHECK_EVERY_S"):
-        monkeypatch.setattr(server, name, 0.01)
+        monkeypatch.setattr(protocol, name, 0.01)
 
 
 @pytest.mark.usefixtures("short_timeouts")
@@ -89,7 +89,7 @@ SLOW = b"POST /take HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 
 
 
 async def test_slow_body_gets_408(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(protocol, "CHECK_EVERY_S", 0.01)
     async with serve(echoing(), body_within_s=0.05) as served:
         response = await served.raw(SLOW)
 
@@ -98,18 +98,18 @@ async def test_slow_body_gets_408(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_body_that_keeps_the_minimum_rate_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(protocol, "CHECK_EVERY_S", 0.01)
     # Each byte extends the deadline by more than it takes to send.
-    monkeypatch.setattr(server, "MIN_BYTES_PER_S", 1e-6)
+    monkeypatch.setattr(protocol, "MIN_BYTES_PER_S", 1e-6)
     checks = 0
-    close_if_slow = server.BoundedProtocol.close_if_slow
+    close_if_slow = protocol.BoundedProtocol.close_if_slow
 
-    def counted(protocol: server.BoundedProtocol, at: float, body_within_s: float) -> None:
+    def counted(connection: protocol.BoundedProtocol, at: float, body_within_s: float) -> None:
         nonlocal checks
-        checks += protocol.cycle is not None
-        close_if_slow(protocol, at, body_within_s)
+        checks += connection.cycle is not None
+        close_if_slow(connection, at, body_within_s)
 
-    monkeypatch.setattr(server.BoundedProtocol, "close_if_slow", counted)
+    monkeypatch.setattr(protocol.BoundedProtocol, "close_if_slow", counted)
     async with serve(echoing(), body_within_s=0.001) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(SLOW)
@@ -128,8 +128,8 @@ async def test_body_that_keeps_the_minimum_rate_is_read(monkeypatch: pytest.Monk
 
 
 async def test_connection_of_a_client_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "CHECK_EVERY_S", 0.01)
-    monkeypatch.setattr(server, "UNREAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(protocol, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(protocol, "UNREAD_TIMEOUT_S", 0.05)
     asked = asyncio.Event()
     routes = echoing()
 
@@ -152,7 +152,7 @@ async def test_connection_of_a_client_that_does_not_read_is_closed(monkeypatch: 
 async def test_idle_and_waiting_connections_stay_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(protocol, "CHECK_EVERY_S", 0.01)
     held = asyncio.Event()
     release = asyncio.Event()
     routes = echoing()
@@ -168,15 +168,15 @@ async def test_idle_and_waiting_connections_stay_open(
         for path in (b"/name", b"/slow", b"/name"):
             if path == b"/slow":
                 # From here on, a head or body that arrives in pieces would time out.
-                monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.0)
-                monkeypatch.setattr(server, "BODY_IDLE_TIMEOUT_S", 0.0)
+                monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.0)
+                monkeypatch.setattr(protocol, "BODY_IDLE_TIMEOUT_S", 0.0)
 
             writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: h\r\n\r\n")
 
             if path == b"/slow":
                 await held.wait()
                 for _ in range(5):
-                    await asyncio.sleep(server.CHECK_EVERY_S)
+                    await asyncio.sleep(protocol.CHECK_EVERY_S)
 
                 release.set()
 
@@ -189,7 +189,7 @@ async def test_idle_and_waiting_connections_stay_open(
 
 
 async def test_connection_above_the_limit_gets_503(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REFUSE_WITHIN_S", 60.0)
+    monkeypatch.setattr(protocol, "REFUSE_WITHIN_S", 60.0)
     async with serve(echoing()) as served:
         served.server.config.max_connections = 3
         idle = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(3)]

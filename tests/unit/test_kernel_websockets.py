@@ -12,8 +12,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from portside.kernel.errors import Unauthorized
+from portside.kernel.http.body_size import LimitBody
 from portside.kernel.http.cors import Cors, CorsRules
-from portside.kernel.http.middleware import LimitBody, RequestMiddleware
+from portside.kernel.http.middleware import RequestMiddleware
 from portside.kernel.http.routes import Api, BaseServices, Context, Route, Routes
 from portside.kernel.http.server import Server, listen
 from portside.kernel.http.websockets import WEBSOCKET, SocketApi, SocketContext

@@ -77,7 +77,7 @@ CASES = [
 def test_limit_and_category_of_a_request(method, path, who, us, eu, category) -> None:
     rows = read_table()
     for region, limit in ((Region.US, us), (Region.EU, eu)):
-        row = Table(rows, region).row(method, {path}, who)
+        row = Table(rows, region).find_row(method, {path}, who)
         assert row is not None
         assert (str(row.limits[region]), row.category) == (limit, category)
 

@@ -25,7 +25,7 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.graph_config import CONFIG_KEYS, missing_graphs, parse_config, parse_json, with_paths_from_above
 from portside.kernel.http.cors import CorsRules
 from portside.kernel.http.forwarded_headers import HeaderRules
-from portside.kernel.http.middleware import PATH_PREFIX
+from portside.kernel.http.prefixes import PATH_PREFIX
 from portside.kernel.logs import get_logger
 from portside.kernel.spelling import did_you_mean
 

@@ -6,10 +6,13 @@ from typing import Any
 from portside.agent.config import HttpConfig
 from portside.agent.http.services import Traffic
 from portside.agent.settings import AgentSettings
+from portside.kernel.http.body_size import LimitBody
 from portside.kernel.http.cors import Cors, CorsRules
 from portside.kernel.http.error_responses import ErrorFormat
-from portside.kernel.http.headers import ForwardHeaders
-from portside.kernel.http.middleware import ANY, AllowedHosts, LimitBody, MountBelow, RequestMiddleware
+from portside.kernel.http.forwarded_headers import ForwardHeaders
+from portside.kernel.http.hosts import ANY, AllowedHosts
+from portside.kernel.http.middleware import RequestMiddleware
+from portside.kernel.http.prefixes import MountBelow
 from portside.kernel.http.proxies import ForwardedHeaders
 
 ALSO_AT_ROOT = frozenset({"/ok", "/metrics"})

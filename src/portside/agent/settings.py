@@ -7,7 +7,7 @@ import msgspec
 
 from portside.kernel.aliases import environment_names
 from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent
-from portside.kernel.http.middleware import PATH_PREFIX
+from portside.kernel.http.prefixes import PATH_PREFIX
 from portside.kernel.settings import setting
 from portside.kernel.supervision import usable_cores
 

@@ -65,8 +65,10 @@ from portside.kernel.db import Database
 from portside.kernel.disk import DiskWatch, watched_folder
 from portside.kernel.errors import UserMistake
 from portside.kernel.http import health
-from portside.kernel.http.middleware import LimitBody, RequestMiddleware, StripPrefix
+from portside.kernel.http.body_size import LimitBody
+from portside.kernel.http.middleware import RequestMiddleware
 from portside.kernel.http.openapi import ServerInfo
+from portside.kernel.http.prefixes import StripPrefix
 from portside.kernel.http.proxies import read_networks
 from portside.kernel.http.routes import Api, Context, Route, body_limits
 from portside.kernel.http.server import Server

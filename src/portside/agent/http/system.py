@@ -17,8 +17,9 @@ from portside.kernel.diagnostics import DiagnosisUnderWay, Diagnostics, HeapDump
 from portside.kernel.errors import NotFound
 from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.health import Health, HealthChecks, check_all, show_metrics
-from portside.kernel.http.openapi import ServerInfo, reference_response
+from portside.kernel.http.openapi import ServerInfo
 from portside.kernel.http.proxies import get_prefix
+from portside.kernel.http.reference_page import reference_response
 from portside.kernel.metrics import Family, Siblings, exposition, families, request_counts
 from portside.kernel.version import full_version
 

@@ -41,17 +41,19 @@ class CorsRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_age: Annotated[int, msgspec.Meta(ge=0)] = 600
 
     def __post_init__(self) -> None:
-        if self.allow_origin_regex is not None:
-            try:
-                re.compile(self.allow_origin_regex)
-            except re.error as exc:
-                raise ValueError(f"allow_origin_regex is not a regular expression: {exc}") from exc
+        if self.allow_origin_regex is None:
+            return
+
+        try:
+            re.compile(self.allow_origin_regex)
+        except re.error as exc:
+            raise ValueError(f"allow_origin_regex is not a regular expression: {exc}") from exc
 
     @classmethod
     def of(cls, origins: str) -> "CorsRules":
         """Make rules of a comma-separated list of origins; `*` allows all pages, `none` allows none."""
-        named = [origin.strip() for origin in origins.split(",") if origin.strip()]
-        return cls(allow_origins=[] if named == ["none"] else named)
+        names = [origin.strip() for origin in origins.split(",") if origin.strip()]
+        return cls(allow_origins=[] if names == ["none"] else names)
 
     def allows(self, origin: str) -> bool:
         """Whether a page of this origin may call."""
@@ -67,12 +69,14 @@ class Cors:
         self._is_for_all = "*" in rules.allow_origins
         self._methods = METHODS if "*" in rules.allow_methods else [method.upper() for method in rules.allow_methods]
 
-    def refusal(self, method: str, headers: dict[bytes, bytes]) -> Response | None:
+    def refuse(self, method: str, headers: dict[bytes, bytes]) -> Response | None:
         """Return the response to a preflight, or the refusal of a page; None if the application should answer."""
-        if (origin := _text(headers, b"origin")) is None:
+        origin = _get_text(headers, b"origin")
+        if origin is None:
             return None
+
         if method == "OPTIONS" and b"access-control-request-method" in headers:
-            return self._preflight(origin, headers)
+            return self._answer_preflight(origin, headers)
         if method not in SAFE and not self._may_change(origin, headers):
             return error_response(PageNotAllowed())
 
@@ -80,14 +84,17 @@ class Cors:
 
     def may_connect(self, headers: dict[bytes, bytes]) -> bool:
         """Whether a page may open a WebSocket. Browsers let any page open one, so the server must check."""
-        origin = _text(headers, b"origin")
-        return origin is None or _is_at(origin, _text(headers, b"host")) or self.rules.allows(origin)
+        origin = _get_text(headers, b"origin")
+        return origin is None or _is_at(origin, _get_text(headers, b"host")) or self.rules.allows(origin)
 
     def response_headers(self, headers: dict[bytes, bytes]) -> tuple[Header, ...]:
         """Return the CORS headers of a response: what its page may do, if anything, and a `Vary` in any case."""
-        if (origin := _text(headers, b"origin")) is None:
+        origin = _get_text(headers, b"origin")
+        if origin is None:
             return (VARIES,)
-        return (VARIES, *((name.encode(), value.encode("latin-1")) for name, value in self._granted(origin).items()))
+
+        grants = self._build_grants(origin)
+        return (VARIES, *((name.encode(), value.encode("latin-1")) for name, value in grants.items()))
 
     def _may_change(self, origin: str, headers: dict[bytes, bytes]) -> bool:
         """Whether a page may change something: it is allowed, or comes from this server's own address.
@@ -95,53 +102,53 @@ class Cors:
         Behind a proxy the server does not know its public address. Then it relies on Sec-Fetch-Site, which browsers set
         and pages cannot change.
         """
-        is_own = headers.get(b"sec-fetch-site") in {b"same-origin", b"none"} or _is_at(origin, _text(headers, b"host"))
+        is_same_site = headers.get(b"sec-fetch-site") in {b"same-origin", b"none"}
+        is_own = is_same_site or _is_at(origin, _get_text(headers, b"host"))
         return is_own or self.rules.allows(origin)
 
-    def _granted(self, origin: str) -> dict[str, str]:
+    def _build_grants(self, origin: str) -> dict[str, str]:
+        """Return the headers that say what a page may do; none for a page that may not call."""
         if not self.rules.allows(origin):
             return {}
 
-        granted = {"access-control-allow-origin": "*" if self._is_for_all else origin}
+        grants = {"access-control-allow-origin": "*" if self._is_for_all else origin}
         if self.rules.allow_credentials and not self._is_for_all:
-            granted["access-control-allow-credentials"] = "true"
+            grants["access-control-allow-credentials"] = "true"
 
         if self.rules.expose_headers:
-            granted["access-control-expose-headers"] = ", ".join(self.rules.expose_headers)
+            grants["access-control-expose-headers"] = ", ".join(self.rules.expose_headers)
 
-        return granted
+        return grants
 
-    def _preflight(self, origin: str, headers: dict[bytes, bytes]) -> Response:
-        names = _text(headers, b"access-control-request-headers") or ""
-        refused = [
-            name
-            for name, is_allowed in {
-                "origin": self.rules.allows(origin),
-                "method": _text(headers, b"access-control-request-method") in self._methods,
-                "headers": self._allows_headers(names),
-            }.items()
-            if not is_allowed
-        ]
+    def _answer_preflight(self, origin: str, request_headers: dict[bytes, bytes]) -> Response:
+        names = _get_text(request_headers, b"access-control-request-headers") or ""
+        headers = {"vary": "Origin, Access-Control-Request-Headers", **self._build_grants(origin)}
+        headers.pop("access-control-expose-headers", None)
 
-        granted = {"vary": "Origin, Access-Control-Request-Headers", **self._granted(origin)}
-        granted.pop("access-control-expose-headers", None)
+        refused_parts: list[str] = []
+        if not self.rules.allows(origin):
+            refused_parts.append("origin")
+        if _get_text(request_headers, b"access-control-request-method") not in self._methods:
+            refused_parts.append("method")
+        if not self._allows_headers(names):
+            refused_parts.append("headers")
 
-        if refused:
-            return Response(f"Disallowed CORS {', '.join(refused)}", 400, granted, "text/plain")
+        if refused_parts:
+            text = f"Disallowed CORS {', '.join(refused_parts)}"
+            return Response(text, status_code=400, headers=headers, media_type="text/plain")
 
-        granted["access-control-allow-methods"] = ", ".join(self._methods)
-        granted["access-control-max-age"] = str(self.rules.max_age)
-        granted["access-control-allow-private-network"] = "true"
-
+        headers["access-control-allow-methods"] = ", ".join(self._methods)
+        headers["access-control-max-age"] = str(self.rules.max_age)
+        headers["access-control-allow-private-network"] = "true"
         if names:
-            granted["access-control-allow-headers"] = names
+            headers["access-control-allow-headers"] = names
 
-        return Response("OK", 200, granted, "text/plain")
+        return Response("OK", headers=headers, media_type="text/plain")
 
     def _allows_headers(self, names: str) -> bool:
-        allowed = {name.lower() for name in self.rules.allow_headers}
-        wanted = {name.strip().lower() for name in names.split(",")} - {"", "accept", "content-type"}
-        return "*" in allowed or wanted <= allowed
+        allow_names = {name.lower() for name in self.rules.allow_headers}
+        request_names = {name.strip().lower() for name in names.split(",")} - {"", "accept", "content-type"}
+        return "*" in allow_names or request_names <= allow_names
 
 
 def is_same_origin(headers: Mapping[str, str]) -> bool:
@@ -160,7 +167,7 @@ def is_same_origin(headers: Mapping[str, str]) -> bool:
     return origin is not None and _is_at(origin, headers.get("host"))
 
 
-def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
+def _get_text(headers: dict[bytes, bytes], name: bytes) -> str | None:
     value = headers.get(name)
     return None if value is None else value.decode("latin-1")
 

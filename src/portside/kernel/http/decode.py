@@ -28,6 +28,7 @@ _FLOAT_FOR_INT = re.compile(r"Expected `(?:[^`]* )?int(?: [^`]*)?`, got `float`"
 _MISSING = re.compile(r"Object missing required field `([^`]+)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]+)`")
 _ANYTHING = inspect.AnyType()
+_type_info = cache(inspect.type_info)
 # Names of filters that clients know. Without its filter a list holds more than the client asked for.
 _FILTERS = frozenset(
     {
@@ -79,11 +80,12 @@ def decode_body(raw: bytes, kind: Any, *, is_search: bool = False) -> tuple[Any,
     """
     ignored: list[str] = []
     fields = read_json(raw)
-    value = _rename(fields, kind, "", ignored)
+    value = _rename(fields, kind, path="", ignored=ignored)
 
-    if is_search:
+    if is_search and isinstance(fields, dict):
         for name in ignored:
-            _refuse_filter("body", name, isinstance(fields, dict) and fields.get(name) not in (None, [], {}, ""))
+            if fields.get(name) not in (None, [], {}, ""):
+                _refuse_filter("body", name)
 
     return convert(value, kind, "body"), ignored
 
@@ -93,20 +95,21 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | 
 
     Returns the struct, or None for a route without one, and the names of ignored parameters. Raises Invalid.
     """
-    names, lists, moments = _query_fields(kind)
+    names, lists, times = _query_fields(kind)
     values: dict[str, Any] = {}
     ignored: list[str] = []
     for key, value in pairs:
         name = canonical_field(key)
         if name not in names:
-            _refuse_filter("query", name, bool(value))
+            if value:
+                _refuse_filter("query", name)
             ignored.append(key)
         elif why := text_problem(value):
             raise Invalid.field(["query", name], why)
         elif value.lower() == "null" and not names[name]:
             # msgspec would take it as None, and so ignore a filter that the client meant to send.
             raise Invalid.field(["query", name], "must not be null; leave the parameter out", "type_error")
-        elif name in moments and _is_number(value):
+        elif name in times and _is_number(value):
             # msgspec would take it as the seconds since 1970.
             raise Invalid.field(["query", name], "must be a time in ISO 8601, such as 2026-01-31T12:00:00Z")
         elif name in lists:
@@ -126,9 +129,9 @@ def _split_list(value: str) -> list[str]:
     return [part for part in value.split(",") if part]
 
 
-def _refuse_filter(part: str, name: str, has_value: bool) -> None:  # noqa: FBT001 - of the parameter before it
-    """Raise Invalid for a filter that the route does not have."""
-    if name in _FILTERS and has_value:
+def _refuse_filter(part: str, name: str) -> None:
+    """Raise Invalid for a filter that the route does not have; other names pass."""
+    if name in _FILTERS:
         why = "is a filter that this route does not support; leave it out, or use another filter"
         raise Invalid.field([part, name], why, "not_supported")
 
@@ -143,10 +146,12 @@ def decode_path(name: str, text: str, kind: Any) -> Any:
     try:
         return msgspec.convert(text, kind, strict=False)
     except msgspec.ValidationError as exc:
-        label = name.removesuffix("_id").replace("_", " ")
         is_uuid = kind is UUID or getattr(kind, "__supertype__", None) is UUID
-        message = f"Invalid {label} ID: must be a UUID" if is_uuid else str(exc)
-        raise Invalid.field(["path", name], message, "uuid_parsing" if is_uuid else "value_error") from exc
+        if not is_uuid:
+            raise Invalid.field(["path", name], str(exc), "value_error") from exc
+
+        label = name.removesuffix("_id").replace("_", " ")
+        raise Invalid.field(["path", name], f"Invalid {label} ID: must be a UUID", "uuid_parsing") from exc
 
 
 def convert(value: Any, kind: Any, where: str, *, strict: bool = True) -> Any:
@@ -167,59 +172,60 @@ def convert(value: Any, kind: Any, where: str, *, strict: bool = True) -> Any:
             failure = exc
 
     problem = to_problem(str(failure), where)
-    if problem.type == "enum" and (allowed := _allowed_values(_types_at(_type_info(kind), problem.loc[1:]))):
-        problem.msg += f"; use one of: {', '.join(map(str, allowed))}"
-    elif "matching regex" in problem.msg and (meant := _descriptions(_types_at(_type_info(kind), problem.loc[1:]))):
-        problem.msg = f"must be {' or '.join(meant)}"
+    if problem.type == "enum":
+        values = _list_values(_list_types(_type_info(kind), problem.loc[1:]))
+        if values:
+            problem.msg += f"; use one of: {', '.join(map(str, values))}"
+    elif "matching regex" in problem.msg:
+        descriptions = _list_descriptions(_list_types(_type_info(kind), problem.loc[1:]))
+        if descriptions:
+            problem.msg = f"must be {' or '.join(descriptions)}"
 
     raise Invalid([problem]) from failure
 
 
-def _types_at(info: inspect.Type, path: list[str | int]) -> list[inspect.Type]:
-    """Return the types that a value may have at a path, with their annotations."""
+def _list_types(info: inspect.Type, path: list[str | int]) -> list[inspect.Type]:
+    """List the types that a value may have at a path, with their annotations."""
     if not path:
         return [info]
 
-    found: list[inspect.Type] = []
-
+    types: list[inspect.Type] = []
     for member in _union_members(info):
         if isinstance(member, (inspect.StructType, inspect.TypedDictType)):
             for field in member.fields:
-                found += _types_at(field.type, path[1:]) if field.encode_name == path[0] else []
+                if field.encode_name == path[0]:
+                    types += _list_types(field.type, path[1:])
         elif isinstance(member, inspect.CollectionType):
-            found += _types_at(member.item_type, path[1:])
+            types += _list_types(member.item_type, path[1:])
         elif isinstance(member, inspect.DictType):
-            found += _types_at(member.value_type, path[1:])
+            types += _list_types(member.value_type, path[1:])
 
-    return found
-
-
-def _allowed_values(types: Iterable[inspect.Type]) -> list[Any]:
-    """Return the values that types enumerate."""
-    found: list[Any] = []
-
-    for member in (member for info in types for member in _union_members(info)):
-        if isinstance(member, inspect.LiteralType):
-            found += member.values
-        elif isinstance(member, inspect.EnumType):
-            found += [each.value for each in member.cls]
-
-    return found
+    return types
 
 
-def _descriptions(types: Iterable[inspect.Type]) -> list[str]:
-    """Return the descriptions of types, which name the values that they take, such as `an e-mail address`."""
-    found: list[str] = []
+def _list_values(types: Iterable[inspect.Type]) -> list[Any]:
+    """List the values that types enumerate."""
+    values: list[Any] = []
+    for info in types:
+        for member in _union_members(info):
+            if isinstance(member, inspect.LiteralType):
+                values += member.values
+            elif isinstance(member, inspect.EnumType):
+                values += [item.value for item in member.cls]
+
+    return values
+
+
+def _list_descriptions(types: Iterable[inspect.Type]) -> list[str]:
+    """List the descriptions of types, which name the values that they take, such as `an e-mail address`."""
+    descriptions: list[str] = []
     for info in types:
         if isinstance(info, inspect.UnionType):
-            found += _descriptions(info.types)
+            descriptions += _list_descriptions(info.types)
         elif isinstance(info, inspect.Metadata) and "description" in (info.extra_json_schema or {}):
-            found.append(str((info.extra_json_schema or {})["description"]))
+            descriptions.append(str((info.extra_json_schema or {})["description"]))
 
-    return found
-
-
-_type_info = cache(inspect.type_info)
+    return descriptions
 
 
 def _whole_floats_as_ints(value: Any, info: inspect.Type) -> Any:
@@ -243,12 +249,14 @@ def _whole_floats_as_ints(value: Any, info: inspect.Type) -> Any:
             for field in member.fields
         }
 
-        other = next((member.value_type for member in members if isinstance(member, inspect.DictType)), _ANYTHING)
-        return {key: _whole_floats_as_ints(part, fields.get(key, other)) for key, part in value.items()}
+        value_types = (member.value_type for member in members if isinstance(member, inspect.DictType))
+        default = next(value_types, _ANYTHING)
+        return {key: _whole_floats_as_ints(part, fields.get(key, default)) for key, part in value.items()}
 
     if isinstance(value, list):
-        item = next((member.item_type for member in members if isinstance(member, inspect.CollectionType)), _ANYTHING)
-        return [_whole_floats_as_ints(part, item) for part in value]
+        item_types = (member.item_type for member in members if isinstance(member, inspect.CollectionType))
+        item_type = next(item_types, _ANYTHING)
+        return [_whole_floats_as_ints(part, item_type) for part in value]
 
     return value
 
@@ -265,16 +273,17 @@ def _union_members(info: inspect.Type) -> tuple[inspect.Type, ...]:
 def to_problem(text: str, where: str) -> Problem:
     """Turn a message of msgspec into a problem with a location."""
     match = _PATH.match(text)
-    message, path = (match["msg"], match["path"] or "") if match else (text, "")
+    message = match["msg"] if match else text
+    path = (match["path"] or "") if match else ""
+
     loc: list[str | int] = [where]
     for name, index in _STEP.findall(path):
         loc.append(name or (int(index) if index.isdigit() else index))
 
-    missing = _MISSING.search(message)
-    if missing:
-        return Problem([*loc, missing[1]], "Field required", "missing")
-    if unknown := _UNKNOWN.search(message):
-        return Problem([*loc, unknown[1]], "is not supported here; leave it out", "not_supported")
+    if field := _MISSING.search(message):
+        return Problem([*loc, field[1]], "Field required", "missing")
+    if field := _UNKNOWN.search(message):
+        return Problem([*loc, field[1]], "is not supported here; leave it out", "not_supported")
 
     return Problem(loc, message, _classify_message(message))
 
@@ -296,16 +305,11 @@ def _query_fields(kind: type[msgspec.Struct] | None) -> tuple[dict[str, bool], f
 
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)  # noqa: S101 - narrows the type
-    lists = (field.encode_name for field in info.fields if _holds_list(field.type))
-
-    moments = (
-        field.encode_name
-        for field in info.fields
-        if any(isinstance(member, inspect.DateTimeType) for member in _union_members(field.type))
-    )
 
     texts = {field.encode_name: _takes_text(field.type) for field in info.fields}
-    return texts, frozenset(lists), frozenset(moments)
+    lists = {field.encode_name for field in info.fields if _holds_list(field.type)}
+    times = {field.encode_name for field in info.fields if _holds_time(field.type)}
+    return texts, frozenset(lists), frozenset(times)
 
 
 def _is_number(text: str) -> bool:
@@ -329,6 +333,10 @@ def _takes_text(info: inspect.Type) -> bool:
     return any(_takes_text(member) for member in members)
 
 
+def _holds_time(info: inspect.Type) -> bool:
+    return any(isinstance(member, inspect.DateTimeType) for member in _union_members(info))
+
+
 def _holds_list(info: inspect.Type) -> bool:
     if isinstance(info, inspect.UnionType):
         return any(_holds_list(part) for part in info.types)
@@ -339,7 +347,7 @@ def _holds_list(info: inspect.Type) -> bool:
 
 
 @cache
-def _structs_in(kind: Any) -> dict[str, Any] | None:
+def _field_types(kind: Any) -> dict[str, Any] | None:
     """Return the type of each field of a struct, by its name on the wire; None for any other type."""
     if not _is_struct(kind):
         return None
@@ -356,16 +364,24 @@ def _forbids_unknown_fields(kind: Any) -> bool:
     return any(_is_struct(arg) and arg.__struct_config__.forbid_unknown_fields for arg in _alternatives(kind))
 
 
-def _rename(value: Any, kind: Any, path: str, ignored: list[str]) -> Any:
-    """Give every field its canonical name, and drop the fields that the struct does not have."""
+def _rename(value: Any, kind: Any, *, path: str, ignored: list[str]) -> Any:
+    """Give every field its canonical name, and drop the fields that the struct does not have.
+
+    `path` is that of the value, with a dot behind it. The paths of dropped fields are added to `ignored`.
+    """
     if isinstance(value, list):
-        item = next((arg for arg in _members(kind) if _structs_in(arg)), None)
-        return [_rename(part, item, f"{path.removesuffix('.')}[].", ignored) for part in value] if item else value
+        item = next((arg for arg in _item_types(kind) if _field_types(arg)), None)
+        if item is None:
+            return value
+
+        item_path = f"{path.removesuffix('.')}[]."
+        return [_rename(part, item, path=item_path, ignored=ignored) for part in value]
 
     if not isinstance(value, dict):
         return value
 
-    fields = next((found for arg in _alternatives(kind) if (found := _structs_in(arg))), None)
+    structs = (_field_types(arg) for arg in _alternatives(kind))
+    fields = next((field_types for field_types in structs if field_types), None)
     if fields is None:
         return value
 
@@ -378,13 +394,14 @@ def _rename(value: Any, kind: Any, path: str, ignored: list[str]) -> Any:
             else:
                 ignored.append(f"{path}{key}")
         elif name not in renamed or key == name:
-            renamed[name] = _rename(part, fields[name], f"{path}{name}.", ignored)
+            renamed[name] = _rename(part, fields[name], path=f"{path}{name}.", ignored=ignored)
 
     return renamed
 
 
 @cache
 def _alternatives(kind: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the type itself; without annotations."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return tuple(part for option in typing.get_args(kind) for part in _alternatives(option))
     if typing.get_origin(kind) is typing.Annotated:
@@ -394,7 +411,8 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 
 
 @cache
-def _members(kind: Any) -> tuple[Any, ...]:
+def _item_types(kind: Any) -> tuple[Any, ...]:
+    """Return the types of the items, if a type is a list or a union with one."""
     return tuple(
         member
         for option in _alternatives(kind)

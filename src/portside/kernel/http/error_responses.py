@@ -54,12 +54,15 @@ class ErrorFormat(enum.Enum):
 
 def error_response(error: PortsideError, form: ErrorFormat = ErrorFormat.PROBLEMS) -> Response:
     """Return the response for an error."""
-    body: Any = ErrorBody(error.message, error.error)
-    if isinstance(error, Invalid):
-        is_text = form is ErrorFormat.TEXT
-        body = TextBody(describe_problems(error.problems), error.problems) if is_text else ProblemsBody(error.problems)
+    body: ErrorBody | ProblemsBody | TextBody
+    if not isinstance(error, Invalid):
+        body = ErrorBody(error.message, error.error)
+    elif form is ErrorFormat.TEXT:
+        body = TextBody(describe_problems(error.problems), error.problems)
+    else:
+        body = ProblemsBody(error.problems)
 
-    return Response(dump_api(body), error.status, error.headers, "application/json")
+    return Response(dump_api(body), status_code=error.status, headers=error.headers, media_type="application/json")
 
 
 async def refuse_websocket(response: Response, scope: Any, send: Any) -> None:
@@ -93,8 +96,6 @@ def _describe_problem(problem: Problem) -> str:
 
 def error_for(exc: Exception, path: str) -> PortsideError:
     """Return the error that the client gets for an exception. Logs it, unless the client caused it."""
-    state = getattr(exc, "sqlstate", None)
-
     if isinstance(exc, PortsideError):
         if isinstance(exc, NotSupported):
             log.info("the request needs a feature that is not built", path=path, error=str(exc))
@@ -104,6 +105,7 @@ def error_for(exc: Exception, path: str) -> PortsideError:
 
         return exc
 
+    state = getattr(exc, "sqlstate", None)
     if state in _NUL_STATES:
         return BadRequest("The request holds a NUL character (\\u0000), which cannot be stored.")
 

@@ -53,8 +53,8 @@ _NOT_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
 
 def needs_any(*names: str) -> msgspec.Meta:
     """Return the OpenAPI constraint of an object that must have at least one of these fields, and not as null."""
-    given = [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]
-    return msgspec.Meta(extra_json_schema={"anyOf": given})
+    alternatives = [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]
+    return msgspec.Meta(extra_json_schema={"anyOf": alternatives})
 
 
 def among(names: Iterable[str]) -> msgspec.Meta:
@@ -68,10 +68,10 @@ class TooManyValues(BodyTooLarge):
     code = "too_many_values"
 
     @classmethod
-    def of(cls, found: int, limit: int) -> "TooManyValues":
+    def of(cls, count: int, limit: int) -> "TooManyValues":
         """Name the number of values, the limit and its setting."""
         return cls(
-            f"The request body holds {found} values, more than {limit}, the limit of this server (setting "
+            f"The request body holds {count} values, more than {limit}, the limit of this server (setting "
             "HTTP_MAX_REQUEST_BODY_VALUES); send fewer, or join small values to texts."
         )
 
@@ -94,12 +94,18 @@ def read_json(raw: bytes) -> Any:
     if _may_be_deep(raw) and (path := _find_too_deep(value)) is not None:
         raise _too_deep(path)
 
-    has_nul = b"\\u0000" in raw and _NUL.search(raw) is not None
-    if has_nul or (_LONG_NUMBER in raw.translate(_DIGITS) and _has_long_integer(value)):
-        what = "a NUL character, which cannot be stored" if has_nul else "an integer of more than 64 bits"
-        raise Invalid([_find_problem(value) or _problem((), f"holds {what}; it is not among the first values")])
+    if b"\\u0000" in raw and _NUL.search(raw) is not None:
+        raise _build_refusal(value, "a NUL character, which cannot be stored")
+    if _LONG_NUMBER in raw.translate(_DIGITS) and _has_long_integer(value):
+        raise _build_refusal(value, "an integer of more than 64 bits")
 
     return value
+
+
+def _build_refusal(value: Any, description: str) -> Invalid:
+    """Return the error for a body that holds such a value: with its field, if it is among the first values."""
+    fallback = f"holds {description}; it is not among the first values"
+    return Invalid([_find_problem(value) or _problem((), fallback)])
 
 
 def limit_values(raw: bytes) -> None:
@@ -117,12 +123,13 @@ def limit_values(raw: bytes) -> None:
     strings = without_escapes.count(b'"') // 2
 
     # At most every second string is the key of another value.
-    found = strings // 2
-    if found <= limit:
-        found = _count_values(b"".join(without_escapes.split(b'"')[::2]))
+    count = strings // 2
+    if count <= limit:
+        outside_of_strings = b"".join(without_escapes.split(b'"')[::2])
+        count = _count_values(outside_of_strings)
 
-    if found > limit:
-        raise TooManyValues.of(found, limit)
+    if count > limit:
+        raise TooManyValues.of(count, limit)
 
 
 def _count_values(raw: bytes) -> int:
@@ -219,23 +226,25 @@ def _may_be_deep(raw: bytes) -> bool:
 
     Each pass removes the innermost pairs of brackets, which are one or two levels.
     """
-    left = raw.translate(None, _NOT_BRACKETS)
-    if len(left) <= 2 * MAX_DEPTH:
+    brackets = raw.translate(None, _NOT_BRACKETS)
+    if len(brackets) <= 2 * MAX_DEPTH:
         return False
 
     for _ in range(MAX_DEPTH // 2):
-        if not left:
+        if not brackets:
             return False
 
-        left, before = left.replace(b"[]", b"").replace(b"{}", b""), len(left)
-        if len(left) == before:
+        outer_brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if len(outer_brackets) == len(brackets):
             return True
 
-    return bool(left)
+        brackets = outer_brackets
+
+    return bool(brackets)
 
 
 def _find_too_deep(value: Any) -> Path | None:
-    """Return the start of the path to the first container that is nested too deeply, or None."""
+    """Return the first three steps of the path to the first container that is nested too deeply, or None."""
     level: list[tuple[Path, Any]] = [((), value)]
     for _ in range(MAX_DEPTH):
         level = [

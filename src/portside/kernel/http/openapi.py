@@ -1,16 +1,7 @@
-"""The OpenAPI 3.1 document, generated from the signatures of the routes, and the page that shows it.
+"""The OpenAPI 3.1 document, generated from the signatures of the routes; `reference_page.py` shows it to people."""
 
-The page (`reference.html`) reads `openapi.json` from its own server and connects to no other host. Its content
-security policy allows its script and its style by their hashes, so an injected script does not run.
-"""
-
-import base64
-import hashlib
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -19,40 +10,9 @@ from starlette.responses import Response
 from portside.kernel.errors import BodyTooLarge, Forbidden, Invalid, PortsideError, TooManyRequests, Unauthorized
 from portside.kernel.http.error_responses import ErrorBody, ErrorFormat
 from portside.kernel.http.json_validation import MAX_INT, MIN_INT
+from portside.kernel.http.protocol import HEAD_REFUSALS
 from portside.kernel.http.routes import Route
-from portside.kernel.http.server import HEAD_REFUSALS
 from portside.kernel.large_reads import ResponseTooLarge, TooManyLargeReads
-
-
-@cache
-def reference_page() -> tuple[bytes, str]:
-    """Return the page and its content security policy."""
-    page = files("portside.kernel.http").joinpath("reference.html").read_bytes()
-    policy = (
-        f"default-src 'none'; script-src {_hash(page, b'script')}; style-src {_hash(page, b'style')}; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-
-    return page, policy
-
-
-def _hash(page: bytes, tag: bytes) -> str:
-    (content,) = re.findall(rb"<%b>(.*?)</%b>" % (tag, tag), page, re.DOTALL)
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content).digest()).decode()}'"
-
-
-def reference_response() -> Response:
-    """Return the response with the page."""
-    page, policy = reference_page()
-    headers = {
-        "Content-Security-Policy": policy,
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-cache",
-    }
-
-    return Response(page, headers=headers, media_type="text/html")
-
 
 RESPONSE_HEADERS = {
     "X-Request-Id": "Identifies the request in the server's log: the client's id, or a generated one.",
@@ -165,9 +125,9 @@ def _schemas(server: ServerInfo, routes: Sequence[Route[Any]]) -> tuple[dict[int
     by_kind = {key: _with_limits(schema) for key, schema in by_kind.items()}
     # Errors quote values of the request, also invalid ones, so their schemas have no limits.
     _, errors = msgspec.json.schema_components([ErrorBody, server.error_format.value], ref_template=_REFERENCE)
-    limited = {name: _with_limits(part) for name, part in {**referred, **components}.items()}
+    limited_components = {name: _with_limits(part) for name, part in {**referred, **components}.items()}
 
-    return by_kind, {"Json": _JSON_SCHEMA, **limited, **errors}
+    return by_kind, {"Json": _JSON_SCHEMA, **limited_components, **errors}
 
 
 def _with_limits(schema: dict[str, Any]) -> dict[str, Any]:
@@ -175,20 +135,20 @@ def _with_limits(schema: dict[str, Any]) -> dict[str, Any]:
     if not schema.keys() - {"description", "default"}:
         return {**schema, **_JSON}
 
-    limited: dict[str, Any] = {**schema}
+    result: dict[str, Any] = {**schema}
     for key, value in schema.items():
         if key == "properties":
-            limited[key] = {name: _with_limits(part) for name, part in value.items()}
+            result[key] = {name: _with_limits(part) for name, part in value.items()}
         elif key in {"anyOf", "prefixItems"}:
-            limited[key] = [_with_limits(part) for part in value]
+            result[key] = [_with_limits(part) for part in value]
         elif key in {"items", "additionalProperties"} and isinstance(value, dict):
-            limited[key] = _with_limits(value)
+            result[key] = _with_limits(value)
 
-    if limited.get("format") == "date-time":
+    if result.get("format") == "date-time":
         # The format limits the length already. With both, tools that generate values find none that fits.
-        limited.pop("maxLength", None)
+        result.pop("maxLength", None)
 
-    return {**_build_limits(limited), **limited}
+    return {**_build_limits(result), **result}
 
 
 def _build_limits(schema: dict[str, Any]) -> dict[str, Any]:
@@ -343,8 +303,13 @@ class _Operation:
 
 def _either(described: dict[str, Any] | None, schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a body that also has another one: a response of the route, or of another error."""
-    known = [] if described is None else described["schema"].get("anyOf", [described["schema"]])
-    schemas = [*known, *([] if schema in known else [schema])]
+    if described is None:
+        return schema
+
+    schemas: list[dict[str, Any]] = described["schema"].get("anyOf", [described["schema"]])
+    if schema not in schemas:
+        schemas = [*schemas, schema]
+
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
@@ -356,9 +321,16 @@ def _query_value(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_null(shape: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a field without the alternative of null: a query has none."""
     kinds = [kind for kind in shape.get("anyOf", ()) if kind != {"type": "null"}]
-    rest = {key: value for key, value in shape.items() if key != "anyOf" and not (key == "default" and value is None)}
-    if not kinds:
-        return rest
+    keywords = {key: value for key, value in shape.items() if key != "anyOf"}
+    if "default" in keywords and keywords["default"] is None:
+        del keywords["default"]
 
-    return {**kinds[0], **rest} if len(kinds) == 1 else {"anyOf": kinds, **rest}
+    match kinds:
+        case []:
+            return keywords
+        case [kind]:
+            return {**kind, **keywords}
+
+    return {"anyOf": kinds, **keywords}

@@ -36,35 +36,43 @@ def client_address(scope: Any, trusted: Sequence[Network]) -> str:
     callers usually own a whole /64, so they are identified by that network.
     """
     peer = (scope.get("client") or (_UNKNOWN,))[0]
-    forwarded = [part.strip() for value in Headers(scope=scope).getlist("x-forwarded-for") for part in value.split(",")]
-    while forwarded and _is_in(peer, trusted):
-        peer = forwarded.pop()
+    values = Headers(scope=scope).getlist("x-forwarded-for")
+    addresses = [address.strip() for value in values for address in value.split(",")]
+    while addresses and _is_in(peer, trusted):
+        peer = addresses.pop()
 
-    return _canonical(peer)
+    return _to_canonical(peer)
 
 
-def _is_in(address: str, networks: Sequence[Network]) -> bool:
+def _is_in(text: str, networks: Sequence[Network]) -> bool:
     try:
-        parsed = _parsed(address)
+        address = _parse_address(text)
     except ValueError:
         return False
 
-    return any(parsed in network for network in networks)
+    return any(address in network for network in networks)
 
 
-def _canonical(address: str) -> str:
+def _to_canonical(text: str) -> str:
+    """Convert an address to one form: an IPv6 address to its /64, and what is no address to "unknown"."""
     try:
-        parsed = _parsed(address.strip("[]"))
+        address = _parse_address(text.strip("[]"))
     except ValueError:
         return _UNKNOWN
 
-    return str(parsed if parsed.version == 4 else ipaddress.ip_network((parsed, 64), strict=False))
+    if address.version == 4:
+        return str(address)
+
+    return str(ipaddress.ip_network((address, 64), strict=False))
 
 
-def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """Parse an address; an IPv6 address that embeds an IPv4 one counts as that. Raises ValueError."""
-    parsed = ipaddress.ip_address(address)
-    return parsed if isinstance(parsed, ipaddress.IPv4Address) else parsed.ipv4_mapped or parsed
+    address = ipaddress.ip_address(text)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+
+    return address
 
 
 class ForwardedHeaders(ProxyHeadersMiddleware):
@@ -86,7 +94,8 @@ class ForwardedHeaders(ProxyHeadersMiddleware):
         if client and client[0].startswith(_MAPPED):
             scope["client"] = (client[0].removeprefix(_MAPPED), *client[1:])
 
-        if (scope.get("client") or (None,))[0] in self.trusted_hosts:
+        peer = (scope.get("client") or (None,))[0]
+        if peer in self.trusted_hosts:
             prefix = get_header(scope, b"x-forwarded-prefix") or ""
             # The stock SDK recognizes requests of the server to itself by this path. A client must not imitate them.
             if _PREFIX_FORM.fullmatch(prefix) and not f"{prefix}/".startswith(f"{ROOT_PATH}/"):

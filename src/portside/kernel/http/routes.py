@@ -3,7 +3,7 @@
     routes = Routes[Context[ControlServices]]("deployments")
 
     @routes.get("/v2/deployments/{deployment_id}", raises=(DeploymentNotFound,))
-    async def show_deployment(ctx: Context[ControlServices], deployment_id: UUID) -> Deployment:
+    async def get_deployment(ctx: Context[ControlServices], deployment_id: UUID) -> Deployment:
         \"\"\"Return one deployment.\"\"\"
         return await deployments.get(ctx.services.db, deployment_id)
 
@@ -48,13 +48,21 @@ from portside.kernel.codec import dump_api
 from portside.kernel.db import Database
 from portside.kernel.disk import DiskFull, DiskWatch
 from portside.kernel.errors import Invalid, MethodNotAllowed, NotFound, PortsideError
+from portside.kernel.http.body_size import drain_body
 from portside.kernel.http.decode import decode_body, decode_path, decode_query
-from portside.kernel.http.middleware import buffered_writer, drain_body
+from portside.kernel.http.middleware import buffered_writer
 from portside.kernel.large_reads import ReadBudget, ReadReservation, ReservationNeeded
 from portside.kernel.timeouts import timeout
 
 T = TypeVar("T")
 P = ParamSpec("P")
+# Contexts are covariant and routes contravariant: the context of a whole server suits the handlers of each package.
+S = TypeVar("S", bound="BaseServices")
+S_co = TypeVar("S_co", bound="BaseServices", covariant=True)
+C = TypeVar("C", bound="Context[Any]")
+C_contra = TypeVar("C_contra", bound="Context[Any]", contravariant=True)
+Handler = Callable[Concatenate[C, P], Awaitable[T]]
+
 NO_CONTENT = 204
 JSON_OBJECT: Mapping[str, dict[str, Any]] = {"application/json": {"type": "object"}}
 MULTIPART: Mapping[str, dict[str, Any]] = {"multipart/form-data": {"type": "object", "minProperties": 1}}
@@ -80,11 +88,6 @@ class BaseServices:
     """Refuses new data while the disk is nearly full; None where nobody watches it."""
 
 
-# Contexts are covariant and routes contravariant: the context of a whole server suits the handlers of each package.
-S = TypeVar("S", bound=BaseServices)
-S_co = TypeVar("S_co", bound=BaseServices, covariant=True)
-
-
 class Context(Generic[S_co]):
     """One request: the server's services, the authenticated caller, and headers to add to the response."""
 
@@ -92,13 +95,12 @@ class Context(Generic[S_co]):
 
     def __init__(self, scope: Any, receive: Any, send: Any, services: S_co) -> None:
         self.scope = scope
-        self.headers: dict[str, str] = {}
+        self.services = services
         self.actor: Any = None
+        # Headers to add to the response.
+        self.headers: dict[str, str] = {}
         self._receive = receive
         self._send = send
-        self.services = services
-
-        """The server's services."""
         self._request: Request | None = None
         self._on_finish: list[Callable[[], None]] = []
 
@@ -122,11 +124,6 @@ class Context(Generic[S_co]):
         """Run the callbacks: the response is over."""
         for callback in self._on_finish:
             callback()
-
-
-C = TypeVar("C", bound=Context[Any])
-C_contra = TypeVar("C_contra", bound=Context[Any], contravariant=True)
-Handler = Callable[Concatenate[C, P], Awaitable[T]]
 
 
 @dataclass(frozen=True)
@@ -227,8 +224,11 @@ class Routes(Generic[C]):
         """Register the decorated handler under a method and one or more path templates."""
 
         def register(handler: Handler[C, P, T]) -> Handler[C, P, T]:
-            chosen: RouteOptions = {**self._defaults, **options}
-            self.list += [_inspect(Route(method, path, handler, self.tag, **chosen)) for path in paths]
+            route_options: RouteOptions = {**self._defaults, **options}
+            for path in paths:
+                route = Route(method=method, path=path, handler=handler, tag=self.tag, **route_options)
+                self.list.append(_inspect(route))
+
             return handler
 
         return register
@@ -259,30 +259,39 @@ def _inspect(route: Route[C]) -> Route[C]:
     hints = get_type_hints(route.handler, include_extras=True)
     parameters = list(inspect.signature(route.handler).parameters.values())[1:]
     in_path = {_parameter_name(part) for part in route.path.split("/") if part.startswith("{")}
-    found: dict[str, Any] = {"path_types": {}, "returns": route.returns or _body_type(hints.get("return"))}
+    path_types: dict[str, Any] = {}
+    fields: dict[str, Any] = {"path_types": path_types, "returns": route.returns or _body_type(hints.get("return"))}
+
     for parameter in parameters:
         kind = hints[parameter.name]
         if parameter.name == "body":
-            found["body_type"] = kind
-            found["body_optional"] = parameter.default is not inspect.Parameter.empty
+            fields["body_type"] = kind
+            fields["body_optional"] = parameter.default is not inspect.Parameter.empty
         elif parameter.name == "query":
-            found["query_type"] = kind
+            fields["query_type"] = kind
         elif parameter.name in in_path:
-            found["path_types"][parameter.name] = kind
+            path_types[parameter.name] = kind
         else:
             raise TypeError(f"{route.name}: parameter {parameter.name} is neither in the path nor query nor body")
 
-    if in_path != set(found["path_types"]):
+    if in_path != set(path_types):
         raise TypeError(f"{route.name}: the path {route.path} and the signature name different parameters")
 
-    return Route(**{**route.__dict__, **found})
+    return Route(**{**route.__dict__, **fields})
 
 
 def _body_type(kind: Any) -> Any:
     """Return the type that a handler's signature promises; in a union, without the responses it makes itself."""
-    members = get_args(kind) if isinstance(kind, UnionType) or get_origin(kind) is Union else ()
+    is_union = isinstance(kind, UnionType) or get_origin(kind) is Union
+    if not is_union:
+        return kind
+
+    members = get_args(kind)
     bodies = [member for member in members if not (isinstance(member, type) and issubclass(member, Response))]
-    return Union[tuple(bodies)] if bodies and len(bodies) < len(members) else kind  # noqa: UP007 - made at run time
+    if not bodies or len(bodies) == len(members):
+        return kind
+
+    return Union[tuple(bodies)]  # noqa: UP007 - made at run time
 
 
 class _Node:
@@ -347,43 +356,42 @@ class Api(Generic[S]):
 
         ctx = Context(scope, receive, send, self.services)
         budget = self.services.read_budget
-
-        read = ReadReservation(budget) if budget is not None and route.has_budget else None
-        entered = large_reads.set_current_read(read)
+        reservation = ReadReservation(budget) if budget is not None and route.has_budget else None
+        token = large_reads.set_current_read(reservation)
         try:
-            response = await self._respond(ctx, route, segments, read)
+            response = await self._respond(ctx, route, segments, reservation)
             if isinstance(response, _BufferedResponse):
                 await _send_buffered(response, scope, send)
             elif scope["method"] == "HEAD":
                 await _send_head(response, scope, send)
             else:
-                if read is not None:
-                    read.start_streaming()
+                if reservation is not None:
+                    reservation.start_streaming()
                 await response(scope, receive, send)
         finally:
-            large_reads.reset_current_read(entered)
-            if read is not None:
-                read.close()
+            large_reads.reset_current_read(token)
+            if reservation is not None:
+                reservation.close()
 
             ctx.finish()
 
     async def _respond(
-        self, ctx: Context[S], route: Route[Any], segments: list[str], read: ReadReservation | None
+        self, ctx: Context[S], route: Route[Any], segments: list[str], reservation: ReadReservation | None
     ) -> "_BufferedResponse | Response":
         """Run the route's handler. Returns a `_BufferedResponse`, or a `Response` that streams."""
-        arguments = await self._arguments(ctx, route, segments)
+        arguments = await self._read_arguments(ctx, route, segments)
         try:
             result = await route.handler(ctx, **arguments)
-        except ReservationNeeded as needed:
-            if read is None:
+        except ReservationNeeded as exc:
+            if reservation is None:
                 raise
-            result = await _run_again(read, needed.size, partial(route.handler, ctx, **arguments))
+            result = await _run_again(reservation, exc.size, partial(route.handler, ctx, **arguments))
 
-        if read is not None and read.reserved:
-            read.release_unused()
+        if reservation is not None and reservation.reserved:
+            reservation.release_unused()
 
         if not isinstance(result, Response):
-            return _encoded(result, route.status, ctx.headers)
+            return _encode(result, route.status, ctx.headers)
 
         if ctx.headers:
             MutableHeaders(raw=result.raw_headers).update(ctx.headers)
@@ -393,18 +401,17 @@ class Api(Generic[S]):
 
         return result
 
-    async def _arguments(self, ctx: Context[S], route: Route[Any], segments: list[str]) -> dict[str, Any]:
+    async def _read_arguments(self, ctx: Context[S], route: Route[Any], segments: list[str]) -> dict[str, Any]:
         """Run the guard, and return the arguments of the handler."""
         if not route.public:
             ctx.actor = await self._guard(ctx, route)
 
         arguments: dict[str, Any] = {
             name: decode_path(name, "/".join(segments[index]), route.path_types[name])
-            for index, name in _parameters(route.path)
+            for index, name in _parse_parameters(route.path)
         }
 
         ignored: list[str] = []
-
         if route.query_type is not None or ctx.scope["query_string"]:
             text = ctx.scope["query_string"].decode("latin-1")
             pairs = parse_qsl(text, keep_blank_values=True) if text else ()
@@ -415,12 +422,14 @@ class Api(Generic[S]):
             if route.query_type is not None:
                 arguments["query"] = query
 
-        if route.body_type is not None and ((raw := await ctx.request.body()) or not route.body_optional):
-            arguments["body"], unknown = decode_body(raw, route.body_type, is_search=route.read_only)
-            ignored += unknown
+        if route.body_type is not None:
+            raw = await ctx.request.body()
+            if raw or not route.body_optional:
+                arguments["body"], ignored_fields = decode_body(raw, route.body_type, is_search=route.read_only)
+                ignored += ignored_fields
 
         if ignored:
-            ctx.headers["X-Ignored-Fields"] = _header_text(ignored)
+            ctx.headers["X-Ignored-Fields"] = _to_header(ignored)
 
         return arguments
 
@@ -459,30 +468,30 @@ def _without_slash(scope: Any) -> str:
 async def _send_head(response: Response, scope: Any, send: Any) -> None:
     """Send a response without its body. A stream ends because it sees a client that disconnected."""
 
-    async def gone() -> Any:
+    async def receive_disconnect() -> Any:
         return {"type": "http.disconnect"}
 
-    async def only_head(message: Any) -> None:
+    async def send_head(message: Any) -> None:
         if message["type"] == "http.response.start":
             await send(message)
 
-    await response(scope, gone, only_head)
+    await response(scope, receive_disconnect, send_head)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _run_again(read: ReadReservation, size: int, run: Callable[[], Awaitable[Any]]) -> Any:
+async def _run_again(reservation: ReadReservation, size: int, run: Callable[[], Awaitable[Any]]) -> Any:
     """Run a read-only handler again after reserving the memory that it turned out to need.
 
     Raises TooManyLargeReads if the memory does not become free in time.
     """
     for _ in range(MAX_RERUNS - 1):
-        await read.reserve(size)
+        await reservation.reserve(size)
         try:
             return await run()
-        except ReservationNeeded as needed:
-            size = needed.size
+        except ReservationNeeded as exc:
+            size = exc.size
 
-    await read.reserve(size)
+    await reservation.reserve(size)
     return await run()
 
 
@@ -494,11 +503,10 @@ class _BufferedResponse(NamedTuple):
     body: bytes
 
 
-def _encoded(result: Any, status: int, more: Mapping[str, str]) -> _BufferedResponse:
+def _encode(result: Any, status: int, more_headers: Mapping[str, str]) -> _BufferedResponse:
     """Encode the result of a handler; None is an empty body, and bytes are JSON already."""
     body = b""
     headers = []
-
     if result is not None:
         body = result if type(result) is bytes else dump_api(result)
         headers = [_JSON]
@@ -506,7 +514,7 @@ def _encoded(result: Any, status: int, more: Mapping[str, str]) -> _BufferedResp
     if status != NO_CONTENT:
         headers.append((b"content-length", b"%d" % len(body)))
 
-    headers += [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in more.items()]
+    headers += [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in more_headers.items()]
     return _BufferedResponse(status, headers, body)
 
 
@@ -532,8 +540,11 @@ async def _send_buffered(response: _BufferedResponse, scope: Any, send: Any) -> 
 
 
 def _refuse_method(node: _Node) -> NoReturn:
-    allowed = {*node.methods, *(("HEAD",) if "GET" in node.methods else ())}
-    raise MethodNotAllowed(headers={"Allow": ", ".join(sorted(allowed))})
+    methods = set(node.methods)
+    if "GET" in methods:
+        methods.add("HEAD")
+
+    raise MethodNotAllowed(headers={"Allow": ", ".join(sorted(methods))})
 
 
 def _find(node: _Node, segments: list[str], depth: int) -> _Node | None:
@@ -542,37 +553,38 @@ def _find(node: _Node, segments: list[str], depth: int) -> _Node | None:
         return node if node.methods else None
 
     child = node.children.get(segments[depth])
-    found = None if child is None else _find(child, segments, depth + 1)
-    if found is None and node.parameter is not None and segments[depth]:
-        found = _find(node.parameter, segments, depth + 1)
+    match = None if child is None else _find(child, segments, depth + 1)
+    if match is None and node.parameter is not None and segments[depth]:
+        match = _find(node.parameter, segments, depth + 1)
 
-    return node.rest if found is None else found
+    return node.rest if match is None else match
 
 
 @cache
-def _parameters(path: str) -> list[tuple[slice, str]]:
+def _parse_parameters(path: str) -> list[tuple[slice, str]]:
     """Return the parameters of a path template, each with the segments that it takes."""
-    parts = enumerate(path.removeprefix("/").split("/"))
-    return [
-        (slice(i, None if part.endswith("...}") else i + 1), _parameter_name(part))
-        for i, part in parts
-        if part.startswith("{")
-    ]
+    parameters: list[tuple[slice, str]] = []
+    for index, part in enumerate(path.removeprefix("/").split("/")):
+        if part.startswith("{"):
+            end = None if part.endswith("...}") else index + 1
+            parameters.append((slice(index, end), _parameter_name(part)))
+
+    return parameters
 
 
 def _parameter_name(part: str) -> str:
     return part[1:-1].removesuffix("...")
 
 
-def _header_text(names: list[str]) -> str:
-    """Write field names as a header's value: the first 20 of them, with only the characters that headers allow."""
-    shown = ", ".join([*dict.fromkeys(names)][:20])[:1000]
-    return "".join(char if " " <= char <= "~" else "?" for char in shown)
+def _to_header(names: list[str]) -> str:
+    """Convert field names to a header's value: the first 20 of them, with only the characters that headers allow."""
+    text = ", ".join([*dict.fromkeys(names)][:20])[:1000]
+    return "".join(char if " " <= char <= "~" else "?" for char in text)
 
 
 def encode_response(result: Any, status: int) -> Response:
     """Make a response with another status than its route's."""
-    return Response(dump_api(result), status, media_type="application/json")
+    return Response(dump_api(result), status_code=status, media_type="application/json")
 
 
 def refuse_field(name: str, why: str) -> Invalid:

@@ -52,7 +52,10 @@ class SocketContext(Context[S_co]):
         """Yield the frames of the client until it disconnects. Binary frames are decoded as UTF-8."""
         while (message := await self._receive())["type"] != "websocket.disconnect":
             text: str | None = message.get("text")
-            yield (message.get("bytes") or b"").decode("utf-8", "replace") if text is None else text
+            if text is None:
+                text = (message.get("bytes") or b"").decode("utf-8", "replace")
+
+            yield text
 
     async def send(self, frame: bytes) -> None:
         """Send one text frame, waiting while the client reads slowly. Raises Disconnected."""
@@ -89,18 +92,20 @@ class SocketApi(Generic[S]):
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
         """Serve one WebSocket, or pass an HTTP request on."""
-        is_socket = scope["type"] == "websocket"
-        return (self._serve_socket if is_socket else self.http)(scope, receive, send)
+        if scope["type"] == "websocket":
+            return self._serve_socket(scope, receive, send)
+
+        return self.http(scope, receive, send)
 
     async def _serve_socket(self, scope: Any, receive: Any, send: Any) -> None:
         scope.setdefault("state", {})["request_id"] = get_request_id(first_headers(scope))
         ctx = SocketContext(scope, receive, send, self.http.services)
         structlog.contextvars.bind_contextvars(request_id=ctx.request_id)
 
-        began = time.monotonic()
+        start = time.monotonic()
         try:
             status = await self._serve(ctx, scope, receive, send)
-            log.info("websocket", path=scope["path"], status=status, s=round(time.monotonic() - began, 1))
+            log.info("websocket", path=scope["path"], status=status, s=round(time.monotonic() - start, 1))
         finally:
             ctx.finish()
             structlog.contextvars.unbind_contextvars("request_id")
@@ -130,9 +135,9 @@ class SocketApi(Generic[S]):
         await self._converse(ctx, route.handler(ctx, **arguments))
         return 101
 
-    async def _converse(self, ctx: SocketContext[S], handling: Awaitable[None]) -> None:
+    async def _converse(self, ctx: SocketContext[S], handler: Awaitable[None]) -> None:
         """Run the handler until it returns or the server drains, and close the connection."""
-        work = asyncio.ensure_future(handling)
+        work = asyncio.ensure_future(handler)
         drained = asyncio.create_task(self._draining.wait())
         try:
             await asyncio.wait([work, drained], return_when=asyncio.FIRST_COMPLETED)
@@ -154,12 +159,27 @@ class SocketApi(Generic[S]):
 
 
 def _match(routes: Sequence[Route[Any]], path: str) -> tuple[Route[Any], dict[str, Any]]:
-    given = path.removeprefix("/").split("/")
+    """Return the route of a path, and the arguments in the path. Raises NotFound and Invalid."""
+    segments = path.removeprefix("/").split("/")
     for route in routes:
-        wanted = route.path.removeprefix("/").split("/")
-        pairs = list(zip(wanted, given, strict=False))
-        if len(wanted) == len(given) and all(name == part or name.startswith("{") for name, part in pairs):
-            named = {name[1:-1]: part for name, part in pairs if name.startswith("{")}
-            return route, {name: decode_path(name, part, route.path_types[name]) for name, part in named.items()}
+        parameters = _match_template(route.path, segments)
+        if parameters is not None:
+            return route, {name: decode_path(name, text, route.path_types[name]) for name, text in parameters.items()}
 
     raise NotFound
+
+
+def _match_template(template: str, segments: list[str]) -> dict[str, str] | None:
+    """Return the parameters of a path template in the segments of a path, or None if it does not match."""
+    parts = template.removeprefix("/").split("/")
+    if len(parts) != len(segments):
+        return None
+
+    parameters: dict[str, str] = {}
+    for part, segment in zip(parts, segments, strict=True):
+        if part.startswith("{"):
+            parameters[part[1:-1]] = segment
+        elif part != segment:
+            return None
+
+    return parameters
