@@ -34,7 +34,7 @@ from portside.agent.executors.application import RemoteApp
 from portside.agent.executors.pinned import FinishedPins, PinnedGraphs
 from portside.agent.executors.start import start_beside, start_graphs
 from portside.agent.graphs import GraphService
-from portside.agent.http import system, threads
+from portside.agent.http import events, system
 from portside.agent.http.services import AgentServices, Traffic
 from portside.agent.mcp.service import Mcp
 from portside.agent.mcp.tools import Tools
@@ -307,7 +307,7 @@ async def _compose(
 
     encryptor = find_encryptor(db)
     guard = StreamLimit(settings.max_streams_per_caller).guarded(with_encryption_context(access.guard, encryptor))
-    sockets = list_served_routes(threads.sockets, config.http, has_diagnostics=False)
+    sockets = list_served_routes(events.sockets, config.http, has_diagnostics=False)
     api = SocketApi(Api(routes, services, guard), sockets, guard, draining=draining, form=ErrorFormat.TEXT)
 
     custom = code.join_app(config, api, access)

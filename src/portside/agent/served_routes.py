@@ -4,9 +4,16 @@ from collections.abc import Iterable
 
 from portside.agent.config import HttpConfig
 from portside.agent.http import (
-    agents,
-    resources,
+    a2a,
+    assistants,
+    components,
+    crons,
+    diagnostics,
+    events,
+    mcp,
     runs,
+    states,
+    store,
     system,
     threads,
 )
@@ -15,18 +22,18 @@ from portside.kernel.http.routes import C, Route
 
 ROUTES: list[Route[Context]] = [
     *system.routes,
-    *system.debug_routes,
-    *resources.routes,
+    *diagnostics.routes,
+    *assistants.routes,
     *threads.routes,
-    *threads.state_routes,
+    *states.routes,
     *runs.routes,
-    *resources.cron_routes,
-    *resources.store_routes,
-    *threads.stream_routes,
-    *threads.protocol_routes,
-    *agents.routes,
-    *agents.mcp_routes,
-    *agents.ui_routes,
+    *crons.routes,
+    *store.routes,
+    *events.stream_routes,
+    *events.protocol_routes,
+    *a2a.routes,
+    *mcp.routes,
+    *components.routes,
 ]
 # The groups of routes that a configuration can disable, by tag. Other groups are always served.
 OPTIONAL = {

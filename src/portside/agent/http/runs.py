@@ -247,17 +247,21 @@ def _stream(ctx: Context, created_run: CreatedRun, body: RunCreate) -> Response:
     run = created_run.run
     _locate(ctx, run.thread_id, run.run_id, "stream")
     source = runs.events(created_run)
-    cancels = body.on_disconnect == "cancel"
+    if body.on_disconnect == "cancel":
+        source = runs.cancel_on_disconnect(source, run.thread_id, run.run_id)
 
-    return EventStream(runs.cancel_on_disconnect(source, run.thread_id, run.run_id) if cancels else source)
+    return EventStream(source)
 
 
 async def _follow(ctx: Context, thread_id: UUID, run_id: UUID, query: StreamQuery) -> Response:
     runs = ctx.services.runs
     after = ctx.request.headers.get("last-event-id")
     source = await runs.follow(thread_id, run_id, after=after, modes=parse_run_modes(query.stream_mode))
+    if query.cancel_on_disconnect:
+        source = runs.cancel_on_disconnect(source, thread_id, run_id)
+
     _locate(ctx, thread_id, run_id, "stream")
-    return EventStream(runs.cancel_on_disconnect(source, thread_id, run_id) if query.cancel_on_disconnect else source)
+    return EventStream(source)
 
 
 async def _wait(ctx: Context, created_run: CreatedRun, body: RunCreate) -> Response:

@@ -54,13 +54,14 @@ class ApiDescription:
         """The document, written at the first request: most servers never get one."""
         return self._write()
 
-    def at(self, address: str) -> bytes:
+    def get_document(self, address: str) -> bytes:
         """Return the document for clients that reach the API at this address: a URL, a path of this host, or "".
 
         A path is relative to the address of the document, so it depends on no header that a client may forge.
         """
         if not address:
             return self.openapi
+
         return b'{"servers":' + msgspec.json.encode([{"url": address}]) + b"," + self.openapi[1:]
 
     def extend(self, add: Callable[[bytes], bytes], fetch: Callable[[], Awaitable[None]] | None = None) -> None:

@@ -1,8 +1,8 @@
-"""Health, version, metrics, API description and diagnostics of a server."""
+"""Health, version, metrics, and the API's description."""
 
 import contextlib
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -13,8 +13,6 @@ from portside.agent.http.services import AgentServices, Context, Routes
 from portside.agent.problems import PROBLEMS, sends_traces
 from portside.agent.queue.backlog import GAUGES_OF_DATABASE, Backlog, Slots
 from portside.kernel.codec import dump_api
-from portside.kernel.diagnostics import DiagnosisUnderWay, Diagnostics, HeapDump
-from portside.kernel.errors import NotFound
 from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.health import Health, HealthChecks, check_all, show_metrics
 from portside.kernel.http.openapi import ServerInfo
@@ -118,16 +116,21 @@ async def say_ok(ctx: Context, query: HealthQuery) -> Response:
 async def get_info(ctx: Context) -> Info:
     """Return versions, features, and the deployment of this server."""
     settings = ctx.services.settings
-    project = settings.deployment_id
-    revision = settings.revision_id
-    host = Host("self-hosted", project, revision, revision, settings.tenant_id)
-
     return Info(
-        full_version(), ctx.services.libraries.get("langgraph", ""), _flags(ctx.services.api_description.tags), host
+        version=full_version(),
+        langgraph_py_version=ctx.services.libraries.get("langgraph", ""),
+        flags=_list_flags(ctx.services.api_description.tags),
+        host=Host(
+            kind="self-hosted",
+            project_id=settings.deployment_id,
+            host_revision_id=settings.revision_id,
+            revision_id=settings.revision_id,
+            tenant_id=settings.tenant_id,
+        ),
     )
 
 
-def _flags(tags: frozenset[str]) -> dict[str, bool]:
+def _list_flags(tags: frozenset[str]) -> dict[str, bool]:
     return {
         "assistants": "assistants" in tags,
         "crons": "crons" in tags,
@@ -151,14 +154,22 @@ async def get_metrics(ctx: Context, query: MetricsQuery) -> Any:
 
 
 async def _collect_metrics(services: AgentServices) -> Metrics:
-    monitor = services.monitor
-    backlog = await monitor.get_backlog()
-    count = services.count_threads
-    idle_s = await monitor.get_idle_s(services.traffic)
+    backlog = await services.monitor.get_backlog()
+    idle_s = await services.monitor.get_idle_s(services.traffic)
 
+    threads_by_revision = None
     # Without a count of the queue the database does not answer.
-    threads = None if count is None or backlog.n_pending is None else await count(idle_s)
-    return Metrics(backlog, ApiMetrics(request_counts()), monitor.slots, PROBLEMS.current(), idle_s, threads)
+    if services.count_threads is not None and backlog.n_pending is not None:
+        threads_by_revision = await services.count_threads(idle_s)
+
+    return Metrics(
+        queue=backlog,
+        api=ApiMetrics(request_counts()),
+        workers=services.monitor.slots,
+        problems=PROBLEMS.current(),
+        idle_s=idle_s,
+        threads_by_revision=threads_by_revision,
+    )
 
 
 class WorkerDescription(msgspec.Struct, array_like=True):
@@ -195,20 +206,27 @@ async def _join_siblings(services: AgentServices, siblings: Siblings, query: Met
 
 def join_metrics(all_metrics: Sequence[Metrics]) -> Metrics:
     """Return the metrics of processes that answer at one address as those of one server."""
-    counts: dict[tuple[Any, ...], dict[str, str | int]] = {}
-    for row in (row for metrics in all_metrics for row in metrics.api.http_requests_total):
-        key = tuple(value for name, value in row.items() if name != "count")
-        total = counts.setdefault(key, {**row, "count": 0})
-        total["count"] = int(total["count"]) + int(row["count"])
+    totals: dict[tuple[Any, ...], dict[str, str | int]] = {}
+    for metrics in all_metrics:
+        for row in metrics.api.http_requests_total:
+            labels = tuple(value for name, value in row.items() if name != "count")
+            total = totals.setdefault(labels, {**row, "count": 0})
+            total["count"] = int(total["count"]) + int(row["count"])
 
     slots = [metrics.workers for metrics in all_metrics]
-    idle = [metrics.idle_s for metrics in all_metrics]
+    idle_times = [metrics.idle_s for metrics in all_metrics if metrics.idle_s is not None]
+    is_idle_known = len(idle_times) == len(all_metrics)
+
     return msgspec.structs.replace(
         all_metrics[0],
-        api=ApiMetrics(list(counts.values())),
-        workers=Slots(*(sum(figures) for figures in zip(*map(msgspec.structs.astuple, slots), strict=True))),
+        api=ApiMetrics(list(totals.values())),
+        workers=Slots(
+            max=sum(process.max for process in slots),
+            active=sum(process.active for process in slots),
+            available=sum(process.available for process in slots),
+        ),
         problems=list(dict.fromkeys(problem for metrics in all_metrics for problem in metrics.problems)),
-        idle_s=None if None in idle else min(s for s in idle if s is not None),
+        idle_s=min(idle_times) if is_idle_known else None,
     )
 
 
@@ -217,43 +235,11 @@ async def get_openapi(ctx: Context) -> Response:
     """Return the description of this API. Behind a proxy that takes a prefix off the path, `servers` has the prefix."""
     address = ctx.services.settings.public_url.rstrip("/") + get_prefix(ctx.request.scope)
     await ctx.services.api_description.prepare()
-    described = ctx.services.api_description.at(address)
-    return Response(described, media_type="application/json", headers={"Cache-Control": "no-cache"})
+    document = ctx.services.api_description.get_document(address)
+    return Response(document, media_type="application/json", headers={"Cache-Control": "no-cache"})
 
 
 @routes.get("/docs", public=True, media_type="text/html")
 async def get_docs(_ctx: Context) -> Response:
     """Show the description of this API as a page."""
     return reference_response()
-
-
-# The routes below exist only if the operator sets DEBUG_FOLDER.
-debug_routes = Routes("debugging", works_on_full_disk=True)
-# A caller that may deploy can read everything in the server anyway.
-DEBUG_PERMISSION = "deployments:update"
-
-
-class ProfileQuery(msgspec.Struct):
-    """How many seconds to sample."""
-
-    seconds: Annotated[float, msgspec.Meta(gt=0, le=60)] = 5
-
-
-@debug_routes.post("/heapdump", permission=DEBUG_PERMISSION, raises=(DiagnosisUnderWay,))
-async def dump_heap(ctx: Context) -> HeapDump:
-    """Write the objects in memory, by type, to a file on the server, and return its path."""
-    return await _diagnostics(ctx).dump_heap()
-
-
-@debug_routes.get("/profile", permission=DEBUG_PERMISSION, raises=(DiagnosisUnderWay,), media_type="text/plain")
-async def profile(ctx: Context, query: ProfileQuery) -> Response:
-    """Sample the stacks of all threads; one line for each stack with its count, the input of flame graphs."""
-    return Response(await _diagnostics(ctx).profile(query.seconds), media_type="text/plain")
-
-
-def _diagnostics(ctx: Context) -> Diagnostics:
-    diagnostics = ctx.services.diagnostics
-    if diagnostics is None:
-        raise NotFound
-
-    return diagnostics
