@@ -1,6 +1,6 @@
 // The project's handlers in a process of their own: authentication and authorization (`auth.path`), the web
 // application (`http.app`), and the embedding of the store (`store.index.embed`). The other end is
-// `portside/agent/executors/handlers.py`.
+// `portside/agent/executors/handlers_executor.py`.
 //
 // A handler denies access if it throws, takes too long or returns something that it may not. The server reads filters.
 

@@ -12,12 +12,12 @@ from uuid import uuid4
 
 import pytest
 
-from portside.agent.executors.graphs import RemoteGraphs
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
+from portside.agent.executors.remote_graphs import RemoteGraphs
 from portside.agent.executors.serving import ExecutorRequests, Scopes
 from portside.agent.graphs import EventSink
 from portside.agent.queue.active_run import AttemptLost
-from portside.executor.errors import EventTooLarge, error_of, failure_of
+from portside.executor.errors import EventTooLarge, to_call_failed, to_error
 from portside.executor.requests import HistoryRead, RunRequest
 from portside.kernel.errors import Invalid, PortsideError, Unavailable, error_classes
 from portside.kernel.large_reads import ReservationNeeded, ResponseTooLarge
@@ -163,10 +163,10 @@ def test_errors_of_the_kernel_keep_their_class_over_a_link():
 
         sent = kind.__new__(kind)
         PortsideError.__init__(sent, "why", headers={"Retry-After": "7"})
-        received = error_of(failure_of(sent))
+        received = to_error(to_call_failed(sent))
         assert (type(received).code, str(received), received.headers) == (kind.code, "why", sent.headers)
 
-    assert isinstance(error_of(failure_of(Unavailable("later"))), Unavailable)
+    assert isinstance(to_error(to_call_failed(Unavailable("later"))), Unavailable)
 
 
 @pytest.mark.parametrize("ended_by", ["the run", "the server"])

@@ -19,7 +19,7 @@ import pytest
 
 from portside.agent.executors.member import ExecutorFailed
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
-from portside.agent.executors.process import ExecutorProcess, Program
+from portside.agent.executors.spawned_executor import Program, SpawnedExecutor
 from portside.agent.problems import PROBLEMS
 from portside.executor import messages
 from portside.executor.link import CallFailed, Handlers, LinkClosed
@@ -142,9 +142,9 @@ async def execute(pool: ExecutorPool, do: str, *, is_alone: bool = False) -> dic
     return values
 
 
-async def hold(pool: ExecutorPool, do: str, *modes: str) -> tuple[ExecutorProcess, "asyncio.Task[Any]"]:
+async def hold(pool: ExecutorPool, do: str, *modes: str) -> tuple[SpawnedExecutor, "asyncio.Task[Any]"]:
     """Begin a run that does not end; return its executor when it executes."""
-    began: asyncio.Future[ExecutorProcess] = asyncio.get_running_loop().create_future()
+    began: asyncio.Future[SpawnedExecutor] = asyncio.get_running_loop().create_future()
 
     async def run() -> None:
         async with pool.for_run(uuid4(), 1) as executor:
@@ -203,7 +203,7 @@ async def test_concurrent_starts_change_no_permissions_of_new_files(project):
     given = replace(program_of(project), command=[sys.executable, "-c", "raise SystemExit(3)"])
     before = os.umask(0o022)
     try:
-        starts = [ExecutorProcess.start(given, STORES_NOTHING) for _ in range(3)]
+        starts = [SpawnedExecutor.start(given, STORES_NOTHING) for _ in range(3)]
         results = await asyncio.gather(*starts, return_exceptions=True)
         mask = os.umask(0o022)
     finally:

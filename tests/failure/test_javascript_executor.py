@@ -13,7 +13,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from portside.agent.executors.process import ExecutorProcess, Program
+from portside.agent.executors.spawned_executor import Program, SpawnedExecutor
 from portside.agent.executors.start import find_node, javascript_command
 from portside.executor import messages
 from portside.executor.messages import GraphCall, ServerHello
@@ -236,7 +236,7 @@ async def test_events_that_nobody_follows_come_together_or_after_a_moment(tmp_pa
 
     variables = {**os.environ, **command.variables}
     program = Program(command.arguments, variables, hello, start_within_s=600, folder=command.folder)
-    executor = await ExecutorProcess.start(program, STORES_NOTHING)
+    executor = await SpawnedExecutor.start(program, STORES_NOTHING)
     batches: list[list[str]] = []
     came = asyncio.Event()
 

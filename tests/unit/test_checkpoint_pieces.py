@@ -9,11 +9,18 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from portside.executor.checkpoints import pieces
-from portside.executor.checkpoints.pieces import PIECE_BYTES, CutValue, Known, KnownValues, Stored, ValuePieces
+from portside.executor.checkpoints.pieces import (
+    PIECE_BYTES,
+    CheckpointValues,
+    CutValue,
+    PreviousValue,
+    StoredValue,
+    ValuePieces,
+)
 from portside.executor.checkpoints.rows import Encoding
 from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.checkpoints.serde import make_serde
-from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, array_text
+from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, encode_array
 
 SERDE = make_serde()
 THREAD = "thread"
@@ -45,7 +52,7 @@ def messages(count: int) -> list[HumanMessage]:
 
 def cut(owner: ValuePieces, value: Any) -> CutValue:
     """Return a value in pieces, as its second version has it."""
-    known: Known | None = None
+    known: PreviousValue | None = None
     for _ in range(2):
         _, known = Encoding(SERDE, owner).encode(THREAD, value, known)
 
@@ -53,7 +60,7 @@ def cut(owner: ValuePieces, value: Any) -> CutValue:
     return known
 
 
-def encode(owner: ValuePieces, value: Any, before: CutValue) -> tuple[Stored, CutValue]:
+def encode(owner: ValuePieces, value: Any, before: CutValue) -> tuple[StoredValue, CutValue]:
     """Encode the next version of a value that is in pieces; return what is stored and its pieces."""
     stored, known = Encoding(SERDE, owner).encode(THREAD, value, before)
     assert isinstance(known, CutValue)
@@ -84,7 +91,7 @@ def test_a_value_that_grows_while_it_is_cut_can_be_read(kind: str):
 def test_headers_are_those_of_the_serializer(count: int):
     for value, item_bytes in (([0] * count, 1), (dict.fromkeys(map("{:05}".format, range(count)), 0), 7)):
         encoded = SERDE.dumps_typed(value)[1]
-        assert pieces.header_of(value) == encoded[: len(encoded) - item_bytes * count]
+        assert pieces.encode_header(value) == encoded[: len(encoded) - item_bytes * count]
 
 
 def test_an_unchanged_value_stores_no_piece():
@@ -137,14 +144,14 @@ def test_pieces_that_do_not_fit_the_value_that_was_read_are_not_shared():
     value = messages(50)
     known = cut(owner, value)
 
-    ranges = array_text(pieces._ranges(known.pieces))
+    ranges = encode_array(pieces._list_ranges(known.pieces))
     data = joined(known)
     counts = [(len(piece.data), piece.stored_leaves) for piece in known.pieces]
     for missing in (0, 1):
         last_bytes, last_leaves = counts[-1]
         sizes = [*counts[:-1], (last_bytes, last_leaves - missing)]
         packed = b"".join(PIECE_SIZE.pack(*size) for size in sizes)
-        read = pieces.read_known(value, ("msgpack", data), ranges, packed)
+        read = pieces.read_previous(value, ("msgpack", data), ranges, packed)
         assert isinstance(read, CutValue) is (missing == 0)
 
 
@@ -160,7 +167,7 @@ def test_branches_of_a_thread_never_store_a_piece_under_one_number():
 def test_only_the_values_of_the_named_checkpoint_are_shared():
     """Another process may have deleted other checkpoints, with the pieces that only they had."""
     owner = ValuePieces()
-    known = KnownValues("first", {"messages": b"x"}, {}, {})
+    known = CheckpointValues("first", {"messages": b"x"}, {}, {})
     owner.remember(THREAD, "", known)
     assert owner.known(THREAD, "", "first") == known
     assert owner.known(THREAD, "", "second") is owner.known(THREAD, "", None) is None
@@ -170,9 +177,9 @@ def test_only_the_values_of_the_named_checkpoint_are_shared():
 def test_values_of_deleted_checkpoints_are_not_shared(thread: str):
     owner = ValuePieces()
     if thread == "running":
-        owner.of_runs[THREAD] = {}
+        owner.run_values[THREAD] = {}
 
-    owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}, {}))
+    owner.remember(THREAD, "", CheckpointValues("first", {"messages": b"x"}, {}, {}))
     owner.forget(THREAD)
     assert owner.known(THREAD, "", "first") is None
 
@@ -181,7 +188,7 @@ async def test_the_end_of_a_run_forgets_its_values():
     no_backend: Any = None
     saver = Checkpointer(no_backend)
     with saver.remembering(THREAD):
-        saver.pieces.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}, {}))
+        saver.pieces.remember(THREAD, "", CheckpointValues("first", {"messages": b"x"}, {}, {}))
         encoding = Encoding(SERDE, saver.pieces)
         assert encoding.known(THREAD, "", "first") == saver.pieces.known(THREAD, "", "first") is not None
 
@@ -191,5 +198,5 @@ async def test_the_end_of_a_run_forgets_its_values():
 def test_values_that_are_too_large_to_remember_can_be_written(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pieces, "KNOWN_BYTES", 1000)
     owner = ValuePieces()
-    owner.remember(THREAD, "", KnownValues("first", {"messages": b"x" * 2000}, {}, {}))
+    owner.remember(THREAD, "", CheckpointValues("first", {"messages": b"x" * 2000}, {}, {}))
     assert owner.known(THREAD, "", "first") is None

@@ -30,9 +30,9 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.types import Interrupt, Send
 from pydantic import AnyUrl, BaseModel, SecretStr, TypeAdapter
 
-from portside.executor.checkpoints.backend import completed
+from portside.executor.checkpoints.backend import complete_row
 from portside.executor.checkpoints.pieces import ValuePieces
-from portside.executor.checkpoints.rows import Encoding, checkpoint_rows
+from portside.executor.checkpoints.rows import Encoding, build_checkpoint_rows
 from portside.executor.checkpoints.serde import SerdeRules, UnsafeCheckpoint, make_serde
 
 HERE = __name__
@@ -314,7 +314,7 @@ def body_with(value: Any) -> tuple[str, bytes]:
     }
 
     config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-    rows = checkpoint_rows(Encoding(make_serde(), ValuePieces()), config, checkpoint, {}, {})
+    rows = build_checkpoint_rows(Encoding(make_serde(), ValuePieces()), config, checkpoint, {}, {})
     [row] = rows.checkpoints.values()
 
-    return completed(row)[5:7]
+    return complete_row(row)[5:7]

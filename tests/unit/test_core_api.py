@@ -23,12 +23,12 @@ from portside.agent.executors.core_api.codec import (
     GO_AWAY,
     METHODS,
     TUPLES,
-    decoded_frame,
-    encoded_frame,
-    parsed_frames,
+    decode_frame,
+    encode_frame,
+    parse_frames,
 )
 from portside.agent.executors.core_api.listener import ConnectedExecutor
-from portside.agent.executors.core_api.session import PeerCredentials, PeerSession, credentials_of
+from portside.agent.executors.core_api.session import PeerCredentials, PeerSession, read_credentials
 from portside.agent.executors.member import Executor
 from portside.agent.settings import AgentSettings
 from portside.core.v1 import core_pb2 as core
@@ -91,8 +91,8 @@ def test_every_message_is_documented():
 
 def carried(kind: int, body: Any, method: str | None = None, **options: Any) -> Any:
     """Send a frame, and return its body at the other end."""
-    frame = core.Frame.FromString(encoded_frame(kind, 7, body, method, is_executor=options.get("is_executor", False)))
-    arrived = decoded_frame(frame)
+    frame = core.Frame.FromString(encode_frame(kind, 7, body, method, is_executor=options.get("is_executor", False)))
+    arrived = decode_frame(frame)
     assert arrived[:2] == (kind, 7)
     return arrived[2]
 
@@ -249,23 +249,23 @@ def test_every_method_has_a_message_for_each_of_its_parts():
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05abc"])
 def test_broken_messages_break_the_protocol(data):
     with pytest.raises(ProtocolBroken):
-        parsed_frames(data)
+        parse_frames(data)
 
 
 def test_frames_without_meaning_break_the_protocol():
     with pytest.raises(ProtocolBroken):
-        decoded_frame(core.Frame(call=1))
+        decode_frame(core.Frame(call=1))
 
     malformed = core.Frame(call=1, result=core.Result(other=core.Value(msgpack=b"\xc1")))
     with pytest.raises(ProtocolBroken):
-        decoded_frame(malformed)
+        decode_frame(malformed)
 
 
 def test_bodies_of_another_shape_are_refused():
     put = {**on_a_link(PUT), "pieces": [["t", 1]]}
     for body in (("checkpoints.put", put), ("store.batch", {"call": "one"}), (messages.EXECUTE, "text")):
         with pytest.raises((TypeError, ValueError, AttributeError, KeyError)):
-            encoded_frame(links.CALL, 1, body, None, is_executor=True)
+            encode_frame(links.CALL, 1, body, None, is_executor=True)
 
 
 def test_servers_that_do_not_need_it_import_no_grpc():
@@ -331,11 +331,11 @@ async def test_session_that_ends_without_a_hello_is_tried_again(tmp_path, monkey
     monkeypatch.setattr(bridge, "GREETED_WITHIN_S", 0.01)
     (tmp_path / "langgraph.json").write_text('{"graphs": {"agent": "./agent.py:graph"}}')
     settings = AgentSettings(tier="executor", core_api="127.0.0.1:1")
-    session, greeting = (served := Bridge(load_config(tmp_path / "langgraph.json"), settings))._opened(None)
+    session, greeting = (served := Bridge(load_config(tmp_path / "langgraph.json"), settings))._open_session(None)
 
     session.abort("the peer broke the protocol")
     with pytest.raises(ConnectionLost, match="no hello within"):
-        await served._greeted(session, greeting)
+        await served._wait_for_hello(session, greeting)
 
 
 async def test_executor_is_connected_again_after_an_unexpected_failure(tmp_path, monkeypatch):
@@ -360,7 +360,7 @@ async def test_executor_is_connected_again_after_an_unexpected_failure(tmp_path,
 
 
 def test_any_of_several_keys_is_accepted():
-    both = credentials_of(AgentSettings(core_api_key=f"{KEY}, {KEY[::-1]}"))
+    both = read_credentials(AgentSettings(core_api_key=f"{KEY}, {KEY[::-1]}"))
     assert both.metadata == (("authorization", f"Bearer {KEY}"),)
     assert both.admit(both.metadata)
     assert both.admit((("authorization", f"Bearer {KEY[::-1]}"),))
@@ -379,7 +379,7 @@ def test_any_of_several_keys_is_accepted():
 )
 def test_settings_that_cannot_be_used_are_named(given, reason):
     with pytest.raises(UserMistake, match=reason):
-        credentials_of(AgentSettings(**given))
+        read_credentials(AgentSettings(**given))
 
 
 async def test_a_session_ends_though_its_read_cannot_be_cancelled(monkeypatch: pytest.MonkeyPatch):
@@ -429,7 +429,7 @@ def executor_of(link: Link, clock_s: float = 0.0) -> Executor:
 async def test_session_ends_when_the_orchestrator_is_silent_for_too_long(tmp_path, monkeypatch):
     """Seconds in which this side reads nothing are not counted, nor those before the orchestrator was heard again."""
     served = bridge_of(tmp_path, executor_heartbeat_secs=3)
-    session, _ = served._opened(None)
+    session, _ = served._open_session(None)
     seconds = iter(["silent", "silent", "heard", "silent", "silent", "paused", "silent", "silent", "silent"])
 
     async def pass_a_second(_delay_s: float) -> None:
@@ -450,7 +450,7 @@ async def test_session_ends_when_the_orchestrator_is_silent_for_too_long(tmp_pat
 def pong_of(session: PeerSession) -> dict[str, Any]:
     """Return what a session answers to a ping."""
     session._take_ping(0, None, 0)
-    kind, _, pong = decoded_frame(core.Frame.FromString(session._outgoing.pop()))
+    kind, _, pong = decode_frame(core.Frame.FromString(session._outgoing.pop()))
     assert kind == links.PONG
     return pong
 
@@ -459,7 +459,7 @@ async def test_pong_tells_the_memory_and_the_clock_of_the_executor(tmp_path):
     before_s = time.monotonic()
     executor = executor_of(Link({}), clock_s=before_s + 1000)
     executor.memory_bytes = 7
-    session, _ = bridge_of(tmp_path)._opened(executor)
+    session, _ = bridge_of(tmp_path)._open_session(executor)
     pong = pong_of(session)
     after_s = time.monotonic()
     assert pong["memory_bytes"] == 7
@@ -468,18 +468,18 @@ async def test_pong_tells_the_memory_and_the_clock_of_the_executor(tmp_path):
 
 
 async def test_pong_of_an_executor_whose_clock_is_unknown_tells_no_clock(tmp_path):
-    session, _ = bridge_of(tmp_path)._opened(executor_of(Link({})))
+    session, _ = bridge_of(tmp_path)._open_session(executor_of(Link({})))
     assert pong_of(session)["clock_s"] == 0
 
 
 async def test_session_without_an_executor_answers_pings(tmp_path):
-    session, _ = bridge_of(tmp_path)._opened(None)
+    session, _ = bridge_of(tmp_path)._open_session(None)
     assert pong_of(session) == on_a_link(Pong())
 
 
 async def lost_session(served: Bridge, executor: Executor, peer: Peer) -> PeerSession:
     """Return a session that was lost while the executor served a call of it."""
-    session, _ = served._opened(executor)
+    session, _ = served._open_session(executor)
     session._take_call(1, ["schemas", {}], 10)
     assert await peer.next_frame() == (links.CALL, 1)
     session.connection_lost(None)

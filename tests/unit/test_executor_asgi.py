@@ -16,8 +16,8 @@ from portside.executor.asgi import (
     RECEIVE,
     Application,
     Exchanges,
-    answered,
-    received_scope,
+    await_answer,
+    decode_scope,
     send_request,
 )
 from portside.executor.handlers import PlainRequest
@@ -37,7 +37,7 @@ async def linked(app: Any, folder: Path) -> AsyncIterator[tuple[Link, Exchanges,
 
     def serve(body: Any, call: Any) -> Any:
         application = Application(apps[0], body["exchange"], call.send)
-        return answered(app(received_scope(body["scope"]), application.receive, application.send))
+        return await_answer(app(decode_scope(body["scope"]), application.receive, application.send))
 
     def accept() -> Link:
         apps.append(Link({"request": serve}))
@@ -77,7 +77,7 @@ class Client:
 
 
 async def ask(link: Link, exchanges: Exchanges, client: Any) -> Any:
-    with exchanges.opened(SCOPE, client.receive) as exchange:
+    with exchanges.open(SCOPE, client.receive) as exchange:
         return await send_request(link, "request", {}, exchange, client.send)
 
 

@@ -96,7 +96,7 @@ async def test_a_run_blocks_its_loop_once_its_graph_takes_memory_meanwhile(monke
         memory += process.GROWTH_LIMIT_BYTES
         return memory
 
-    monkeypatch.setattr(messages, "memory_of", grow)
+    monkeypatch.setattr(messages, "measure_memory", grow)
     here = asyncio.get_running_loop()
     is_blocked = asyncio.Event()
     is_read = False

@@ -8,7 +8,7 @@ import pytest
 from langgraph.types import Interrupt
 
 from portside.executor import interrupts
-from portside.executor.interrupts import id_of, with_id, with_ids
+from portside.executor.interrupts import get_interrupt_id, with_id, with_ids
 
 
 @dataclass
@@ -31,7 +31,7 @@ SHOWN = {"value": "go on?", "id": OLDER.interrupt_id}
 
 def test_interrupts_of_newer_versions_stay() -> None:
     newer = Interrupt(value="go on?", id="1")
-    assert (id_of(newer), with_id(newer)) == ("1", newer)
+    assert (get_interrupt_id(newer), with_id(newer)) == ("1", newer)
     assert with_ids("updates", {"__interrupt__": (newer,)}) == {"__interrupt__": (newer,)}
 
 
@@ -39,7 +39,7 @@ def test_interrupts_of_older_versions_get_an_id(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(interrupts, "Interrupt", OlderInterrupt)
     task = {"id": "1", "interrupts": [asdict(OLDER)]}
     shown = {"id": "1", "interrupts": [SHOWN]}
-    assert (id_of(OLDER), with_id(OLDER)) == (OLDER.interrupt_id, SHOWN)
+    assert (get_interrupt_id(OLDER), with_id(OLDER)) == (OLDER.interrupt_id, SHOWN)
 
     for mode, payload, expected in (
         ("updates", {"__interrupt__": (OLDER,)}, {"__interrupt__": (SHOWN,)}),

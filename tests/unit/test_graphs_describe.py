@@ -15,7 +15,7 @@ from langgraph.pregel.remote import RemoteGraph
 from pydantic import BaseModel, TypeAdapter
 
 from portside.agent.assistants.descriptions import parse_xray
-from portside.executor.operations import draw, modern, schemas_of, subgraph_schemas
+from portside.executor.operations import draw, get_schemas, get_subgraph_schemas, modernize
 from portside.kernel.errors import Invalid
 
 
@@ -66,7 +66,7 @@ def graph(state: Any, *, node: Any = lambda _: {}, **options: Any) -> Any:
 
 
 def described(of: Any) -> dict[str, Any]:
-    return json.loads(msgspec.json.encode(schemas_of(of)))
+    return json.loads(msgspec.json.encode(get_schemas(of)))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_both_kinds_of_typed_dict_look_the_same(state):
 
 @pytest.mark.needs("pydantic", "2.11")
 def test_typed_dicts_within_others():
-    schema = TypeAdapter(modern(Holder)).json_schema()
+    schema = TypeAdapter(modernize(Holder)).json_schema()
     reference = {"$ref": "#/$defs/Old"}
     shapes = schema["properties"]
     assert shapes["old"] == reference
@@ -117,7 +117,7 @@ def test_typed_dicts_within_others():
 
     assert shapes["self"]["items"] == {"additionalProperties": True, "type": "object"}
     assert schema["$defs"]["Old"]["required"] == ["number"]
-    assert modern(dict[str, int]) == dict[str, int]
+    assert modernize(dict[str, int]) == dict[str, int]
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ async def test_drawings_and_subgraphs():
     assert "in:deep:go" in [node["id"] for node in (await draw(outer, {}, xray=True)).nodes]
 
     async def names(namespace: str | None = None, *, recurse: bool = False) -> list[str]:
-        return list(await subgraph_schemas(outer, namespace, recurse=recurse))
+        return list(await get_subgraph_schemas(outer, namespace, recurse=recurse))
 
     assert await names() == ["in"]
     assert await names(recurse=True) == ["in", "in|deep"]
@@ -206,7 +206,7 @@ async def test_drawings_and_subgraphs():
 async def test_a_subgraph_on_another_server_has_no_schemas():
     remote = RemoteGraph("elsewhere")
     outer = StateGraph(Old).add_node("far", remote).add_edge(START, "far").compile()
-    found = await subgraph_schemas(outer, None, recurse=True)
+    found = await get_subgraph_schemas(outer, None, recurse=True)
     assert found.keys() == {"far"}
     assert found["far"].state_schema is None
     assert found["far"].config_schema == {}

@@ -5,18 +5,18 @@ from pathlib import Path
 import ormsgpack
 import pytest
 
-from portside.agent.executors.known import KnownGraphs
+from portside.agent.executors.graph_cache import GraphCache
 from portside.executor.requests import GraphFacts
 
 FACTS = {"echo": GraphFacts(description="Repeats what it hears.", is_fixed=True)}
 
 
 def test_descriptions_come_back(tmp_path: Path):
-    written = KnownGraphs(tmp_path / "known")
+    written = GraphCache(tmp_path / "known")
     assert not written.load()
-    written.keep(FACTS, {"langgraph": "1.0"}, {("schemas", b"{}"): {"input_schema": 1}})
+    written.save(FACTS, {"langgraph": "1.0"}, {("schemas", b"{}"): {"input_schema": 1}})
 
-    read = KnownGraphs(tmp_path / "known")
+    read = GraphCache(tmp_path / "known")
     assert read.load()
     assert read.facts == FACTS
     assert read.libraries == {"langgraph": "1.0"}
@@ -31,8 +31,8 @@ def test_descriptions_come_back(tmp_path: Path):
 def test_damaged_file_counts_as_missing_and_is_replaced(tmp_path: Path, content: bytes):
     path = tmp_path / "known"
     path.write_bytes(content)
-    file = KnownGraphs(path)
+    file = GraphCache(path)
     assert not file.load()
 
-    file.keep(FACTS, {}, {})
-    assert KnownGraphs(path).load()
+    file.save(FACTS, {}, {})
+    assert GraphCache(path).load()

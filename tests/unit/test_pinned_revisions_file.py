@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from structlog.testing import capture_logs
 
-from portside.agent.executors.pinned import RevisionsFile
+from portside.agent.executors.pinned_graphs import RevisionsFile
 from portside.agent.problems import PROBLEMS
 from portside.kernel.codec import dump_api
 

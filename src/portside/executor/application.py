@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NamedTuple
 
-from portside.executor.imports import add_to_path, import_named, named_failure
+from portside.executor.imports import add_to_path, describe_failure, import_object
 from portside.executor.project import Project
 from portside.kernel.errors import PortsideError, UserMistake
 from portside.kernel.http.in_process import PREFIX
@@ -63,7 +63,7 @@ class ProjectApp:
     """The application of the project, which the server's routes become part of. Raises UserMistake."""
 
     def __init__(self, project: Project, source: str) -> None:
-        self.app: Any = import_named(project, LABEL, source, add_to_path(project))
+        self.app: Any = import_object(project, LABEL, source, add_to_path(project))
         if not _is_application(self.app):
             kind = type(self.app).__name__
             raise UserMistake(
@@ -75,13 +75,13 @@ class ProjectApp:
         self._has_middleware = bool(self.app.user_middleware) or not _is_plain(self.app)
         self.state: dict[str, Any] = {}
 
-    def started(self) -> AbstractAsyncContextManager[None]:
+    def run_lifespan(self) -> AbstractAsyncContextManager[None]:
         """Run its lifespan. Raises UserMistake if the startup fails."""
 
         def mistake_of(exc: BaseException) -> UserMistake:
-            return named_failure(self._project, LABEL, self._source, exc)
+            return describe_failure(self._project, LABEL, self._source, exc)
 
-        return started_app(self.app, self.state, mistake_of)
+        return run_lifespan(self.app, self.state, mistake_of)
 
     def join_server(self, server: ServerRoutes) -> None:
         """Add the server's routes; call it once, before the first request."""
@@ -102,7 +102,7 @@ class ProjectApp:
     @property
     def facts(self) -> dict[str, Any]:
         """The facts by which a server in another process decides which requests it can serve without this one."""
-        routes = [_facts_of(route) for route in self.app.router.routes]
+        routes = [_to_facts(route) for route in self.app.router.routes]
         has_document = bool(getattr(self.app, "openapi_url", None)) and callable(getattr(self.app, "openapi", None))
         return {"routes": routes, "has_middleware": self._has_middleware, "has_document": has_document}
 
@@ -186,7 +186,7 @@ def _server_routes(server: ServerRoutes, *, leaves_root: bool) -> Any:
     return ServerRouteEntry()
 
 
-def _facts_of(route: Any) -> RouteFacts:
+def _to_facts(route: Any) -> RouteFacts:
     if hasattr(route, "find_server_route"):
         return RouteFacts("", is_server=True)
 
@@ -264,16 +264,16 @@ def _set_error_handlers(app: Any) -> None:
         app.debug = False
 
     if not app.exception_handlers.keys() & {500, Exception}:
-        app.exception_handlers[Exception] = _failed
+        app.exception_handlers[Exception] = _answer_failure
 
-    app.exception_handlers.setdefault(_starlette("exceptions").HTTPException, _refused)
+    app.exception_handlers.setdefault(_starlette("exceptions").HTTPException, _answer_http_exception)
 
 
-def _failed(_request: Any, _exc: Exception) -> Any:
+def _answer_failure(_request: Any, _exc: Exception) -> Any:
     return _starlette("responses").JSONResponse({"detail": PortsideError().message}, PortsideError.status)
 
 
-def _refused(_request: Any, exc: Any) -> Any:
+def _answer_http_exception(_request: Any, exc: Any) -> Any:
     responses = _starlette("responses")
     if exc.status_code in {204, 304}:
         return responses.Response(status_code=exc.status_code, headers=exc.headers)
@@ -282,7 +282,7 @@ def _refused(_request: Any, exc: Any) -> Any:
 
 
 @asynccontextmanager
-async def started_app(
+async def run_lifespan(
     app: Any, state: dict[str, Any], mistake_of: Callable[[BaseException], UserMistake]
 ) -> AsyncIterator[None]:
     """Run the lifespan of an application; the state that it yields goes into `state`.

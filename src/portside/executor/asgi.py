@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, Protocol
 
-from portside.executor.errors import error_of, failure_of
+from portside.executor.errors import to_call_failed, to_error
 from portside.executor.link import CallFailed
 from portside.executor.loops import CrossLoopCall
 from portside.kernel.errors import PortsideError
@@ -115,7 +115,7 @@ class Exchange:
             await self._changed.wait()
             self._changed.clear()
             while self._messages:
-                await send(received(self._messages.popleft()))
+                await send(decode_message(self._messages.popleft()))
 
             self._is_idle.set()
 
@@ -128,7 +128,7 @@ class Exchanges:
         self._numbers = count(1)
 
     @contextmanager
-    def opened(self, scope: Any, receive: Receive) -> Iterator[Exchange]:
+    def open(self, scope: Any, receive: Receive) -> Iterator[Exchange]:
         """Let the other side ask the client of a scope for messages."""
         exchange = Exchange(next(self._numbers), scope, receive)
         self._open[exchange.number] = exchange
@@ -147,19 +147,19 @@ class Exchanges:
 
     async def receive(self, number: Any) -> Any:
         """Return the next message of a client, for the other side. Raises CallFailed."""
-        return await answered(self.find(number).receive())
+        return await await_answer(self.find(number).receive())
 
     async def drain(self, number: Any) -> None:
         """Wait until a client was sent all messages. Raises CallFailed."""
         await self.find(number).drain()
 
 
-async def answered(work: Awaitable[Any]) -> Any:
+async def await_answer(work: Awaitable[Any]) -> Any:
     """Await work. Raises CallFailed for an error that the other side understands."""
     try:
         return await work
     except PortsideError as exc:
-        raise failure_of(exc) from exc
+        raise to_call_failed(exc) from exc
     except Exception as exc:
         # Starlette's, of either side: it may be another version there.
         if type(exc).__name__ != "ClientDisconnect":
@@ -175,7 +175,7 @@ async def send_request(peer: Peer, method: str, body: Mapping[str, Any], exchang
     sending = asyncio.create_task(exchange.send_all(send))
     call = asyncio.create_task(
         peer.call(
-            method, {**body, "exchange": exchange.number, "scope": sent_scope(exchange.scope)}, on_item=exchange.put
+            method, {**body, "exchange": exchange.number, "scope": encode_scope(exchange.scope)}, on_item=exchange.put
         )
     )
 
@@ -211,13 +211,13 @@ class Application:
     async def receive(self) -> Any:
         """Return the next message of the client. Raises LinkClosed, and what the client's side raised."""
         try:
-            return received(await self._peer.call(RECEIVE, self._number))
+            return decode_message(await self._peer.call(RECEIVE, self._number))
         except CallFailed as exc:
-            raise error_of(exc) from exc
+            raise to_error(exc) from exc
 
     async def send(self, message: Any) -> None:
         """Send a message to the client, and wait if it reads slowly."""
-        for piece in pieces(message):
+        for piece in encode_message(message):
             self._put([piece])
             self._unread += len(piece.get("body") or piece.get("bytes") or piece.get("text") or b"")
             if self._unread > UNREAD_BYTES:
@@ -225,7 +225,7 @@ class Application:
                 self._unread = 0
 
 
-def pieces(message: Any) -> Iterator[dict[str, Any]]:
+def encode_message(message: Any) -> Iterator[dict[str, Any]]:
     """Yield a message as the link carries it, a large body in pieces."""
     plain = dict(message)
     if message["type"] == "http.response.body":
@@ -248,7 +248,7 @@ def pieces(message: Any) -> Iterator[dict[str, Any]]:
     yield plain
 
 
-def sent_scope(scope: Any) -> dict[str, Any]:
+def encode_scope(scope: Any) -> dict[str, Any]:
     """Return what the other side gets of a scope."""
     sent = {key: scope[key] for key in _SENT_KEYS if key in scope}
     if not _EXTENSIONS.isdisjoint(given := scope.get("extensions") or {}):
@@ -257,12 +257,12 @@ def sent_scope(scope: Any) -> dict[str, Any]:
     return sent
 
 
-def received_scope(scope: Any) -> dict[str, Any]:
+def decode_scope(scope: Any) -> dict[str, Any]:
     """Return a scope as the other side sent it, in the types of ASGI. Raises CallFailed."""
     if type(scope) is not dict or "type" not in scope:
         raise CallFailed("malformed", "a request without a scope")
 
-    made: dict[str, Any] = received({key: scope[key] for key in (*_SENT_KEYS, "extensions") if key in scope})
+    made: dict[str, Any] = decode_message({key: scope[key] for key in (*_SENT_KEYS, "extensions") if key in scope})
     for key in _PAIRS:
         if type(made.get(key)) is list:
             made[key] = tuple(made[key])
@@ -270,7 +270,7 @@ def received_scope(scope: Any) -> dict[str, Any]:
     return made
 
 
-def received(message: Any) -> Any:
+def decode_message(message: Any) -> Any:
     """Return a message as the other side sent it, in the types of ASGI: headers are pairs."""
     if "headers" in message:
         message["headers"] = [(name, value) for name, value in message["headers"]]

@@ -31,10 +31,10 @@ from urllib.parse import parse_qsl
 from langgraph_sdk.auth import Auth
 from langgraph_sdk.auth.exceptions import HTTPException
 
-from portside.executor.imports import add_to_path, import_named
+from portside.executor.imports import add_to_path, import_object
 from portside.executor.project import Project
 from portside.executor.requests import Filter
-from portside.executor.user import Identity, NotAuthenticated, NoUser, identity_of
+from portside.executor.user import Identity, NotAuthenticated, NoUser, read_identity
 from portside.kernel.errors import Forbidden, PortsideError, Unauthorized, UserMistake
 from portside.kernel.timeouts import timeout
 from portside.kernel.user_json import plain
@@ -67,7 +67,7 @@ class HandlerFailed(PortsideError):
     code = "auth_failed"
 
 
-def refusal_of(exc: BaseException) -> HandlerRefused | None:
+def find_refusal(exc: BaseException) -> HandlerRefused | None:
     """Return the response that an exception of the project's code asks for; None if the exception is a failure."""
     # Only code that has imported Starlette raises its exception.
     starlette = sys.modules.get("starlette.exceptions")
@@ -179,13 +179,13 @@ class Authentication:
 
     def __init__(self, handler: Callable[..., Any]) -> None:
         self._handler = handler
-        self.parameters = _parameters_of(handler)
+        self.parameters = _read_parameters(handler)
 
     async def __call__(self, connection: HttpConnection) -> Identity:
         """Return whom the handler finds. Raises Unauthorized, HandlerRefused and HandlerFailed."""
         try:
             async with timeout(HANDLER_TIMEOUT_S):
-                return identity_of(await self._call(connection))
+                return read_identity(await self._call(connection))
         except (AssertionError, NotAuthenticated) as exc:
             raise Unauthorized(UNAUTHORIZED) from exc
         except NoUser as exc:
@@ -193,7 +193,7 @@ class Authentication:
             log.error("authentication returned no user", extra={"fields": {"reason": str(exc)}})  # noqa: TRY400
             raise HandlerFailed from exc
         except Exception as exc:
-            if refusal := refusal_of(exc):
+            if refusal := find_refusal(exc):
                 raise refusal from exc
 
             log.exception("authentication failed")
@@ -210,7 +210,7 @@ class Authentication:
         return await self._handler(**arguments)
 
 
-def _parameters_of(handler: Callable[..., Any]) -> list[str]:
+def _read_parameters(handler: Callable[..., Any]) -> list[str]:
     """Return the names of the arguments that a handler takes."""
     parameters = inspect.signature(handler).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
@@ -342,7 +342,7 @@ class AuthorizationHandlers:
         except AssertionError as exc:
             raise Forbidden("Forbidden") from exc
         except Exception as exc:
-            if refusal := refusal_of(exc):
+            if refusal := find_refusal(exc):
                 raise refusal from exc
 
             log.exception("an authorization handler failed", extra={"fields": names})
@@ -379,7 +379,7 @@ class LoadedAuth(NamedTuple):
 
 def load_auth(project: Project, path: str) -> LoadedAuth:
     """Import the project's `Auth` object. Raises UserMistake."""
-    auth = import_named(project, AUTH_LABEL, path, add_to_path(project))
+    auth = import_object(project, AUTH_LABEL, path, add_to_path(project))
     if not isinstance(auth, Auth):
         kind = type(auth).__name__
         raise UserMistake(f"{project.file}: auth ({path}) is of type {kind}; export a langgraph_sdk.Auth")

@@ -143,29 +143,29 @@ class MessageStream:
 
     def start(self, metadata: dict[str, Any]) -> MessageEvent:
         """Return the event that begins the message."""
-        return {"event": "message-start", "role": "ai", "id": self.message_id, "metadata": _client_metadata(metadata)}
+        return {"event": "message-start", "role": "ai", "id": self.message_id, "metadata": _select_metadata(metadata)}
 
     def grow(self, message: BaseMessage) -> Iterator[MessageEvent]:
         """Yield the events of a piece."""
         if (usage := getattr(message, "usage_metadata", None)) is not None:
             self._usage = add_usage(self._usage, usage)
 
-        for position, block in enumerate(_blocks_of(message)):
+        for position, block in enumerate(_read_blocks(message)):
             key = block["index"] if block.get("index") is not None else (block["type"], position)
             index = self._index_of_block.get(key)
             if index is None:
                 index = self._index_of_block[key] = len(self._blocks)
-                self._blocks.append(_empty(block))
+                self._blocks.append(_build_empty_block(block))
                 yield self._event("content-block-start", index=index, content=dict(self._blocks[index]))
 
-            delta = _merge(self._blocks[index], block)
+            delta = _append_piece(self._blocks[index], block)
             if delta is not None:
                 yield self._event("content-block-delta", index=index, delta=delta)
 
     def finish(self) -> Iterator[MessageEvent]:
         """Yield each block as a whole, and the end of the message."""
         for index, block in enumerate(self._blocks):
-            yield self._event("content-block-finish", index=index, content=_finished(block))
+            yield self._event("content-block-finish", index=index, content=_build_finished_block(block))
 
         usage = {} if self._usage is None else {"usage": self._usage}
         yield self._event("message-finish", **usage)
@@ -188,7 +188,7 @@ class NativeMessageStream:
             return {
                 **event,
                 "id": self.message_id,
-                "metadata": {**_client_metadata(model_event.metadata), **(event.get("metadata") or {})},
+                "metadata": {**_select_metadata(model_event.metadata), **(event.get("metadata") or {})},
             }
 
         return {**event, "message_id": self.message_id}
@@ -219,7 +219,7 @@ class Messages:
             return
 
         if stream is None:
-            stream = self._open[key] = MessageStream(str(message.id), _task_of(metadata))
+            stream = self._open[key] = MessageStream(str(message.id), _get_task_id(metadata))
             yield stream.start(metadata)
         elif not isinstance(message, AIMessageChunk):
             # The complete message, after its pieces were sent.
@@ -240,7 +240,7 @@ class Messages:
                 return
 
             message_id = model_event.event.get("id") or f"lc_run--{key}"
-            stream = self._open[key] = NativeMessageStream(message_id, _task_of(model_event.metadata))
+            stream = self._open[key] = NativeMessageStream(message_id, _get_task_id(model_event.metadata))
 
         if isinstance(stream, NativeMessageStream):
             yield stream.convert_native(model_event)
@@ -264,20 +264,20 @@ class Messages:
         yield from self._open.pop(key).finish()
 
 
-def _task_of(metadata: dict[str, Any]) -> str:
+def _get_task_id(metadata: dict[str, Any]) -> str:
     return str(metadata.get("langgraph_checkpoint_ns", "")).rpartition(":")[2]
 
 
-def _client_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+def _select_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     return {name: metadata[key] for key, name in _METADATA.items() if metadata.get(key) is not None}
 
 
-def _blocks_of(message: BaseMessage) -> list[dict[str, Any]]:
+def _read_blocks(message: BaseMessage) -> list[dict[str, Any]]:
     """Return the content of a message as blocks."""
     try:
         blocks: list[Any] = [dict(block) for block in message.content_blocks]
     except (TypeError, ValueError, KeyError, AttributeError):
-        blocks = _blocks_of_parts(message)
+        blocks = _build_blocks(message)
 
     if isinstance(message, AIMessage) and not isinstance(message, AIMessageChunk):
         blocks += [{**call, "type": "invalid_tool_call"} for call in message.invalid_tool_calls]
@@ -285,7 +285,7 @@ def _blocks_of(message: BaseMessage) -> list[dict[str, Any]]:
     return blocks
 
 
-def _blocks_of_parts(message: BaseMessage) -> list[dict[str, Any]]:
+def _build_blocks(message: BaseMessage) -> list[dict[str, Any]]:
     """Return the text and the tool calls of a message as blocks, for langchain-core before 1.0."""
     text: Any = message.text
     said = text if isinstance(text, str) else text()
@@ -299,14 +299,14 @@ def _blocks_of_parts(message: BaseMessage) -> list[dict[str, Any]]:
     return blocks
 
 
-def _empty(block: dict[str, Any]) -> dict[str, Any]:
+def _build_empty_block(block: dict[str, Any]) -> dict[str, Any]:
     """Return a block as it begins, with the growing field empty."""
     growing = _GROWING.get(block["type"])
     empty = {key: value for key, value in block.items() if key != "index" or growing == "args"}
     return empty if growing is None else {**empty, growing: ""}
 
 
-def _merge(whole: dict[str, Any], block: dict[str, Any]) -> MessageEvent | None:
+def _append_piece(whole: dict[str, Any], block: dict[str, Any]) -> MessageEvent | None:
     """Append a piece to its block, and return the delta for clients; None if there is nothing to append."""
     growing = _GROWING.get(block["type"])
     rest = {key: value for key, value in block.items() if value is not None and key not in {growing, "type", "index"}}
@@ -319,7 +319,7 @@ def _merge(whole: dict[str, Any], block: dict[str, Any]) -> MessageEvent | None:
     return {"type": _DELTAS[block["type"]], growing: block[growing]}
 
 
-def _finished(block: dict[str, Any]) -> dict[str, Any]:
+def _build_finished_block(block: dict[str, Any]) -> dict[str, Any]:
     """Return a finished block, with the arguments of a tool call parsed, or an invalid tool call."""
     final = _FINAL.get(block["type"])
     if final is None:
@@ -354,18 +354,18 @@ class Channels:
     def convert(self, namespace: Namespace, mode: str, payload: Any) -> Iterator[ChannelEvent]:
         """Yield the events for one item of the stream."""
         if mode == "updates":
-            yield from _updates(namespace, payload)
+            yield from _convert_updates(namespace, payload)
         elif mode == "messages":
             yield from self._messages(namespace, *payload)
         elif mode == "custom" and isinstance(payload, ModelEvent):
-            for event in self._messages_of(namespace).convert_native(payload):
+            for event in self._get_messages(namespace).convert_native(payload):
                 yield ChannelEvent("messages", namespace, event)
         elif mode == "custom":
             yield ChannelEvent("custom", namespace, payload)
         elif mode == "tasks":
             yield from self._tasks(namespace, payload)
         elif mode == "checkpoints":
-            yield ChannelEvent("checkpoints", namespace, _checkpoint(payload))
+            yield ChannelEvent("checkpoints", namespace, _convert_checkpoint(payload))
         elif mode == "tools":
             yield ChannelEvent("tools", namespace, payload)
 
@@ -373,10 +373,10 @@ class Channels:
         if not isinstance(message, BaseMessage):
             message = _read_message(message)
 
-        for event in self._messages_of(namespace).convert(message, metadata):
+        for event in self._get_messages(namespace).convert(message, metadata):
             yield ChannelEvent("messages", namespace, event)
 
-    def _messages_of(self, namespace: Namespace) -> Messages:
+    def _get_messages(self, namespace: Namespace) -> Messages:
         return self._messages_by_namespace.setdefault(namespace, Messages())
 
     def _tasks(self, namespace: Namespace, task: dict[str, Any]) -> Iterator[ChannelEvent]:
@@ -386,7 +386,7 @@ class Channels:
             return
 
         if namespace in self._messages_by_namespace:
-            for event in self._messages_by_namespace[namespace].end_task(task["id"], _error_of(task)):
+            for event in self._messages_by_namespace[namespace].end_task(task["id"], _get_error(task)):
                 yield ChannelEvent("messages", namespace, event)
 
         yield ChannelEvent("tasks", namespace, task)
@@ -395,10 +395,10 @@ class Channels:
 
         for child in [ns for ns, parent in self._subgraphs.items() if parent == task["id"] and ns[:-1] == namespace]:
             del self._subgraphs[child]
-            yield ChannelEvent("lifecycle", child, _end_of(child, task))
+            yield ChannelEvent("lifecycle", child, _build_end_event(child, task))
 
     def _start(self, namespace: Namespace, task: dict[str, Any]) -> Iterator[ChannelEvent]:
-        call_id = _tool_call_of(task.get("input"))
+        call_id = _find_tool_call(task.get("input"))
         if call_id is not None:
             self._calls[task["id"]] = call_id
 
@@ -417,7 +417,7 @@ class Channels:
         yield ChannelEvent("lifecycle", namespace, started)
 
 
-def _updates(namespace: Namespace, payload: Any) -> Iterator[ChannelEvent]:
+def _convert_updates(namespace: Namespace, payload: Any) -> Iterator[ChannelEvent]:
     if not isinstance(payload, Mapping):
         return
 
@@ -426,34 +426,34 @@ def _updates(namespace: Namespace, payload: Any) -> Iterator[ChannelEvent]:
             yield ChannelEvent("updates", namespace, {"node": node, "values": update})
 
 
-def _checkpoint(payload: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_checkpoint(payload: Mapping[str, Any]) -> dict[str, Any]:
     """Return a checkpoint's id and position; its values are on another channel."""
     metadata = payload.get("metadata") or {}
     shown = {
-        "id": _checkpoint_id(payload.get("config")),
+        "id": _get_checkpoint_id(payload.get("config")),
         "step": metadata.get("step"),
         "source": metadata.get("source"),
     }
 
-    parent = _checkpoint_id(payload.get("parent_config"))
+    parent = _get_checkpoint_id(payload.get("parent_config"))
     return shown if parent is None else {**shown, "parent_id": parent}
 
 
-def _checkpoint_id(config: Any) -> Any:
+def _get_checkpoint_id(config: Any) -> Any:
     return ((config or {}).get("configurable") or {}).get("checkpoint_id")
 
 
-def _end_of(namespace: Namespace, task: dict[str, Any]) -> dict[str, Any]:
+def _build_end_event(namespace: Namespace, task: dict[str, Any]) -> dict[str, Any]:
     name = namespace[-1].partition(":")[0]
     if task.get("interrupts"):
         return {"event": "interrupted", "graph_name": name}
-    if (error := _error_of(task)) is not None:
+    if (error := _get_error(task)) is not None:
         return {"event": "failed", "graph_name": name, "error": error}
 
     return {"event": "completed", "graph_name": name}
 
 
-def _error_of(task: dict[str, Any]) -> str | None:
+def _get_error(task: dict[str, Any]) -> str | None:
     error = task.get("error")
     if isinstance(error, dict):
         error = error.get("message")
@@ -461,7 +461,7 @@ def _error_of(task: dict[str, Any]) -> str | None:
     return str(error) if error else None
 
 
-def _tool_call_of(given: Any) -> str | None:
+def _find_tool_call(given: Any) -> str | None:
     """Return the id of the tool call that a task executes, if any."""
     call = given.get("tool_call") if isinstance(given, dict) else None
     found = call.get("id") if isinstance(call, dict) else None

@@ -13,7 +13,7 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base.embed import EmbeddingsLambda, ensure_embeddings
 
 from portside.executor.errors import EmbeddingFailed
-from portside.executor.imports import add_to_path, import_named, named_failure
+from portside.executor.imports import add_to_path, describe_failure, import_object
 from portside.executor.project import Project
 from portside.kernel.errors import UserMistake
 from portside.kernel.timeouts import timeout
@@ -50,8 +50,10 @@ class ProjectEmbeddings:
         try:
             async with timeout(EMBEDDING_TIMEOUT_S):
                 if not self._is_async or self._loop in (None, asyncio.get_running_loop()):
-                    return _sized(await call())
-                return _sized(await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_await(call), self._loop)))
+                    return _check_length(await call())
+                return _check_length(
+                    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_await(call), self._loop))
+                )
         except TimeoutError as exc:
             raise EmbeddingFailed.of(
                 self._source, str(exc) or f"it did not return within {EMBEDDING_TIMEOUT_S:.0f} s"
@@ -64,7 +66,7 @@ def load_embeddings(project: Project, source: str) -> ProjectEmbeddings:
     """Load what `store.index.embed` names. Raises UserMistake."""
     module = source.rpartition(":")[0]
     if module.endswith(".py") or "/" in module or "." in module:
-        exported = import_named(project, EMBED_LABEL, source, add_to_path(project))
+        exported = import_object(project, EMBED_LABEL, source, add_to_path(project))
     else:
         exported = _load_provider(project, source)
 
@@ -96,7 +98,7 @@ def _load_provider(project: Project, source: str) -> Embeddings:
     try:
         made: Embeddings = init_embeddings(source, **options)
     except Exception as exc:
-        raise named_failure(project, EMBED_LABEL, source, exc) from exc
+        raise describe_failure(project, EMBED_LABEL, source, exc) from exc
 
     return made
 
@@ -111,7 +113,7 @@ async def _await(call: Callable[[], Awaitable[T]]) -> T:
     return await call()
 
 
-def _sized(vectors: Any) -> Any:
+def _check_length(vectors: Any) -> Any:
     """Raise TypeError for a value without a length: it is neither a vector nor a list of vectors."""
     len(vectors)
     return vectors

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from portside.executor.imports import add_to_path, import_named
+from portside.executor.imports import add_to_path, import_object
 from portside.executor.project import Project
 from portside.executor.versions import ENCRYPTION
 from portside.kernel.errors import PortsideError, UserMistake
@@ -95,9 +95,9 @@ class EncryptionHandlers:
         if handler is None:
             return metadata
 
-        given = _context(None, metadata)
+        given = _build_context(None, metadata)
         made = await self._call("the context handler", lambda: handler(user, given))
-        checked: Json = _checked(made, dict, "the context handler")
+        checked: Json = _check_type(made, dict, "the context handler")
 
         return checked
 
@@ -105,8 +105,8 @@ class EncryptionHandlers:
         """Encrypt a document. Raises EncryptionFailed, also if the handler adds or removes keys."""
         handler = self._json[0]
         assert handler is not None  # noqa: S101 - callers check `does_json`
-        made: Json = _checked(
-            await self._call("encrypt.json", lambda: handler(_context(target, metadata), dict(plain))),
+        made: Json = _check_type(
+            await self._call("encrypt.json", lambda: handler(_build_context(target, metadata), dict(plain))),
             dict,
             "encrypt.json",
         )
@@ -118,7 +118,7 @@ class EncryptionHandlers:
 
     async def decrypt_json(self, target: DocumentField, metadata: Mapping[str, Any], stored: Json) -> Decrypted:
         """Decrypt a document. Raises CannotDecrypt."""
-        made = await self._decrypt("decrypt.json", self._json[1], _context(target, metadata), stored)
+        made = await self._decrypt("decrypt.json", self._json[1], _build_context(target, metadata), stored)
         if not isinstance(made.plain, dict) or not made.plain.keys() >= stored.keys():
             raise CannotDecrypt(f"decrypt.json must return {target} with all the keys it was given")
 
@@ -128,12 +128,12 @@ class EncryptionHandlers:
         """Encrypt a blob. Raises EncryptionFailed."""
         handler = self._blob[0]
         assert handler is not None  # noqa: S101 - callers check `does_blobs`
-        made = await self._call("encrypt.blob", lambda: handler(_context(target, metadata), plain))
-        return bytes(_checked(made, (bytes, bytearray), "encrypt.blob"))
+        made = await self._call("encrypt.blob", lambda: handler(_build_context(target, metadata), plain))
+        return bytes(_check_type(made, (bytes, bytearray), "encrypt.blob"))
 
     async def decrypt_blob(self, target: DocumentField, metadata: Mapping[str, Any], stored: bytes) -> Decrypted:
         """Decrypt a blob. Raises CannotDecrypt."""
-        made = await self._decrypt("decrypt.blob", self._blob[1], _context(target, metadata), stored)
+        made = await self._decrypt("decrypt.blob", self._blob[1], _build_context(target, metadata), stored)
         if not isinstance(made.plain, bytes):
             raise CannotDecrypt("decrypt.blob must return bytes")
 
@@ -144,7 +144,7 @@ class EncryptionHandlers:
             target = f"{context.model}.{context.field}"
             raise CannotDecrypt(f"{target} was encrypted by a handler, and this server has no {name}")
 
-        return _decrypted(await self._call(name, lambda: handler(context, stored), CannotDecrypt))
+        return _read_decrypted(await self._call(name, lambda: handler(context, stored), CannotDecrypt))
 
     async def _call(
         self, name: str, call: Callable[[], Awaitable[T]], failure: type[PortsideError] = EncryptionFailed
@@ -167,11 +167,11 @@ class EncryptionHandlers:
 def load_encryption(project: Project, path: str) -> EncryptionHandlers:
     """Import the project's handlers; call it on the loop that they are to be called on. Raises UserMistake."""
     ENCRYPTION.require()
-    given = import_named(project, "encryption", path, add_to_path(project))
+    given = import_object(project, "encryption", path, add_to_path(project))
     return EncryptionHandlers(given, f"{project.file}: encryption.path ({path})")
 
 
-def _context(target: DocumentField | None, metadata: Mapping[str, Any]) -> "EncryptionContext":
+def _build_context(target: DocumentField | None, metadata: Mapping[str, Any]) -> "EncryptionContext":
     from langgraph_sdk.encryption.types import EncryptionContext
 
     if target is None:
@@ -180,14 +180,14 @@ def _context(target: DocumentField | None, metadata: Mapping[str, Any]) -> "Encr
     return EncryptionContext(model=target.model, field=target.field, metadata=dict(metadata))
 
 
-def _decrypted(made: Any) -> Decrypted:
+def _read_decrypted(made: Any) -> Decrypted:
     """Read what a decryptor returned; in older SDKs it returns no replacements."""
     if hasattr(made, "plaintext") and hasattr(made, "replacement"):
         return Decrypted(made.plaintext, made.replacement)
     return Decrypted(made)
 
 
-def _checked(made: Any, kind: Any, name: str) -> Any:
+def _check_type(made: Any, kind: Any, name: str) -> Any:
     if not isinstance(made, kind):
         needed = "a dict" if kind is dict else "bytes"
         raise EncryptionFailed(f"{name} returned a {type(made).__name__}; it must return {needed}")

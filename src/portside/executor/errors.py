@@ -59,13 +59,13 @@ def check_size(what: str, data: bytes, max_bytes: int) -> None:
         raise EventTooLarge(f"{what} of this run has {len(data)} bytes, more than EVENT_MAX_BYTES ({max_bytes}) allows")
 
 
-def failure_of(error: PortsideError) -> CallFailed:
+def to_call_failed(error: PortsideError) -> CallFailed:
     """Return the answer to a call that stands for an error."""
     problems = {"problems": [asdict(problem) for problem in error.problems]} if isinstance(error, Invalid) else {}
     return CallFailed(error.code, error.message, {"status": error.status, "headers": error.headers, **problems})
 
 
-def failure_of_server(error: Exception) -> CallFailed | None:
+def find_server_failure(error: Exception) -> CallFailed | None:
     """Return the answer to a call that an error of the server has ended, which the server knows by its number."""
     number = getattr(error, "portside_failure", None)
     if number is None:
@@ -74,7 +74,7 @@ def failure_of_server(error: Exception) -> CallFailed | None:
     return CallFailed(RAISED, str(error), {"type": type(error).__name__, FAILURE: number})
 
 
-def error_of(failed: CallFailed) -> Exception:
+def to_error(failed: CallFailed) -> Exception:
     """Return the error that the peer answered with; an answer with none of this process's errors as it is."""
     known = {each.code: each for each in error_classes()}.get(failed.code)
     if known is None:

@@ -26,8 +26,8 @@ from portside.executor.channels import Channels, ModelListener
 from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.commands import parse_command
 from portside.executor.errors import RunTimeout, check_size
-from portside.executor.interrupts import id_of, with_id, with_ids
-from portside.executor.load import Graph, Graphs, context_for
+from portside.executor.interrupts import get_interrupt_id, with_id, with_ids
+from portside.executor.load import Graph, Graphs, convert_context
 from portside.executor.requests import (
     INTERRUPT,
     OTHER_LANGUAGE,
@@ -78,7 +78,7 @@ class Execution:
 
         # An attempt that continues from a checkpoint has taken its input already.
         self._input = None if request.resume else given
-        self._config = _config(request)
+        self._config = _build_config(request)
         if request.resume and tracing_is_enabled():
             self._config["callbacks"] = [tracer_with_input(given, request.tracer or {})]
 
@@ -115,7 +115,7 @@ class Execution:
                         # Nodes that await nothing would never let the loop write the previous step's checkpoint.
                         await asyncio.sleep(0)
 
-                outcome = await self._ended(graph)
+                outcome = await self._build_outcome_at_end(graph)
                 check_size("the result", outcome.values or b"", request.max_event_bytes)
                 self.outcome = outcome
         except asyncio.CancelledError as exc:
@@ -131,9 +131,9 @@ class Execution:
         else:
             return
 
-        self.outcome = self._failed(failure, output, checkpointer)
+        self.outcome = self._build_outcome_of_failure(failure, output, checkpointer)
 
-    def _failed(self, failure: BaseException, output: str | list[str], checkpointer: Any) -> Outcome:
+    def _build_outcome_of_failure(self, failure: BaseException, output: str | list[str], checkpointer: Any) -> Outcome:
         """Return the outcome of a run that an exception has ended."""
         error = {"error": type(failure).__name__, "message": _text(failure)}
         is_refused = type(failure).__name__ in (UNKNOWN_INTERRUPT, OTHER_LANGUAGE)
@@ -191,15 +191,17 @@ class Execution:
             self._values = values
             self._last_values_event = None
 
-    async def _ended(self, graph: Graph) -> Outcome:
+    async def _build_outcome_at_end(self, graph: Graph) -> Outcome:
         if graph.checkpointer and (self._stopped or self._values is _MISSING):
             # Before reading the state, which makes other objects.
             versions = {} if self._values is _MISSING else long_lists(graph.checkpointer, self._config, self._values)
-            state = await graph.aget_state(_latest(self._config))
+            state = await graph.aget_state(_build_latest_config(self._config))
             if self._values is _MISSING:
-                return _outcome(graph, state, state.values, long_lists(graph.checkpointer, self._config, state.values))
+                return _build_outcome(
+                    graph, state, state.values, long_lists(graph.checkpointer, self._config, state.values)
+                )
 
-            return _outcome(graph, state, self._values, versions)
+            return _build_outcome(graph, state, self._values, versions)
 
         given: Any = None if self._values is _MISSING else self._values
         values = _select(given, _output_keys(graph))
@@ -219,7 +221,7 @@ def _context_and_durability(graph: Graph, request: RunRequest) -> dict[str, Any]
     """
     if CONTEXT.is_available:
         return {
-            "context": context_for(graph.context_schema, request.context),
+            "context": convert_context(graph.context_schema, request.context),
             "durability": request.durability if graph.checkpointer else None,
         }
 
@@ -263,20 +265,20 @@ async def execute(
 
 async def read_outcome(graphs: Graphs, request: RunRequest) -> Outcome:
     """Return the outcome of a cancelled run: the thread's last values, open interrupts, and whether steps are left."""
-    config = _config(request)
+    config = _build_config(request)
     async with graphs.open(request.graph_id, config, context=request.context) as graph:
-        state = await graph.aget_state(_latest(config)) if graph.checkpointer else None
+        state = await graph.aget_state(_build_latest_config(config)) if graph.checkpointer else None
         if state is None or state.metadata is None:
             return Outcome(values=None, interrupts={}, has_next=False, error=None)
 
-        return _outcome(graph, state, state.values, long_lists(graph.checkpointer, config, state.values))
+        return _build_outcome(graph, state, state.values, long_lists(graph.checkpointer, config, state.values))
 
 
-def _outcome(graph: Graph, state: StateSnapshot, values: Any, versions: dict[str, str]) -> Outcome:
+def _build_outcome(graph: Graph, state: StateSnapshot, values: Any, versions: dict[str, str]) -> Outcome:
     # A task with a result was answered, although older versions of langgraph still list its interrupts.
     open_tasks = [task for task in state.tasks if task.interrupts and task.result is None]
     waiting = [with_id(interrupt) for task in open_tasks for interrupt in task.interrupts]
-    interrupts = {task.id: [_interrupt(interrupt) for interrupt in task.interrupts] for task in open_tasks}
+    interrupts = {task.id: [_to_stored_interrupt(interrupt) for interrupt in task.interrupts] for task in open_tasks}
 
     selected = values = _select(values, _output_keys(graph))
     if waiting:
@@ -294,11 +296,11 @@ def long_lists(checkpointer: Any, config: RunnableConfig, values: Any) -> dict[s
 
 
 def _without_long_lists(outcome: Outcome, values: Any, versions: dict[str, str]) -> Outcome:
-    outcome.row_values, outcome.long_values = parts_for_row(outcome.values, values, versions)
+    outcome.row_values, outcome.long_values = split_for_row(outcome.values, values, versions)
     return outcome
 
 
-def parts_for_row(
+def split_for_row(
     encoded: bytes | None, values: Any, versions: dict[str, str]
 ) -> tuple[bytes | None, dict[str, str] | None]:
     """Return what the thread's row keeps of the values, and the versions of the lists that it lacks, or None twice.
@@ -350,7 +352,7 @@ def _text(failure: BaseException) -> str:
         return f"the exception has no text: its __str__ raised {type(exc).__name__}"
 
 
-def _config(request: RunRequest) -> RunnableConfig:
+def _build_config(request: RunRequest) -> RunnableConfig:
     """Make the graph's config. What steers langgraph from the inside is not a client's to set, except a resume."""
     given = request.config
     dropped = _POSITION if request.resume else ()
@@ -388,7 +390,7 @@ def _is_resume(key: str, value: Any) -> bool:
     return (key == RESUMING and value is True) or (key == RESUME_MAP and isinstance(value, dict))
 
 
-def _latest(config: RunnableConfig) -> RunnableConfig:
+def _build_latest_config(config: RunnableConfig) -> RunnableConfig:
     return {"configurable": {"thread_id": config["configurable"].get("thread_id"), "checkpoint_ns": ""}}
 
 
@@ -409,10 +411,10 @@ def _select(values: Any, keys: str | list[str]) -> Any:
     return {key: values[key] for key in keys if key in values}
 
 
-def _interrupt(interrupt: Any) -> dict[str, Any]:
+def _to_stored_interrupt(interrupt: Any) -> dict[str, Any]:
     """Return an interrupt as its thread stores it. Older versions of langgraph have no `response_schema`."""
     schema = getattr(interrupt, "response_schema", None)
-    plain = {"id": id_of(interrupt), "value": interrupt.value}
+    plain = {"id": get_interrupt_id(interrupt), "value": interrupt.value}
     return plain if schema is None else {**plain, "response_schema": schema}
 
 
@@ -445,15 +447,15 @@ class EventEncoder:
             yield from self._message(suffix, *payload)
         elif mode in self._modes and (mode != "values" or self._is_followed is None or self._is_followed()):
             shown = _with_checkpoints(payload) if mode == "debug" and payload["type"] == "checkpoint" else payload
-            yield self._emitted(mode + suffix, shown)
+            yield self._encode(mode + suffix, shown)
 
         if self._channels is not None:
             for method, where, data in self._channels.convert(namespace, mode, payload):
-                yield self._emitted("|".join((f"@{method}", *where)), data)
+                yield self._encode("|".join((f"@{method}", *where)), data)
 
     def _message(self, suffix: str, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[Emitted]:
         if "messages-tuple" in self._modes:
-            yield self._emitted("messages" + suffix, [message, metadata])
+            yield self._encode("messages" + suffix, [message, metadata])
         elif "messages" in self._modes:
             yield from self._whole_message(message, metadata)
 
@@ -461,26 +463,26 @@ class EventEncoder:
         message_id = str(message.id)
         before = self._partial.get(message_id)
         if before is None:
-            yield self._emitted("messages/metadata", {message_id: {"metadata": metadata}})
+            yield self._encode("messages/metadata", {message_id: {"metadata": metadata}})
 
         if not isinstance(message, BaseMessageChunk):
             self._partial[message_id] = message
-            yield self._emitted("messages/complete", [message])
+            yield self._encode("messages/complete", [message])
             return
 
         merged = before + message if isinstance(before, BaseMessageChunk) else message
         assert isinstance(merged, BaseMessageChunk)  # noqa: S101 - the sum of two chunks is one
         self._partial[message_id] = merged
-        yield self._emitted("messages/partial", [message_chunk_to_message(merged)])
+        yield self._encode("messages/partial", [message_chunk_to_message(merged)])
 
-    def _emitted(self, name: str, value: Any) -> Emitted:
+    def _encode(self, name: str, value: Any) -> Emitted:
         """Encode an event. Raises EventTooLarge."""
         data = dump_user(value)
         check_size(f"an event {name!r}", data, self._max_event_bytes)
         return Emitted(name, data)
 
 
-def checkpoint_of(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def find_checkpoint(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the checkpoint of a config, as clients see it, or None."""
     configurable = (config or {}).get("configurable", {})
     return {key: configurable[key] for key in _CHECKPOINT_KEYS if key in configurable} or None
@@ -490,8 +492,8 @@ def _with_checkpoints(payload: dict[str, Any]) -> dict[str, Any]:
     """Write the checkpoints of a debug event as the rest of the API does."""
     step = payload["payload"]
     named = {
-        "checkpoint": checkpoint_of(step["config"]),
-        "parent_checkpoint": checkpoint_of(step["parent_config"]),
+        "checkpoint": find_checkpoint(step["config"]),
+        "parent_checkpoint": find_checkpoint(step["parent_config"]),
         "tasks": [_with_checkpoint(task) for task in step["tasks"]],
     }
 
@@ -500,7 +502,7 @@ def _with_checkpoints(payload: dict[str, Any]) -> dict[str, Any]:
 
 def _with_checkpoint(task: dict[str, Any]) -> dict[str, Any]:
     """Replace the config that langgraph gives as the state of a subgraph's task by the checkpoint."""
-    checkpoint = checkpoint_of(task["state"])
+    checkpoint = find_checkpoint(task["state"])
     if checkpoint is None:
         return task
 

@@ -30,11 +30,11 @@ from portside.executor.asgi import (
     Exchanges,
     OnItem,
     Peer,
-    answered,
-    received,
-    received_scope,
+    await_answer,
+    decode_message,
+    decode_scope,
+    encode_scope,
     send_request,
-    sent_scope,
 )
 from portside.executor.auth import Authentication, LoadedAuth, load_auth
 from portside.executor.embeddings import ProjectEmbeddings, load_embeddings
@@ -93,12 +93,12 @@ class ProjectHandlers:
 
         return known
 
-    def served(self) -> dict[str, Handler]:
+    def build_handlers(self) -> dict[str, Handler]:
         """Return the handlers of the server's calls, to be called on the loop of the link."""
 
         def on_loop(serve: Serve) -> Handler:
             def begin(body: Any, _call: ServedCall) -> Awaitable[Any]:
-                return self._loop.call(answered(serve(body)))
+                return self._loop.call(await_answer(serve(body)))
 
             return begin
 
@@ -106,7 +106,7 @@ class ProjectHandlers:
         if (app := self._app) is not None:
 
             def request(body: Any, call: ServedCall) -> Awaitable[Any]:
-                return self._loop.call(answered(app.request(body, Outbox(call).put)))
+                return self._loop.call(await_answer(app.request(body, Outbox(call).put)))
 
             served[messages.APP_REQUEST] = request
 
@@ -200,7 +200,7 @@ class Users:
         if (known := self._users.get(sent.handle)) is not None:
             return known
         if sent.is_nobody:
-            return nobody()
+            return make_nobody()
 
         fields = unpack(sent.fields)
         return StudioCaller(fields["identity"]) if sent.is_studio else User(fields)
@@ -213,7 +213,7 @@ class Nobody:
     display_name = ""
 
 
-def nobody() -> Any:
+def make_nobody() -> Any:
     """Return an unauthenticated user, which is Starlette's where that is installed."""
     try:
         return importlib.import_module("starlette.authentication").UnauthenticatedUser()
@@ -246,8 +246,8 @@ class AuthHandlers:
 
     async def authenticate(self, body: Any) -> messages.Authenticated:
         """Return the user that the handler finds."""
-        scope = {**received_scope(body["scope"]), "state": {}}
-        receive = Application(self._server, body["exchange"], _unanswered).receive
+        scope = {**decode_scope(body["scope"]), "state": {}}
+        receive = Application(self._server, body["exchange"], _refuse_to_send).receive
         authenticate: Authentication = self._auth.authenticate
         found: Identity = await authenticate(self._make_request(scope, receive))
 
@@ -298,7 +298,7 @@ class PlainRequest:
                 return body
 
 
-def _unanswered(_messages: Any) -> None:
+def _refuse_to_send(_messages: Any) -> None:
     raise CallFailed("malformed", "authentication sends nothing to the client")
 
 
@@ -339,7 +339,7 @@ class AppHandlers:
         )
 
         try:
-            await self._running.enter_async_context(self._app.started())
+            await self._running.enter_async_context(self._app.run_lifespan())
         except UserMistake as exc:
             raise CallFailed("user_mistake", str(exc)) from exc
 
@@ -357,7 +357,7 @@ class AppHandlers:
         """Serve one request or WebSocket; return the path of its route, for metrics."""
         number = body["exchange"]
         state = {"request_id": body["request_id"]}
-        scope = {**received_scope(body["scope"]), "state": state, EXCHANGE: number, SERVER_ROUTE: body["server_route"]}
+        scope = {**decode_scope(body["scope"]), "state": state, EXCHANGE: number, SERVER_ROUTE: body["server_route"]}
         application = Application(self._server, number, put)
 
         await self._app(scope, application.receive, application.send)
@@ -380,14 +380,14 @@ class AppHandlers:
             else:
                 await send(message)
 
-        with self.exchanges.opened(scope, receive) as exchange:
+        with self.exchanges.open(scope, receive) as exchange:
             original = {"original": scope[EXCHANGE]}
             await send_request(self._server, messages.APP_SERVER_ROUTE, original, exchange, take)
 
     async def authenticate(self, scope: Any, receive: Any) -> Any:
         """Have the server authenticate a request; return the user, or the messages of a refusal."""
-        with self.exchanges.opened(scope, receive) as exchange:
-            call = {"original": scope[EXCHANGE], "exchange": exchange.number, "scope": sent_scope(scope)}
+        with self.exchanges.open(scope, receive) as exchange:
+            call = {"original": scope[EXCHANGE], "exchange": exchange.number, "scope": encode_scope(scope)}
             return await self._server.call(messages.APP_AUTHENTICATE, call)
 
     def set_user(self, scope: Any, found: Any) -> None:
@@ -427,7 +427,7 @@ class ServerAuthentication:
         found = await self._handlers.authenticate(scope, record)
         if found["refusal"]:
             for message in found["refusal"]:
-                await send(received(message))
+                await send(decode_message(message))
             return
 
         self._handlers.set_user(scope, found)

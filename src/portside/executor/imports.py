@@ -67,10 +67,10 @@ def add_to_path(project: Project) -> list[Path]:
 
 def import_export(project: Project, graph_id: str, roots: list[Path]) -> Any:
     """Import the graph or factory of `graphs.<graph_id>`. Raises UserMistake with the line of the user's code."""
-    return import_named(project, *_graph(project, graph_id), roots)
+    return import_object(project, *_graph(project, graph_id), roots)
 
 
-def import_named(project: Project, label: str, source: str, roots: list[Path]) -> Any:
+def import_object(project: Project, label: str, source: str, roots: list[Path]) -> Any:
     """Import an object by its source, such as `./file.py:name`; `label` says in errors what it is for.
 
     Raises UserMistake with the failing line of the user's code.
@@ -79,42 +79,42 @@ def import_named(project: Project, label: str, source: str, roots: list[Path]) -
     try:
         with _logging_slow_import(project, label, source):
             if location.endswith(".py") or "/" in location:
-                module = _import_file(_existing(project, label, location), roots)
+                module = _import_file(_find_file(project, label, location), roots)
             else:
                 module = importlib.import_module(location)
     except UserMistake:
         raise
     except (Exception, SystemExit) as exc:
-        raise named_failure(project, label, source, exc) from exc
+        raise describe_failure(project, label, source, exc) from exc
 
     try:
         return getattr(module, name)
     except AttributeError:
         raise UserMistake(
-            f"{project.file}: {label}: {location} has no {name!r}; it defines {_names_in(module)}"
+            f"{project.file}: {label}: {location} has no {name!r}; it defines {_list_names(module)}"
         ) from None
 
 
-def load_failure(project: Project, graph_id: str, exc: BaseException) -> UserMistake:
+def describe_graph_failure(project: Project, graph_id: str, exc: BaseException) -> UserMistake:
     """Describe an exception of a graph's code, with the line of the project."""
-    return named_failure(project, *_graph(project, graph_id), exc)
+    return describe_failure(project, *_graph(project, graph_id), exc)
 
 
-def named_failure(project: Project, label: str, source: str, exc: BaseException) -> UserMistake:
+def describe_failure(project: Project, label: str, source: str, exc: BaseException) -> UserMistake:
     """Describe an exception of the user's code, with the line of the project; `label` says what was imported."""
-    message = _message_of(exc)
+    message = _get_message(exc)
     described = f"{type(exc).__name__}: {message}" if message else type(exc).__name__
-    hint = hint_of_variables(missing_variables(exc))
+    hint = describe_missing_variables(find_missing_variables(exc))
 
     if isinstance(exc, ModuleNotFoundError):
-        hint = _hint_of_package(project)
+        hint = _describe_missing_package(project)
 
     return UserMistake(
-        f"{project.file}: {label} ({source}) does not load: {described}{_where(project.folder, exc)}{hint}"
+        f"{project.file}: {label} ({source}) does not load: {described}{_describe_place(project.folder, exc)}{hint}"
     )
 
 
-def missing_variables(exc: BaseException) -> list[str]:
+def find_missing_variables(exc: BaseException) -> list[str]:
     """Return the environment variables whose absence caused an exception of the user's code, if any."""
     for one in _with_causes(exc):
         if found := [*_from_environ(one), *_from_settings(one)] or _from_message(one):
@@ -123,7 +123,7 @@ def missing_variables(exc: BaseException) -> list[str]:
     return []
 
 
-def hint_of_variables(names: list[str]) -> str:
+def describe_missing_variables(names: list[str]) -> str:
     """Return the end of an error message: how to set missing variables."""
     if not names:
         return ""
@@ -142,7 +142,7 @@ _BUILD_SYSTEM_OF_POETRY = (
 )
 
 
-def _hint_of_package(project: Project) -> str:
+def _describe_missing_package(project: Project) -> str:
     """Return the end of an error message: what to do about a package that is not installed."""
     for entry in project.dependencies:
         folder = project.folder / entry
@@ -176,7 +176,7 @@ def _lacks_build_system(folder: Path) -> bool:
     return isinstance(tool, dict) and "poetry" in tool and not has_others
 
 
-def _message_of(exc: BaseException) -> str:
+def _get_message(exc: BaseException) -> str:
     if isinstance(exc, SyntaxError):
         return exc.msg
 
@@ -230,10 +230,10 @@ def _from_settings(exc: BaseException) -> list[str]:
         return []
 
     missing = [str(one["loc"][0]) for one in exc.errors() if one["type"] == "missing" and one["loc"]]
-    return [_variable_of(kinds[0], name) for name in missing]
+    return [_get_variable(kinds[0], name) for name in missing]
 
 
-def _variable_of(settings: Any, name: str) -> str:
+def _get_variable(settings: Any, name: str) -> str:
     # The error names a field by its alias, which is the variable.
     named = settings.model_config.get("env_prefix", "") + name if name in settings.model_fields else name
     return named if settings.model_config.get("case_sensitive") else named.upper()
@@ -241,7 +241,7 @@ def _variable_of(settings: Any, name: str) -> str:
 
 def _from_message(exc: BaseException) -> list[str]:
     """Return the first variable that the message of a provider's package names."""
-    message = _message_of(exc)
+    message = _get_message(exc)
     names_environment = _ENVIRONMENT.search(message) is not None
     for name in _VARIABLE.findall(message) if names_environment or _MISSING.search(message) else ():
         if (names_environment or name.endswith(_CREDENTIAL)) and not os.environ.get(name):
@@ -281,7 +281,7 @@ def _graph(project: Project, graph_id: str) -> tuple[str, str]:
     return f"graph {graph_id!r}", project.graphs[graph_id].path
 
 
-def _existing(project: Project, label: str, location: str) -> Path:
+def _find_file(project: Project, label: str, location: str) -> Path:
     file = (project.folder / location).resolve()
     if file.is_file():
         return file
@@ -370,17 +370,17 @@ def _import_alone(file: Path) -> ModuleType:
     return module
 
 
-def _where(folder: Path, exc: BaseException) -> str:
+def _describe_place(folder: Path, exc: BaseException) -> str:
     """Return the innermost line of the project in an exception's traceback."""
     if isinstance(exc, SyntaxError) and exc.filename:
-        return f" ({_short(folder, exc.filename)}, line {exc.lineno}: {(exc.text or '').strip()})"
+        return f" ({_shorten(folder, exc.filename)}, line {exc.lineno}: {(exc.text or '').strip()})"
     return _project_line(folder, traceback.extract_tb(exc.__traceback__))
 
 
 def _project_line(folder: Path, frames: Iterable[traceback.FrameSummary]) -> str:
     for frame in reversed(list(frames)):
         if _is_of_project(folder, frame):
-            return f" ({_short(folder, frame.filename)}, line {frame.lineno}: {frame.line})"
+            return f" ({_shorten(folder, frame.filename)}, line {frame.lineno}: {frame.line})"
 
     return ""
 
@@ -399,11 +399,11 @@ def _is_of_project(folder: Path, frame: traceback.FrameSummary) -> bool:
     return Path(frame.filename).is_relative_to(folder) and not _INSTALLED.intersection(Path(frame.filename).parts)
 
 
-def _short(folder: Path, file: str) -> str:
+def _shorten(folder: Path, file: str) -> str:
     return str(Path(file).relative_to(folder)) if Path(file).is_relative_to(folder) else file
 
 
-def _names_in(module: ModuleType) -> str:
+def _list_names(module: ModuleType) -> str:
     """List the names that the user may have meant: the module's own functions and values."""
     names = [name for name, value in vars(module).items() if not name.startswith("_") and _is_own(module, value)]
     return ", ".join(names[:20]) or "nothing that could be a graph"

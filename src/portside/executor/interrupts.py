@@ -11,7 +11,7 @@ from langgraph.types import Interrupt
 from portside.executor.requests import INTERRUPT
 
 
-def id_of(interrupt: Any) -> str:
+def get_interrupt_id(interrupt: Any) -> str:
     """Return the id of an interrupt."""
     found: str = interrupt.id if hasattr(interrupt, "id") else interrupt.interrupt_id
     return found

@@ -285,7 +285,7 @@ class Link(asyncio.Protocol):
         payload = encode((kind, number, body))
         size = len(payload)
         if size > self._limits.frame_bytes:
-            raise CallFailed(TOO_LARGE, too_large(size, self._limits.frame_bytes))
+            raise CallFailed(TOO_LARGE, describe_size(size, self._limits.frame_bytes))
 
         if not (self._is_flush_due or is_followed):
             self._is_flush_due = True
@@ -429,7 +429,7 @@ class Link(asyncio.Protocol):
         self._end(number, body, None)
 
     def _take_error(self, number: int, body: Any, _size: int) -> None:
-        self._end(number, None, _failure_of(body))
+        self._end(number, None, _read_failure(body))
 
     def _end(self, number: int, body: Any, failure: CallFailed | None) -> None:
         opened = self._open.pop(number, None)
@@ -502,7 +502,7 @@ class Link(asyncio.Protocol):
             self.send_frame(ERROR, number, {"code": failure.code, "message": "the error has no encodable text"})
 
 
-def too_large(size: int, limit: int) -> str:
+def describe_size(size: int, limit: int) -> str:
     """Describe a message that is too large, for people."""
     return f"a message between the server and an executor has {size} bytes, more than {limit}"
 
@@ -531,7 +531,7 @@ def _decode(payload: memoryview) -> tuple[int, int, Any]:
     return frame[0], frame[1], frame[2]
 
 
-def _failure_of(body: Any) -> CallFailed:
+def _read_failure(body: Any) -> CallFailed:
     """Read the body of an error frame. Raises ProtocolBroken."""
     if type(body) is not dict or type(body.get("code")) is not str or type(body.get("message")) is not str:
         raise ProtocolBroken("a malformed error")

@@ -20,7 +20,7 @@ from langgraph.pregel import Pregel
 from langgraph.store.base import BaseStore
 from pydantic import BaseModel
 
-from portside.executor.imports import add_to_path, import_export, load_failure
+from portside.executor.imports import add_to_path, describe_graph_failure, import_export
 from portside.executor.project import Project, set_environment
 from portside.executor.requests import GraphFacts
 from portside.executor.user import User, set_current_user
@@ -51,14 +51,14 @@ class GraphFactory:
     def __init__(self, function: Callable[..., Any], graph_id: str) -> None:
         self._function = function
         self._graph_id = graph_id
-        self._parameters = _parameters(function)
+        self._parameters = _read_parameters(function)
 
     @asynccontextmanager
     async def open(self, use: GraphUse) -> AsyncIterator[Graph]:
         """Make a graph, and close the factory's context at the end. Raises TypeError if it made none."""
         given = {"config": use.config, "runtime": None}
         arguments = {
-            name: _server_runtime(use, annotation) if role == "runtime" else given[role]
+            name: _build_runtime(use, annotation) if role == "runtime" else given[role]
             for name, (role, annotation) in self._parameters.items()
         }
 
@@ -68,14 +68,14 @@ class GraphFactory:
 
         if hasattr(made, "__aenter__"):
             async with made as graph:
-                yield self._checked(graph)
+                yield self._check(graph)
         elif hasattr(made, "__enter__"):
             with made as graph:
-                yield self._checked(graph)
+                yield self._check(graph)
         else:
-            yield self._checked(made)
+            yield self._check(made)
 
-    def _checked(self, made: Any) -> Graph:
+    def _check(self, made: Any) -> Graph:
         graph = as_graph(made, self._graph_id)
         if graph is None:
             raise TypeError(
@@ -92,11 +92,11 @@ def as_graph(value: Any, graph_id: str) -> Graph | None:
     return value if isinstance(value, Pregel) else None
 
 
-def _parameters(function: Callable[..., Any]) -> dict[str, tuple[str, Any]]:
+def _read_parameters(function: Callable[..., Any]) -> dict[str, tuple[str, Any]]:
     """Map the parameters of a factory to their arguments: `config` or `runtime`."""
-    parameters = _signature(function).parameters.values()
+    parameters = _read_signature(function).parameters.values()
     required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    filled = {p.name: (role, p.annotation) for p in parameters if (role := _role(p))}
+    filled = {p.name: (role, p.annotation) for p in parameters if (role := _find_role(p))}
     unknown = [p.name for p in required if p.name not in filled]
     if len(unknown) == 1 and len(required) == 1:
         filled[unknown[0]] = ("config", None)
@@ -106,14 +106,14 @@ def _parameters(function: Callable[..., Any]) -> dict[str, tuple[str, Any]]:
     return filled
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
+def _read_signature(function: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(function, eval_str=True)
     except NameError:
         return inspect.signature(function)
 
 
-def _role(parameter: inspect.Parameter) -> str | None:
+def _find_role(parameter: inspect.Parameter) -> str | None:
     annotation = str(parameter.annotation)
     if parameter.name == "config" or "RunnableConfig" in annotation:
         return "config"
@@ -121,7 +121,7 @@ def _role(parameter: inspect.Parameter) -> str | None:
     return "runtime" if parameter.name == "runtime" or "ServerRuntime" in annotation else None
 
 
-def _server_runtime(use: GraphUse, annotation: Any) -> Any:
+def _build_runtime(use: GraphUse, annotation: Any) -> Any:
     SERVER_RUNTIME.require()
     # The SDK has no public constructor; a server has to use the classes behind the alias.
     from langgraph_sdk.runtime import _ExecutionRuntime, _ReadRuntime
@@ -133,14 +133,14 @@ def _server_runtime(use: GraphUse, annotation: Any) -> Any:
     if use.access != "threads.create_run":
         return _ReadRuntime(access_context=use.access, store=store, user=user)
 
-    context = _typed_context(annotation, use.context)
+    context = _build_context(annotation, use.context)
     return _ExecutionRuntime(access_context=use.access, store=store, context=context, user=user)
 
 
-def _typed_context(annotation: Any, given: dict[str, Any] | None) -> Any:
+def _build_context(annotation: Any, given: dict[str, Any] | None) -> Any:
     """Make the context for `ServerRuntime[Context]`."""
     schema = next(iter(get_args(annotation)), None)
-    fitted = context_for(schema, given)
+    fitted = convert_context(schema, given)
     return schema(**fitted) if isinstance(schema, type) and isinstance(fitted, dict) else fitted
 
 
@@ -153,7 +153,7 @@ def load_graphs(project: Project) -> "Graphs":
     roots = add_to_path(project)
     exports: dict[str, Export] = {}
     for graph_id in project.graphs:
-        exports[graph_id] = _export(project, graph_id, import_export(project, graph_id, roots))
+        exports[graph_id] = _to_export(project, graph_id, import_export(project, graph_id, roots))
 
     return Graphs(exports, {graph_id: source.description for graph_id, source in project.graphs.items()})
 
@@ -240,7 +240,7 @@ class Graphs:
         return graph.copy(update)
 
 
-def context_for(schema: Any, given: dict[str, Any] | None) -> Any:
+def convert_context(schema: Any, given: dict[str, Any] | None) -> Any:
     """Convert a request's context to the graph's `context_schema`, without unknown keys.
 
     An empty context becomes the schema's defaults, or None if the schema has required fields. Raises TypeError and
@@ -264,13 +264,13 @@ def context_for(schema: Any, given: dict[str, Any] | None) -> Any:
         return None
 
 
-def _export(project: Project, graph_id: str, value: Any) -> Export:
+def _to_export(project: Project, graph_id: str, value: Any) -> Export:
     try:
         graph = as_graph(value, graph_id)
         if graph is None and callable(value):
             return GraphFactory(value, graph_id)
     except Exception as exc:
-        raise load_failure(project, graph_id, exc) from exc
+        raise describe_graph_failure(project, graph_id, exc) from exc
 
     if graph is None:
         raise UserMistake(

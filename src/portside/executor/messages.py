@@ -257,7 +257,7 @@ class Pong:
     """The monotonic clock of the executor."""
 
 
-def memory_of(process: int | str) -> int:
+def measure_memory(process: int | str) -> int:
     """Return the bytes of memory of a process that it shares with no files; 0 where the system does not tell."""
     try:
         pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()
@@ -283,7 +283,7 @@ def read(message: type[M], body: Any) -> M:
     return message(**{each.name: body[each.name] for each in known if each.name in body})
 
 
-def checked_protocol(hello: Any) -> None:
+def check_protocol(hello: Any) -> None:
     """Refuse a peer of another protocol version. Raises CallFailed."""
     version = hello.get("protocol") if type(hello) is dict else None
     if version != PROTOCOL:

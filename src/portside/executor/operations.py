@@ -30,8 +30,8 @@ from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.checkpoints.serde import UnsafeCheckpoint
 from portside.executor.commands import parse_command
 from portside.executor.errors import GraphFailed
-from portside.executor.execute import checkpoint_of, long_lists, parts_for_row, read_outcome
-from portside.executor.interrupts import id_of
+from portside.executor.execute import find_checkpoint, long_lists, read_outcome, split_for_row
+from portside.executor.interrupts import get_interrupt_id
 from portside.executor.load import Graph, Graphs
 from portside.executor.requests import (
     ChangedState,
@@ -122,7 +122,7 @@ class GraphOperations:
         `scope` stores in the transaction of the change. Raises NotFound, BadRequest if the graph refuses the
         values, and what the transaction raises when it begins.
         """
-        async with self._changing(change.graph_id, change.config, scope) as graph:
+        async with self._open_to_change(change.graph_id, change.config, scope) as graph:
             is_named = change.config["configurable"].get("checkpoint_id")
             checkpointer: Any = graph.checkpointer
 
@@ -132,7 +132,7 @@ class GraphOperations:
 
             config = _with_graph_id(change.config, change.graph_id)
             checkpoint = await update_state(graph, config, change.values, change.as_node)
-            return await _changed(graph, change.config, checkpoint)
+            return await _read_changed_state(graph, change.config, checkpoint)
 
     async def create_state(self, creation: StateCreation, scope: CheckpointBackend) -> ChangedState:
         """Make the state of a new thread from supersteps. `scope` stores in the transaction of the creation.
@@ -141,33 +141,33 @@ class GraphOperations:
         begins.
         """
         supersteps = read_supersteps(creation.supersteps)
-        async with self._changing(creation.graph_id, creation.config, scope) as graph:
+        async with self._open_to_change(creation.graph_id, creation.config, scope) as graph:
             await apply_supersteps(graph, _with_graph_id(creation.config, creation.graph_id), supersteps)
-            return await _changed(graph, creation.config, {})
+            return await _read_changed_state(graph, creation.config, {})
 
     @asynccontextmanager
-    async def _changing(self, graph_id: str, config: Config, scope: CheckpointBackend) -> AsyncIterator[Graph]:
+    async def _open_to_change(self, graph_id: str, config: Config, scope: CheckpointBackend) -> AsyncIterator[Graph]:
         async with self._graphs.open(graph_id, config, access="threads.update") as graph:
             checkpointer: Any = graph.checkpointer
             yield graph.copy({"checkpointer": checkpointer.within(scope)})
 
     async def draw(self, request: DescriptionRequest) -> Drawing:
         """Draw a graph. Raises NotFound and GraphFailed."""
-        async with self._described(request) as graph:
+        async with self._open_to_describe(request) as graph:
             return await draw(graph, request.config, request.xray)
 
     async def schemas(self, request: DescriptionRequest) -> Schemas:
         """Return the schemas of a graph. Raises NotFound and GraphFailed."""
-        async with self._described(request) as graph:
-            return schemas_of(graph)
+        async with self._open_to_describe(request) as graph:
+            return get_schemas(graph)
 
     async def subgraphs(self, request: DescriptionRequest) -> dict[str, Schemas]:
         """Return the schemas of the subgraphs of a graph by their names. Raises NotFound and GraphFailed."""
-        async with self._described(request) as graph:
-            return await subgraph_schemas(graph, request.namespace, recurse=request.recurse)
+        async with self._open_to_describe(request) as graph:
+            return await get_subgraph_schemas(graph, request.namespace, recurse=request.recurse)
 
     @asynccontextmanager
-    async def _described(self, request: DescriptionRequest) -> AsyncIterator[Graph]:
+    async def _open_to_describe(self, request: DescriptionRequest) -> AsyncIterator[Graph]:
         opened = self._graphs.open(request.graph_id, request.config, access="assistants.read", context=request.context)
         try:
             async with opened as graph:
@@ -190,14 +190,14 @@ def _with_graph_id(config: Config, graph_id: str) -> Config:
     return {**config, "metadata": {"graph_id": graph_id}}
 
 
-async def _changed(graph: Graph, config: Config, checkpoint: dict[str, Any]) -> ChangedState:
+async def _read_changed_state(graph: Graph, config: Config, checkpoint: dict[str, Any]) -> ChangedState:
     """Return the latest state of a thread."""
     latest: Any = {"configurable": {"thread_id": config["configurable"]["thread_id"], "checkpoint_ns": ""}}
     state = await read_state(graph, latest)
     interrupts = {task["id"]: task["interrupts"] for task in state["tasks"] if task["interrupts"]}
     values = dump_user(state["values"])
     versions = long_lists(graph.checkpointer, latest, state["values"])
-    row_values, long_values = parts_for_row(values, state["values"], versions)
+    row_values, long_values = split_for_row(values, state["values"], versions)
 
     return ChangedState(
         checkpoint=checkpoint,
@@ -219,14 +219,14 @@ async def read_state(graph: Graph, config: RunnableConfig, *, subgraphs: bool = 
     """
     with _refusing_state(config):
         try:
-            return thread_state(await graph.aget_state(config, subgraphs=subgraphs))
+            return to_thread_state(await graph.aget_state(config, subgraphs=subgraphs))
         except Exception as exc:
             if not is_refusal(exc):
                 raise
 
             # A reducer fails on the pending writes, for example on the input of a run that failed the same way.
             async for snapshot in graph.aget_state_history(config, limit=1):
-                return thread_state(snapshot)
+                return to_thread_state(snapshot)
 
             raise
 
@@ -245,11 +245,11 @@ async def read_history(
     graph refuses the values of a state.
     """
     history = graph.aget_state_history(
-        config, filter=dict(filter) if filter else None, before=_before(before), limit=limit
+        config, filter=dict(filter) if filter else None, before=_parse_before(before), limit=limit
     )
 
     with _refusing_state(config):
-        return [thread_state(snapshot) async for snapshot in history]
+        return [to_thread_state(snapshot) async for snapshot in history]
 
 
 async def update_state(graph: Graph, config: RunnableConfig, values: Any, as_node: str | None) -> dict[str, Any]:
@@ -271,7 +271,7 @@ async def update_state(graph: Graph, config: RunnableConfig, values: Any, as_nod
                 raise
             raise BadRequest(_reason(exc)) from exc
 
-    return checkpoint_of(made) or {}
+    return find_checkpoint(made) or {}
 
 
 async def apply_supersteps(graph: Graph, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]) -> None:
@@ -348,25 +348,25 @@ def _reason(exc: Exception) -> str:
     return str(exc) if is_plain else f"{type(exc).__name__}: {exc}"
 
 
-def thread_state(snapshot: StateSnapshot) -> dict[str, Any]:
+def to_thread_state(snapshot: StateSnapshot) -> dict[str, Any]:
     """Return a snapshot of langgraph as a ThreadState."""
-    checkpoint = checkpoint_of(snapshot.config) if _is_named(snapshot.config) else None
-    parent = checkpoint_of(snapshot.parent_config)
+    checkpoint = find_checkpoint(snapshot.config) if _is_named(snapshot.config) else None
+    parent = find_checkpoint(snapshot.parent_config)
     return {
         "values": snapshot.values,
         "next": list(snapshot.next),
-        "tasks": [_task(task) for task in snapshot.tasks],
-        "metadata": _metadata(snapshot),
+        "tasks": [_to_task(task) for task in snapshot.tasks],
+        "metadata": _build_metadata(snapshot),
         "created_at": snapshot.created_at,
         "checkpoint": checkpoint,
         "parent_checkpoint": parent,
-        "interrupts": [_interrupt(interrupt) for interrupt in snapshot.interrupts],
+        "interrupts": [_to_interrupt(interrupt) for interrupt in snapshot.interrupts],
         "checkpoint_id": (checkpoint or {}).get("checkpoint_id"),
         "parent_checkpoint_id": (parent or {}).get("checkpoint_id"),
     }
 
 
-def _task(task: PregelTask) -> dict[str, Any]:
+def _to_task(task: PregelTask) -> dict[str, Any]:
     """Return a task; that of a subgraph has its checkpoint, or its state if that was requested."""
     is_snapshot = isinstance(task.state, StateSnapshot)
     return {
@@ -374,14 +374,14 @@ def _task(task: PregelTask) -> dict[str, Any]:
         "name": task.name,
         "path": list(task.path),
         "error": None if task.error is None else str(task.error),
-        "interrupts": [_interrupt(interrupt) for interrupt in task.interrupts],
-        "checkpoint": None if is_snapshot else checkpoint_of(task.state),  # type: ignore[arg-type]
-        "state": thread_state(task.state) if is_snapshot else None,  # type: ignore[arg-type]
+        "interrupts": [_to_interrupt(interrupt) for interrupt in task.interrupts],
+        "checkpoint": None if is_snapshot else find_checkpoint(task.state),  # type: ignore[arg-type]
+        "state": to_thread_state(task.state) if is_snapshot else None,  # type: ignore[arg-type]
         "result": task.result,
     }
 
 
-def _metadata(snapshot: StateSnapshot) -> dict[str, Any] | None:
+def _build_metadata(snapshot: StateSnapshot) -> dict[str, Any] | None:
     """Add the thread and the namespace to a checkpoint's metadata; a copied thread keeps its checkpoints."""
     if snapshot.metadata is None:
         return None
@@ -395,8 +395,8 @@ def _metadata(snapshot: StateSnapshot) -> dict[str, Any] | None:
     return metadata
 
 
-def _interrupt(interrupt: Interrupt) -> dict[str, Any]:
-    return {"id": id_of(interrupt), "value": interrupt.value}
+def _to_interrupt(interrupt: Interrupt) -> dict[str, Any]:
+    return {"id": get_interrupt_id(interrupt), "value": interrupt.value}
 
 
 @contextmanager
@@ -422,7 +422,7 @@ def _is_named(config: RunnableConfig) -> bool:
     return bool(config.get("configurable", {}).get("checkpoint_id"))
 
 
-def _before(raw: Any) -> RunnableConfig | None:
+def _parse_before(raw: Any) -> RunnableConfig | None:
     if raw is None:
         return None
 
@@ -447,26 +447,26 @@ async def draw(graph: Graph, config: Any, xray: int) -> Drawing:
     return Drawing(drawn["nodes"], drawn["edges"])
 
 
-async def subgraph_schemas(graph: Graph, namespace: str | None, *, recurse: bool) -> dict[str, Schemas]:
+async def get_subgraph_schemas(graph: Graph, namespace: str | None, *, recurse: bool) -> dict[str, Schemas]:
     """Return the schemas of a graph's subgraphs, or of the one at a namespace, by node name."""
     is_nested = namespace is not None and "|" in namespace
     found = graph.aget_subgraphs(namespace=namespace, recurse=recurse or is_nested)
-    return {name: schemas_of(subgraph) async for name, subgraph in found}
+    return {name: get_schemas(subgraph) async for name, subgraph in found}
 
 
-def schemas_of(graph: Any) -> Schemas:
+def get_schemas(graph: Any) -> Schemas:
     """Return the schemas of a graph; a remote graph may have none.
 
     A schema that cannot be made, for example of a state with a socket, is None; the others are returned all the same.
     """
     known = _schemas.get(graph)
     if known is None:
-        known = _schemas[graph] = _schemas_of(graph)
+        known = _schemas[graph] = _build_schemas(graph)
 
     return known
 
 
-def _schemas_of(graph: Any) -> Schemas:
+def _build_schemas(graph: Any) -> Schemas:
     context = _attempt("context", lambda: _context_schema(graph))
     if not CONTEXT.is_available:
         config = _attempt("config", lambda: _config_schema(graph))
@@ -496,16 +496,16 @@ def _attempt(kind: str, make: Callable[[], Schema | None]) -> Schema | None:
 
 
 def _input_schema(graph: Any) -> Schema:
-    kind = _of_builder(graph, "input") if isinstance(graph, CompiledStateGraph) else graph.InputType
-    return _made(graph.get_input_jsonschema, kind)
+    kind = _get_builder_type(graph, "input") if isinstance(graph, CompiledStateGraph) else graph.InputType
+    return _build_schema(graph.get_input_jsonschema, kind)
 
 
 def _output_schema(graph: Any) -> Schema:
-    kind = _of_builder(graph, "output") if isinstance(graph, CompiledStateGraph) else graph.OutputType
-    return _made(graph.get_output_jsonschema, kind)
+    kind = _get_builder_type(graph, "output") if isinstance(graph, CompiledStateGraph) else graph.OutputType
+    return _build_schema(graph.get_output_jsonschema, kind)
 
 
-def _of_builder(graph: Any, which: str) -> Any:
+def _get_builder_type(graph: Any, which: str) -> Any:
     """Return a type of a graph's builder, whose attributes had other names before langgraph 0.5."""
     builder = graph.builder
     return getattr(builder, f"{which}_schema", None) or getattr(builder, which)
@@ -514,22 +514,22 @@ def _of_builder(graph: Any, which: str) -> Any:
 def _config_schema(graph: Any) -> Schema | None:
     """Return the schema of `configurable`, which graphs have instead of a context before langgraph 0.6."""
     kind = getattr(graph, "config_type", None)
-    return {} if kind is None else TypeAdapter(modern(kind)).json_schema()
+    return {} if kind is None else TypeAdapter(modernize(kind)).json_schema()
 
 
 def _context_schema(graph: Any) -> Schema | None:
-    return None if _has_no_context(graph) else _made(graph.get_context_jsonschema, graph.context_schema)
+    return None if _has_no_context(graph) else _build_schema(graph.get_context_jsonschema, graph.context_schema)
 
 
 def _state_schema(graph: Any) -> Schema:
     """Return the schema of a thread's state: every channel, none required; or the value of the only channel."""
     shown = graph.stream_channels_asis
     if isinstance(shown, str):
-        return TypeAdapter(modern(graph.channels[shown].ValueType)).json_schema()
+        return TypeAdapter(modernize(graph.channels[shown].ValueType)).json_schema()
 
     channels = {name: graph.channels[name] for name in shown}
     fields: dict[str, Any] = {
-        f"channel_{index}": (modern(channel.ValueType), Field(None, alias=name))
+        f"channel_{index}": (modernize(channel.ValueType), Field(None, alias=name))
         for index, (name, channel) in enumerate(channels.items())
         if isinstance(channel, BaseChannel)
     }
@@ -538,23 +538,23 @@ def _state_schema(graph: Any) -> Schema:
     return schema
 
 
-def _made(make: Callable[[], Schema], kind: Any) -> Schema:
+def _build_schema(make: Callable[[], Schema], kind: Any) -> Schema:
     """Make a schema with langgraph, or without it where it fails: before Python 3.12 on `typing.TypedDict`."""
     try:
         return make()
     except PydanticUserError as exc:
         if exc.code != "typed-dict-version":
             raise
-        return TypeAdapter(modern(kind)).json_schema()
+        return TypeAdapter(modernize(kind)).json_schema()
 
 
-def modern(kind: Any, enclosing: frozenset[Any] = frozenset()) -> Any:
+def modernize(kind: Any, enclosing: frozenset[Any] = frozenset()) -> Any:
     """Replace each `typing.TypedDict` in a type by one that pydantic accepts; a recursive one becomes a dict."""
     if typing_extensions.is_typeddict(kind):
-        return dict[str, Any] if kind in enclosing else _modern_dict(kind, enclosing | {kind})
+        return dict[str, Any] if kind in enclosing else _modernize_dict(kind, enclosing | {kind})
 
     arguments = typing.get_args(kind)
-    rebuilt = tuple(modern(argument, enclosing) for argument in arguments)
+    rebuilt = tuple(modernize(argument, enclosing) for argument in arguments)
     origin: Any = typing.get_origin(kind)
     if origin in _QUALIFIERS:
         # Older versions of langgraph leave these qualifiers on the channels of a state.
@@ -570,9 +570,9 @@ def modern(kind: Any, enclosing: frozenset[Any] = frozenset()) -> Any:
     return origin[rebuilt]
 
 
-def _modern_dict(kind: Any, enclosing: frozenset[Any]) -> Any:
+def _modernize_dict(kind: Any, enclosing: frozenset[Any]) -> Any:
     hints = typing_extensions.get_type_hints(kind)
-    fields = {name: modern(hint, enclosing) for name, hint in hints.items()}
+    fields = {name: modernize(hint, enclosing) for name, hint in hints.items()}
     required = kind.__required_keys__
     make: Any = typing_extensions.TypedDict
 

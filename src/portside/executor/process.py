@@ -24,7 +24,7 @@ from typing import Any
 from portside.executor import messages
 from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.checkpoints.serde import SerdeRules, make_serde
-from portside.executor.errors import RunTimeout, failure_of, failure_of_server
+from portside.executor.errors import RunTimeout, find_server_failure, to_call_failed
 from portside.executor.execute import execute
 from portside.executor.link import HIGH_WATER_BYTES, CallFailed, Handler, Link, LinkClosed, ServedCall
 from portside.executor.load import Graphs, load_graphs
@@ -124,7 +124,7 @@ class ExecutorProcess:
             server_hello = await self._hello_received
             self._link.hello(await self._prepare(messages.read(ServerHello, server_hello)))
         except CallFailed as exc:
-            self._link.hello(_failed(exc.message))
+            self._link.hello(_build_failed_hello(exc.message))
 
         tune_garbage_collection()
         return await self._link.wait_closed()
@@ -135,7 +135,7 @@ class ExecutorProcess:
 
     async def _prepare(self, hello: ServerHello) -> ExecutorHello:
         """Import the project, and start what its graphs need. This blocks the link, which nobody uses yet."""
-        messages.checked_protocol(asdict(hello))
+        messages.check_protocol(asdict(hello))
         let_sdk_find(self._server)
         self._handlers[messages.HTTP_DRAIN] = drain_response
         configure_logs(hello.log_level)
@@ -149,7 +149,7 @@ class ExecutorProcess:
         try:
             return await (self._prepare_graphs if hello.handlers is None else self._prepare_handlers)(project, hello)
         except UserMistake as exc:
-            return _failed(str(exc))
+            return _build_failed_hello(str(exc))
 
     def _report_refused_traces(self) -> None:
         """Report refused traces to the server, one report at a time: the tracing client logs each refused batch."""
@@ -174,19 +174,19 @@ class ExecutorProcess:
         handlers = ProjectHandlers(self._link, self._loops[0])
         known = await handlers.load(project, hello.handlers or {})
 
-        self._handlers.update(handlers.served())
-        return _hello(handlers=known)
+        self._handlers.update(handlers.build_handlers())
+        return _build_hello(handlers=known)
 
     async def _prepare_graphs(self, project: Project, hello: ServerHello) -> ExecutorHello:
         graphs = load_graphs(project)
         self._loops = [GraphLoop(f"graphs-{number}") for number in range(hello.loops)]
         self._watches = [_LoopWatch(loop) for loop in self._loops]
-        self._graphs = await self._equipped(graphs, hello)
+        self._graphs = await self._attach_services(graphs, hello)
 
-        self._handlers.update(self._served(GraphOperations(self._graphs)))
-        return _hello(graphs=self._graphs.facts())
+        self._handlers.update(self._build_handlers(GraphOperations(self._graphs)))
+        return _build_hello(graphs=self._graphs.facts())
 
-    async def _equipped(self, graphs: Graphs, hello: ServerHello) -> Graphs:
+    async def _attach_services(self, graphs: Graphs, hello: ServerHello) -> Graphs:
         """Give the graphs their checkpointer and their store, which are behind the link."""
         server = self._server
         serde = make_serde(SerdeRules(**hello.serde))
@@ -199,26 +199,26 @@ class ExecutorProcess:
 
     # Serving
 
-    def _served(self, operations: GraphOperations) -> dict[str, Handler]:
+    def _build_handlers(self, operations: GraphOperations) -> dict[str, Handler]:
         """Return what serves each call of the server."""
 
         def on_loop(work: Callable[[Any], Coroutine[Any, Any, Any]], request: type[Any]) -> Handler:
             async def serve(body: Any, _call: ServedCall) -> Any:
-                given = _begun(body)
-                return await _answered(self._loops[0].call(work(messages.read(request, given.request))))
+                given = _begin_call(body)
+                return await _await_answer(self._loops[0].call(work(messages.read(request, given.request))))
 
             return serve
 
         def in_scope(work: Callable[[Any, Any], Coroutine[Any, Any, Any]], request: type[Any]) -> Handler:
             async def serve(body: Any, _call: ServedCall) -> Any:
-                given = _begun(body)
+                given = _begin_call(body)
                 scope = RemoteBackend(self._server, is_encrypted=self._is_encrypted, scope=given.scope)
-                return await _answered(self._loops[0].call(work(messages.read(request, given.request), scope)))
+                return await _await_answer(self._loops[0].call(work(messages.read(request, given.request), scope)))
 
             return serve
 
         return {
-            messages.EXECUTE: lambda body, call: _answered(self._execute(body, call)),
+            messages.EXECUTE: lambda body, call: _await_answer(self._execute(body, call)),
             messages.LEASES: self._renew,
             messages.UPDATE_STATE: in_scope(operations.update_state, StateChange),
             messages.CREATE_STATE: in_scope(operations.create_state, StateCreation),
@@ -231,7 +231,7 @@ class ExecutorProcess:
         }
 
     async def _execute(self, body: Any, call: ServedCall) -> Any:
-        given = _begun(body)
+        given = _begin_call(body)
         request = messages.read(RunRequest, given.request)
         batches = EventBatches(call, is_unfollowed=given.is_unfollowed)
         loop = min(self._loops, key=lambda candidate: candidate.load)
@@ -290,7 +290,7 @@ class ExecutorProcess:
 
         return Pong(
             blocked_s=max((watch.blocked_s() for watch in self._watches), default=0.0),
-            memory_bytes=messages.memory_of("self"),
+            memory_bytes=messages.measure_memory("self"),
             clock_s=time.monotonic(),
         )
 
@@ -394,13 +394,13 @@ class EventBatches:
             self._wake = partial(loop.call_soon_threadsafe, taken.set)
 
         deadline = loop.time() + EVENT_WAIT_LIMIT_S
-        memory_before = messages.memory_of("self")
+        memory_before = messages.measure_memory("self")
         while not taken.is_set() and loop.time() < deadline:
             with contextlib.suppress(TimeoutError):
                 async with timeout(LOOK_AT_MEMORY_S):
                     await taken.wait()
 
-            if messages.memory_of("self") - memory_before > GROWTH_LIMIT_BYTES:
+            if messages.measure_memory("self") - memory_before > GROWTH_LIMIT_BYTES:
                 self._block_until_taken(deadline - loop.time())
 
         self._add(event)
@@ -474,26 +474,26 @@ class _LoopWatch:
         self._scheduled_at = None
 
 
-def _begun(body: Any) -> messages.GraphCall:
+def _begin_call(body: Any) -> messages.GraphCall:
     """Read a call, and set it as the current one, which calls of the graph to the server name."""
     given = messages.read(messages.GraphCall, body)
     current_call.set(given.call)
     return given
 
 
-async def _answered(work: Coroutine[Any, Any, Any]) -> Any:
+async def _await_answer(work: Coroutine[Any, Any, Any]) -> Any:
     """Await work of a graph loop. Raises CallFailed for the errors that the server answers its clients with."""
     try:
         return await work
     except RunTimeout as exc:
         raise CallFailed("run_timeout", str(exc)) from exc
     except PortsideError as exc:
-        raise failure_of(exc) from exc
+        raise to_call_failed(exc) from exc
     except Exception as exc:
-        raise failure_of_server(exc) or exc from exc
+        raise find_server_failure(exc) or exc from exc
 
 
-def _hello(**fields: Any) -> ExecutorHello:
+def _build_hello(**fields: Any) -> ExecutorHello:
     return ExecutorHello(
         protocol=messages.PROTOCOL,
         language=f"Python {platform.python_version()}",
@@ -504,5 +504,5 @@ def _hello(**fields: Any) -> ExecutorHello:
     )
 
 
-def _failed(reason: str) -> ExecutorHello:
-    return _hello(failure=reason)
+def _build_failed_hello(reason: str) -> ExecutorHello:
+    return _build_hello(failure=reason)

@@ -26,7 +26,7 @@ from langgraph.store.base import (
 )
 
 from portside.executor import messages
-from portside.executor.checkpoints.backend import CheckpointQuery, Rows, completed
+from portside.executor.checkpoints.backend import CheckpointQuery, Rows, complete_row
 from portside.executor.errors import FAILURE
 from portside.executor.link import CallFailed, Link
 from portside.executor.loops import CrossLoopCall
@@ -66,10 +66,10 @@ class ServerCalls:
         try:
             return await self.link.call(method, body)
         except CallFailed as exc:
-            raise _raised(exc) from None
+            raise _to_exception(exc) from None
 
 
-def _raised(failed: CallFailed) -> Exception:
+def _to_exception(failed: CallFailed) -> Exception:
     """Return the exception that the server raised, by its name: a run's error shows clients that."""
     name = failed.fields.get("type")
     if not isinstance(name, str) or not name.isidentifier():
@@ -78,7 +78,7 @@ def _raised(failed: CallFailed) -> Exception:
     kind: type[Exception] = _BUILTIN.get(name) or type(name, (Exception,), {"__module__": __name__})
     raised = kind(failed.message)
 
-    # For `failure_of_server`: if the graph does not handle the error, the server raises its own again.
+    # For `find_server_failure`: if the graph does not handle the error, the server raises its own again.
     raised.portside_failure = failed.fields.get(FAILURE)  # type: ignore[attr-defined]
     return raised
 
@@ -224,10 +224,10 @@ class RemoteBackend:
             checkpoint_ns=checkpoint_ns,
             run=run,
             is_awaited=is_awaited,
-            checkpoints=[completed(row) for row in rows.checkpoints.values()],
+            checkpoints=[complete_row(row) for row in rows.checkpoints.values()],
             values=list(rows.values.values()),
             pieces=list(rows.pieces.values()),
-            writes=[_plain(row) for row in rows.writes.values()],
+            writes=[_to_plain_row(row) for row in rows.writes.values()],
             size=rows.size,
         )
 
@@ -272,7 +272,7 @@ class RemoteBackend:
         return await self._server.call(messages.CHECKPOINTS, body)
 
 
-def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
+def _to_plain_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a row whose ids are strings: a config may hold the run's id as a UUID."""
     return tuple(part if isinstance(part, (str, bytes, int, type(None))) else str(part) for part in row)
 
@@ -293,13 +293,13 @@ class RemoteStore(BaseStore):
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Run several operations; reads see the state before the batch."""
         operations = list(ops)
-        return _results(operations, await self._server.call(messages.STORE_BATCH, _encoded(operations)))
+        return _read_results(operations, await self._server.call(messages.STORE_BATCH, _encode_batch(operations)))
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Run `abatch` from another thread. Raises InvalidStateError on the loop of graphs, which it would block."""
         operations = list(ops)
         self._refuse_own_loop(operations)
-        return _results(operations, self._server.call_from_thread(messages.STORE_BATCH, _encoded(operations)))
+        return _read_results(operations, self._server.call_from_thread(messages.STORE_BATCH, _encode_batch(operations)))
 
     def _refuse_own_loop(self, ops: Sequence[Op]) -> None:
         try:
@@ -321,14 +321,14 @@ class RemoteStore(BaseStore):
         )
 
 
-def _encoded(ops: Sequence[Op]) -> messages.StoreBatch:
+def _encode_batch(ops: Sequence[Op]) -> messages.StoreBatch:
     """Encode operations. Raises ValueError for a value that has no JSON form."""
     names = {kind: name for name, kind in _OPS.items()}
-    encoded = [(names[type(op)], json_of(_fields(op), _what(op))) for op in ops]
+    encoded = [(names[type(op)], dump_json(_get_fields(op), _describe_op(op))) for op in ops]
     return messages.StoreBatch(call=current_call.get(), ops=encoded)
 
 
-def _fields(op: Any) -> dict[str, Any]:
+def _get_fields(op: Any) -> dict[str, Any]:
     fields: dict[str, Any] = dict(op._asdict())
     if isinstance(op, PutOp) and op.value is not None and not isinstance(op.value, Mapping):
         raise ValueError(f"the value of an item must be a mapping, not {type(op.value).__name__}")
@@ -339,11 +339,11 @@ def _fields(op: Any) -> dict[str, Any]:
     return fields
 
 
-def _what(op: Op) -> str:
+def _describe_op(op: Op) -> str:
     return "the value of an item" if isinstance(op, PutOp) else "an operation"
 
 
-def json_of(value: Any, what: str) -> bytes:
+def dump_json(value: Any, what: str) -> bytes:
     """Return a value of the project's code as JSON. Raises ValueError that names `what` cannot be encoded."""
     try:
         return orjson.dumps(value, _json_default, orjson.OPT_NON_STR_KEYS)
@@ -362,19 +362,19 @@ def _json_default(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} has no JSON form")
 
 
-def _results(ops: Sequence[Op], results: Sequence[Any]) -> list[Result]:
-    return [_result(op, result) for op, result in zip(ops, results, strict=True)]
+def _read_results(ops: Sequence[Op], results: Sequence[Any]) -> list[Result]:
+    return [_read_result(op, result) for op, result in zip(ops, results, strict=True)]
 
 
-def _result(op: Op, result: Any) -> Any:
+def _read_result(op: Op, result: Any) -> Any:
     if isinstance(op, GetOp):
-        return None if result is None else Item(**_item(result))
+        return None if result is None else Item(**_read_item(result))
     if isinstance(op, SearchOp):
-        return [SearchItem(**_item(each)) for each in result]
+        return [SearchItem(**_read_item(each)) for each in result]
 
     return [tuple(each) for each in result] if isinstance(op, ListNamespacesOp) else None
 
 
-def _item(fields: dict[str, Any]) -> dict[str, Any]:
+def _read_item(fields: dict[str, Any]) -> dict[str, Any]:
     times = {name: datetime.fromisoformat(fields[name]) for name in ("created_at", "updated_at")}
     return {**fields, **times, "namespace": tuple(fields["namespace"]), "value": orjson.loads(fields["value"])}

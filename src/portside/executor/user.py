@@ -71,7 +71,7 @@ class StudioCaller(StudioUser):
 
     def __init__(self, username: str) -> None:
         super().__init__(username, is_authenticated=True)
-        self._fields = User(_complete(self, {"kind": "StudioUser"}))
+        self._fields = User(_complete_fields(self, {"kind": "StudioUser"}))
 
     def __getitem__(self, key: str) -> Any:
         """Return a field by its name."""
@@ -99,10 +99,10 @@ class Identity(NamedTuple):
     user: Any
 
 
-def identity_of(returned: Any) -> Identity:
+def read_identity(returned: Any) -> Identity:
     """Return whom authentication returned. Raises NoUser and NotAuthenticated."""
     scopes, returned = _split(returned)
-    user: Any = StudioCaller(returned.username) if isinstance(returned, StudioUser) else _user(returned)
+    user: Any = StudioCaller(returned.username) if isinstance(returned, StudioUser) else _to_user(returned)
 
     identity = user["identity"]
     if not isinstance(identity, str) or not identity:
@@ -134,18 +134,18 @@ def _split(returned: Any) -> tuple[list[str] | None, Any]:
     return None if scopes is None else list(scopes), user
 
 
-def _user(returned: Any) -> User:
+def _to_user(returned: Any) -> User:
     if isinstance(returned, str):
-        return User(_complete(None, {"identity": returned}))
+        return User(_complete_fields(None, {"identity": returned}))
     if isinstance(returned, Mapping):
-        return User(_complete(None, dict(returned)), original=returned)
+        return User(_complete_fields(None, dict(returned)), original=returned)
     if not hasattr(returned, "identity"):
         raise NoUser(f"{type(returned).__name__} is neither a name nor a mapping or object with an identity")
 
-    return User(_complete(returned, _object_fields(returned)), original=returned)
+    return User(_complete_fields(returned, _object_fields(returned)), original=returned)
 
 
-def _complete(source: Any, fields: dict[str, Any]) -> dict[str, Any]:
+def _complete_fields(source: Any, fields: dict[str, Any]) -> dict[str, Any]:
     """Return all fields of a user, including those that every user has."""
     shown = {**_user_attributes(source), **fields}
     if "identity" not in shown:

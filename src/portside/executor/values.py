@@ -27,18 +27,18 @@ MAX_INTEGER_DIGITS = 4000
 def pack(value: Any) -> bytes:
     """Encode a value. Raises ValueError if it is nested too deeply or contains itself."""
     try:
-        return _packed(value)
+        return _pack(value)
     except (TypeError, ValueError):
-        return _packed(plain(value))
+        return _pack(plain(value))
 
 
-def _packed(value: Any) -> bytes:
+def _pack(value: Any) -> bytes:
     return ormsgpack.packb(value, default=_encode, option=_OPTIONS)
 
 
 def _encode(value: Any) -> Any:
     if type(value) is tuple:
-        return ormsgpack.Ext(_TUPLE, _packed(list(value)))
+        return ormsgpack.Ext(_TUPLE, _pack(list(value)))
     if isinstance(value, UUID):
         return ormsgpack.Ext(_UUID, value.bytes)
     if isinstance(value, int):

@@ -26,7 +26,7 @@ from portside.agent.config import AgentConfig
 from portside.agent.settings import AgentSettings
 from portside.agent.types.access import ANYONE, IN_PROCESS, AuthCache, AuthConfig, AuthOpenApi, Caller, Filter
 from portside.executor.auth import load_auth
-from portside.executor.user import Identity, StudioCaller, StudioUser, identity_of
+from portside.executor.user import Identity, StudioCaller, StudioUser, read_identity
 from portside.kernel.errors import Forbidden, Unauthorized, Unavailable, UserMistake
 from portside.kernel.http.headers import parse_bearer
 from portside.kernel.logs import get_logger
@@ -62,7 +62,7 @@ PLATFORM_SECURITY = AuthOpenApi(
 
 def caller_from(returned: Any) -> Caller:
     """Return the caller that authentication returned. Raises NoUser and NotAuthenticated."""
-    return Caller(*identity_of(returned))
+    return Caller(*read_identity(returned))
 
 
 def caller_from_user(user: Mapping[str, Any]) -> Caller:

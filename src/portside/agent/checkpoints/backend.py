@@ -48,9 +48,9 @@ from portside.executor.checkpoints.backend import (
     CheckpointQuery,
     Row,
     Rows,
-    completed,
+    complete_row,
 )
-from portside.executor.checkpoints.stored_pieces import array_text
+from portside.executor.checkpoints.stored_pieces import encode_array
 from portside.kernel.batching import Batcher
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Record, Session
@@ -475,7 +475,7 @@ async def encrypt_rows(encryptor: Encryptor, rows: Rows) -> Rows:
     Called before rows are buffered, in the encryption context of their run. Raises EncryptionFailed.
     """
     encrypted = Rows(is_encrypted=True)
-    checkpoints = {key: completed(row) for key, row in rows.checkpoints.items()}
+    checkpoints = {key: complete_row(row) for key, row in rows.checkpoints.items()}
     kinds = ((checkpoints, _BODIES), (rows.values, _VALUES), (rows.pieces, _PIECES), (rows.writes, _WRITES))
     encrypted.checkpoints, encrypted.values, encrypted.pieces, encrypted.writes = await encryptor.gather(
         _encrypt_column(encryptor, *kind) for kind in kinds
@@ -542,7 +542,7 @@ def share_parts(rows: Rows) -> None:
                 data, shared = _without_parts(row[data_at], pieces)
                 if shared:
                     replaced = list(row)
-                    replaced[data_at], replaced[shared_at] = data, array_text(shared)
+                    replaced[data_at], replaced[shared_at] = data, encode_array(shared)
                     table[key] = tuple(replaced)
 
 

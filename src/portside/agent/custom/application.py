@@ -40,7 +40,7 @@ class WebApp(Protocol):
         """Serve one request or WebSocket."""
         ...
 
-    def started(self) -> AbstractAsyncContextManager[None]:
+    def run_lifespan(self) -> AbstractAsyncContextManager[None]:
         """Run its lifespan. Raises UserMistake if the startup fails."""
         ...
 
@@ -80,7 +80,7 @@ async def running(custom: WebApp | None, loopback_app: Any, db: Database | None 
     LOOPBACK.open(loopback_app)
     CACHE.open(db)
     try:
-        async with nullcontext() if custom is None else custom.started():
+        async with nullcontext() if custom is None else custom.run_lifespan():
             yield
     finally:
         CACHE.open(None)

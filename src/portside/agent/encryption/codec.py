@@ -33,7 +33,7 @@ from portside.agent.encryption.locations import (
 from portside.agent.encryption.reencryption import ReplacementWriter, blob_statement, document_statements
 from portside.agent.sql import sql
 from portside.agent.sql.declarations import Declarations, ModelField
-from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, numbers_of
+from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, parse_ranges
 from portside.executor.encryption import CannotDecrypt
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Query, Record, Session
@@ -226,7 +226,7 @@ class _RowDecoder:
 
     async def _value(self, index: int, stored: bytes) -> bytes:
         """Decrypt a value in pieces: its header and each piece by itself."""
-        series_and_numbers = numbers_of(self._row["value_pieces"][index])
+        series_and_numbers = parse_ranges(self._row["value_pieces"][index])
         counts = list(PIECE_SIZE.iter_unpack(self._sizes[index] or b""))
 
         start = len(stored) - sum(size for size, _ in counts)

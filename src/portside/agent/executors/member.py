@@ -1,6 +1,6 @@
 """A member of the pool of executors: its link, the work that it has, and its heartbeat.
 
-`process` has the members that this server starts, `core_api.listener` those that connect from other machines.
+`spawned_executor` has the members that this server starts, `core_api.listener` those that connect from other machines.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class CallContext:
         self._failures.append(NotedFailure(number, error))
         return number
 
-    def failure_named_by(self, failed: CallFailed) -> Exception | None:
+    def find_failure(self, failed: CallFailed) -> Exception | None:
         """Return the error of this server that ended the call, by the executor's answer; None if none did."""
         named = failed.fields.get(FAILURE)
         return next((each.error for each in self._failures if each.number == named), None)
@@ -320,7 +320,7 @@ def _on_detached_done(call: "asyncio.Future[Any]") -> None:
 def read_hello(body: Any) -> ExecutorHello:
     """Read an executor's hello. Raises ExecutorFailed if it is malformed, and UserMistake if the project failed."""
     try:
-        messages.checked_protocol(body)
+        messages.check_protocol(body)
         hello = messages.read(ExecutorHello, body)
         hello.graphs = {name: messages.read(GraphFacts, facts) for name, facts in hello.graphs.items()}
     except (CallFailed, AttributeError) as exc:

@@ -21,7 +21,7 @@ from typing import Any
 from uuid import UUID
 
 from portside.agent.executors.member import Executor, ExecutorFailed
-from portside.agent.executors.process import ExecutorProcess, Program
+from portside.agent.executors.spawned_executor import Program, SpawnedExecutor
 from portside.agent.problems import PROBLEMS
 from portside.executor import messages
 from portside.executor.link import Handler, Handlers
@@ -135,7 +135,7 @@ class ExecutorPool:
     def replace_program(self, program: Program) -> None:
         """Use another program: give the present processes no more work, and start new ones."""
         self.program = program
-        for executor in self._usable():
+        for executor in self._list_usable():
             executor.retire()
 
         self._due.set()
@@ -157,7 +157,7 @@ class ExecutorPool:
     @property
     def executors(self) -> list[Executor]:
         """The executors that take calls now."""
-        return self._usable()
+        return self._list_usable()
 
     # Assigning
 
@@ -181,18 +181,18 @@ class ExecutorPool:
             if executor.runs.get(run_id) == attempt:
                 del executor.runs[run_id]
 
-            self._released(executor)
+            self._on_released(executor)
 
     @asynccontextmanager
     async def for_call(self) -> AsyncIterator[Executor]:
         """Assign a call that executes no run. Raises Unavailable if no executor starts."""
-        with self._calling(await self._wait_for(lambda: self._least_loaded(self._in_service()))) as executor:
+        with self._calling(await self._wait_for(lambda: self._find_least_loaded(self._list_in_service()))) as executor:
             yield executor
 
     @contextmanager
     def for_call_now(self) -> Iterator[Executor | None]:
         """Assign a call without waiting; None if no executor is ready."""
-        executor = self._least_loaded(self._in_service())
+        executor = self._find_least_loaded(self._list_in_service())
         self._used_at = time.monotonic()
 
         if executor is None:
@@ -209,15 +209,15 @@ class ExecutorPool:
             yield executor
         finally:
             executor.calls -= 1
-            self._released(executor)
+            self._on_released(executor)
 
     async def _wait_for_slot(self, *, is_alone: bool) -> Executor:
         if is_alone:
             return await self._reserve_empty()
 
         return await self._wait_for(
-            lambda: self._least_loaded(
-                [each for each in self._in_service() if each.has_free_slot and not each.is_reserved]
+            lambda: self._find_least_loaded(
+                [each for each in self._list_in_service() if each.has_free_slot and not each.is_reserved]
             ),
             is_run=True,
         )
@@ -236,13 +236,13 @@ class ExecutorPool:
             if reserved is not None and (reserved.is_retiring or reserved.link.is_closed):
                 reserved = None
 
-            others = self._unreserved()
+            others = self._list_unreserved()
             if self._limits.spares and len(others) == 1:
                 others = []
 
             free = next((each for each in (reserved, *others) if each is not None and not each.runs), None)
             if free is None and reserved is None:
-                reserved = self._least_loaded(others)
+                reserved = self._find_least_loaded(others)
 
             if free is not None and reserved is not None:
                 reserved.is_reserved = False
@@ -267,7 +267,7 @@ class ExecutorPool:
         while (found := find()) is None:
             self._due.set()
             # The time limit is for executors that do not start. A slot may be free only when a run ends, hours later.
-            if self._usable() or (is_run and self._starting and self._failure is None):
+            if self._list_usable() or (is_run and self._starting and self._failure is None):
                 until = None
 
             until = until or time.monotonic() + (RUN_WAITS_S if is_run else AVAILABLE_WITHIN_S)
@@ -286,29 +286,33 @@ class ExecutorPool:
 
         return found
 
-    def _usable(self) -> list[Executor]:
+    def _list_usable(self) -> list[Executor]:
         return [each for each in self._executors if not each.is_retiring and not each.link.is_closed]
 
-    def _own(self) -> list[Executor]:
+    def _list_processes(self) -> list[Executor]:
         """Return the processes of this server: those on other machines are started and replaced there."""
-        return [each for each in self._usable() if isinstance(each, ExecutorProcess)]
+        return [each for each in self._list_usable() if isinstance(each, SpawnedExecutor)]
 
-    def _in_service(self) -> list[Executor]:
+    def _list_in_service(self) -> list[Executor]:
         """Return the executors that take work.
 
         A spare takes none until another process ends, except a run that must be alone.
         """
-        spares = [each for each in self._own() if not each.is_reserved][self._wanted :] if self._limits.spares else []
-        return [each for each in self._usable() if each not in spares]
+        spares = (
+            [each for each in self._list_processes() if not each.is_reserved][self._wanted :]
+            if self._limits.spares
+            else []
+        )
+        return [each for each in self._list_usable() if each not in spares]
 
-    def _unreserved(self) -> list[Executor]:
-        return [each for each in self._usable() if not each.is_reserved]
+    def _list_unreserved(self) -> list[Executor]:
+        return [each for each in self._list_usable() if not each.is_reserved]
 
     @staticmethod
-    def _least_loaded(executors: list[Executor]) -> Executor | None:
+    def _find_least_loaded(executors: list[Executor]) -> Executor | None:
         return min(executors, key=lambda each: each.calls, default=None)
 
-    def _released(self, executor: Executor) -> None:
+    def _on_released(self, executor: Executor) -> None:
         self._used_at = time.monotonic()
         if self._failure is not None and not executor.link.is_closed:
             self._note_good_start()
@@ -350,7 +354,7 @@ class ExecutorPool:
         """Raise the wanted number of executors when runs fill them; lower it when fewer were enough for a while."""
         limits = self._limits
         now = time.monotonic()
-        runs = self._waiting + sum(len(each.runs) for each in self._own())
+        runs = self._waiting + sum(len(each.runs) for each in self._list_processes())
         needed = max(limits.executors, min(limits.most, math.ceil(runs / limits.runs_each)))
 
         surplus = self._wanted - needed
@@ -364,7 +368,7 @@ class ExecutorPool:
 
         self._wanted = needed
 
-        for executor in sorted(self._own(), key=lambda each: each.calls)[: max(0, surplus)]:
+        for executor in sorted(self._list_processes(), key=lambda each: each.calls)[: max(0, surplus)]:
             executor.retire()
 
     def _check_processes(self) -> None:
@@ -375,13 +379,13 @@ class ExecutorPool:
         limit = self._limits.max_memory_bytes
         for executor in self._executors:
             executor.measure()
-            is_alive = isinstance(executor, ExecutorProcess) and not executor.link.is_closed
+            is_alive = isinstance(executor, SpawnedExecutor) and not executor.link.is_closed
             if limit and is_alive and executor.memory_bytes > KILL_ABOVE * limit:
                 used = executor.memory_bytes // 1_000_000
                 allowed = limit // 1_000_000
                 executor.kill(f"used {used} MB of memory, far more than EXECUTOR_MAX_MEMORY_MB ({allowed} MB)")
 
-        if self._failure is not None and not self._starting and len(own := self._own()) >= self._wanted:
+        if self._failure is not None and not self._starting and len(own := self._list_processes()) >= self._wanted:
             now = time.monotonic()
             if all(now - each.joined_at > STEADY_AFTER_S for each in own):
                 self._note_good_start()
@@ -389,11 +393,15 @@ class ExecutorPool:
     def _stop_idle(self) -> None:
         is_idle = not self._waiting and not any(each.calls for each in self._executors)
         if self._limits.idle_s and is_idle and time.monotonic() - self._used_at > self._limits.idle_s:
-            for executor in self._own():
+            for executor in self._list_processes():
                 executor.retire()
 
-        if self._limits.spares and not self._wanted_spares and not any(map(self._is_due_for_replacement, self._own())):
-            for executor in self._own()[self._wanted :]:
+        if (
+            self._limits.spares
+            and not self._wanted_spares
+            and not any(map(self._is_due_for_replacement, self._list_processes()))
+        ):
+            for executor in self._list_processes()[self._wanted :]:
                 executor.retire()
 
     @property
@@ -404,8 +412,8 @@ class ExecutorPool:
 
     def _retire_replaced(self) -> None:
         """Retire the executors that are due for replacement, once their replacements are ready."""
-        for executor in self._own():
-            if self._is_due_for_replacement(executor) and len(self._own()) > self._wanted:
+        for executor in self._list_processes():
+            if self._is_due_for_replacement(executor) and len(self._list_processes()) > self._wanted:
                 log.info(
                     "an executor is replaced",
                     executor=executor.name,
@@ -423,7 +431,7 @@ class ExecutorPool:
         )
 
     def _start_missing(self) -> None:
-        usable = self._own()
+        usable = self._list_processes()
         if self._is_closing:
             return
 
@@ -481,7 +489,7 @@ class ExecutorPool:
         handlers = _WithRetirement(
             self.make_handlers(lambda: made[0]), lambda _body, _call: made[0].ask_for_replacement()
         )
-        executor = await ExecutorProcess.start(self.program, handlers)
+        executor = await SpawnedExecutor.start(self.program, handlers)
 
         made.append(executor)
         try:
@@ -522,7 +530,7 @@ class ExecutorPool:
             log.info("executor ended", executor=executor.name)
         else:
             log.error("an executor was lost", executor=executor.name, reason=reason, runs=lost)
-            if not (self._is_closing or executor.has_been_used) and isinstance(executor, ExecutorProcess):
+            if not (self._is_closing or executor.has_been_used) and isinstance(executor, SpawnedExecutor):
                 self._note_failed_start(f"an executor {reason} before it had work")
 
         self.on_change()

@@ -86,7 +86,7 @@ class ExecutorRequests:
             def serve(body: Any, _call: ServedCall) -> Awaitable[Any]:
                 given = messages.read(message, body)
                 caller = executor().callers.get(given.call)
-                return _within(caller, _answered(work(executor(), given), caller))
+                return _run_in_context(caller, _await_answer(work(executor(), given), caller))
 
             return serve
 
@@ -105,12 +105,12 @@ class ExecutorRequests:
         if put.run is not None:
             run_id = str(put.run[0])
             attempt = put.run[1]
-            if executor.runs.get(_uuid(run_id)) != attempt and put.scope == MAIN_SCOPE:
+            if executor.runs.get(_parse_uuid(run_id)) != attempt and put.scope == MAIN_SCOPE:
                 raise LeaseLost("the run has ended, or another worker has it")
 
             run = (run_id, attempt)
 
-        await backend.put(put.thread_id, put.checkpoint_ns, _rows(put), run=run, is_awaited=put.is_awaited)
+        await backend.put(put.thread_id, put.checkpoint_ns, _read_rows(put), run=run, is_awaited=put.is_awaited)
 
     async def _operate(self, _executor: Executor, call: messages.CheckpointCall) -> Any:
         backend = self._scopes.find(call.scope)
@@ -131,12 +131,12 @@ class ExecutorRequests:
 
 
 async def _read_cache(key: Any, _call: ServedCall) -> Any:
-    return await _answered(CACHE.read(key))
+    return await _await_answer(CACHE.read(key))
 
 
 async def _write_cache(body: Any, _call: ServedCall) -> None:
     key, content, ttl_s = body
-    await _answered(CACHE.write(key, content, ttl_s))
+    await _await_answer(CACHE.write(key, content, ttl_s))
 
 
 COMMON_HANDLERS: Mapping[str, Handler] = {
@@ -175,7 +175,7 @@ async def answer_request(executor: Executor, body: Any, call: ServedCall) -> Non
         await response.close()
 
 
-async def _answered(work: Awaitable[Any], caller: CallContext | None = None) -> Any:
+async def _await_answer(work: Awaitable[Any], caller: CallContext | None = None) -> Any:
     """Await work for a caller. Raises CallFailed with the name of the exception, for the executor to raise it."""
     try:
         return await work
@@ -189,19 +189,19 @@ async def _answered(work: Awaitable[Any], caller: CallContext | None = None) -> 
         raise CallFailed(RAISED, str(exc), fields) from exc
 
 
-def _within(caller: CallContext | None, work: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
+def _run_in_context(caller: CallContext | None, work: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
     """Run work in the context of the server's call that the executor is serving, for example its encryption context."""
     return asyncio.create_task(work) if caller is None else asyncio.create_task(work, context=caller.context.copy())
 
 
-def _uuid(text: str) -> UUID:
+def _parse_uuid(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
         return UUID(int=0)
 
 
-def _rows(put: messages.CheckpointPut) -> Rows:
+def _read_rows(put: messages.CheckpointPut) -> Rows:
     """Return the rows of a message. Raises CallFailed if one has other columns, or belongs to another thread."""
     rows = Rows()
     for table, columns, key in _TABLES:

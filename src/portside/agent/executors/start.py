@@ -15,14 +15,14 @@ import msgspec
 
 from portside.agent.checkpoints.backend import PostgresBackend
 from portside.agent.config import AgentConfig
-from portside.agent.executors.application import RemoteHandlers
-from portside.agent.executors.graphs import GraphsByLanguage, RemoteGraphs
-from portside.agent.executors.handlers import handlers_of
-from portside.agent.executors.known import KnownGraphs
-from portside.agent.executors.pinned import PinnedGraphs, RevisionsFile
+from portside.agent.executors.graph_cache import GraphCache
+from portside.agent.executors.handlers_executor import list_handler_paths
+from portside.agent.executors.pinned_graphs import PinnedGraphs, RevisionsFile
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
-from portside.agent.executors.process import Program
+from portside.agent.executors.remote_app import RemoteHandlers
+from portside.agent.executors.remote_graphs import GraphsByLanguage, RemoteGraphs
 from portside.agent.executors.serving import ExecutorRequests, Scopes
+from portside.agent.executors.spawned_executor import Program
 from portside.agent.graphs import GraphService
 from portside.agent.settings import AgentSettings
 from portside.agent.store.items import Items, StoreBatches, ttl_config
@@ -142,7 +142,7 @@ async def start_handlers(
 
     Raises UserMistake if the handlers do not load, or if they need Node and it is not installed.
     """
-    sources = handlers_of(config, in_javascript=in_javascript)
+    sources = list_handler_paths(config, in_javascript=in_javascript)
     command = _javascript(config, settings) if in_javascript and sources else _python(settings)
     program = _program(config, command, settings, graphs={}, loops=1, handlers=sources)
 
@@ -224,7 +224,9 @@ async def _pool_of_graphs(
     executors = settings.executors if settings.uses_core_api else max(1, settings.executors)
     scopes = Scopes(backend)
 
-    pool = ExecutorPool(program, limits_of(settings, executors), ExecutorRequests(scopes, StoreBatches(items)).handlers)
+    pool = ExecutorPool(
+        program, build_limits(settings, executors), ExecutorRequests(scopes, StoreBatches(items)).handlers
+    )
     if not executors:
         # What the configuration says of the graphs, until an executor connects and describes them.
         pool.facts.update(
@@ -236,7 +238,7 @@ async def _pool_of_graphs(
             }
         )
 
-    known = KnownGraphs(_cache_file(project, config, settings))
+    known = GraphCache(_cache_file(project, config, settings))
     if known.load() and known.facts.keys() == project.graphs.keys():
         pool.facts.update(known.facts)
         pool.libraries.update(known.libraries)
@@ -259,7 +261,7 @@ def _cache_file(project: Project, config: AgentConfig, settings: AgentSettings) 
     return Path(f"{settings.executor_known_graphs}.{language}")
 
 
-def limits_of(settings: AgentSettings, executors: int) -> PoolLimits:
+def build_limits(settings: AgentSettings, executors: int) -> PoolLimits:
     """Return the limits of this many executors, or more if the settings allow them."""
     most = max(executors, settings.executors_max) if executors else 0
     return PoolLimits(

@@ -40,7 +40,7 @@ _WRITE_INDEX = WRITE_COLUMNS.index("w_idx")
 Row = tuple[Any, ...]
 
 
-def completed(row: Row) -> Row:
+def complete_row(row: Row) -> Row:
     """Return a row with the results of its functions: they encode columns only when the row is stored."""
     return tuple([part() if callable(part) else part for part in row])
 
@@ -81,7 +81,7 @@ class Rows:
         """Return one list for each column, or None if it has no value. Raises ValueError for metadata without JSON."""
         named: dict[str, list[Any] | None] = {}
         for names, rows in (
-            (CHECKPOINT_COLUMNS, [completed(row) for row in self.checkpoints.values()]),
+            (CHECKPOINT_COLUMNS, [complete_row(row) for row in self.checkpoints.values()]),
             (VALUE_COLUMNS, self.values.values()),
             (PIECE_COLUMNS, self.pieces.values()),
             (WRITE_COLUMNS, self.writes.values()),

@@ -159,7 +159,7 @@ def _encode_container(value: Any) -> Any:
     if kind.__name__ == "_DeltaSnapshot" and kind.__module__.startswith("langgraph."):
         return ormsgpack.Ext(SNAPSHOT, pack(value.value))
 
-    dumped = _dumped(value)
+    dumped = _dump_parts(value)
     if dumped is None:
         return _encode_as_langgraph(value)
 
@@ -168,7 +168,7 @@ def _encode_container(value: Any) -> Any:
     return ormsgpack.Ext(code, pack([kind.__module__, kind.__name__, data, *how]))
 
 
-def _dumped(value: Any) -> tuple[int, Any] | None:
+def _dump_parts(value: Any) -> tuple[int, Any] | None:
     """Return how an object is made again, and of which parts; None if it has no parts that are known here."""
     if callable(getattr(value, "model_dump", None)):
         return MODEL_2, value.model_dump()
@@ -180,10 +180,10 @@ def _dumped(value: Any) -> tuple[int, Any] | None:
     if callable(getattr(value, "_asdict", None)):
         return KEYWORDS, value._asdict()
 
-    return _items_of(value)
+    return _find_parts(value)
 
 
-def _items_of(value: Any) -> tuple[int, Any] | None:
+def _find_parts(value: Any) -> tuple[int, Any] | None:
     if isinstance(value, PurePath):
         return SEVERAL, value.parts
 
@@ -198,11 +198,11 @@ def _items_of(value: Any) -> tuple[int, Any] | None:
         timeout = getattr(value, "timeout", None)
         return SEVERAL, [value.node, value.arg, *([] if timeout is None else [timeout])]
 
-    fields = _fields_of(value)
+    fields = _find_fields(value)
     return None if fields is None else (KEYWORDS, fields)
 
 
-def _fields_of(value: Any) -> dict[str, Any] | None:
+def _find_fields(value: Any) -> dict[str, Any] | None:
     """Return what the constructor of a data class takes: of the standard library, of attrs or of msgspec."""
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -232,7 +232,7 @@ def _as_key(stored: Any) -> Any:
     return tuple(_as_key(part) for part in stored) if isinstance(stored, list) else stored
 
 
-def numpy_kind(name: str) -> Callable[..., Any] | None:
+def find_numpy_kind(name: str) -> Callable[..., Any] | None:
     """Return what makes a stored value of numpy: a class of scalars, or arrays of objects; None for anything else."""
     if name == OBJECT_ARRAY:
         return _make_object_array

@@ -22,7 +22,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from portside.executor.checkpoints.plain_messages import is_message, is_plain
 from portside.executor.checkpoints.sized_lru import SizedLruCache
-from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, numbers_of
+from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, parse_ranges
 
 # A shorter value is stored whole: several rows would cost more than what they share.
 MIN_BYTES = 4096
@@ -78,7 +78,7 @@ class Piece:
     def remember(self, leaves: Sequence[Any]) -> None:
         """Remember the objects that the piece encodes."""
         self.leaves = leaves
-        self.marks = [_mark(leaf) for leaf in leaves]
+        self.marks = [_build_mark(leaf) for leaf in leaves]
 
     @property
     def data(self) -> bytes:
@@ -125,7 +125,7 @@ class CutValue:
 
 
 # The last version of a channel's value: its pieces, or the bytes of a value that was stored whole.
-Known = CutValue | bytes
+PreviousValue = CutValue | bytes
 
 
 class NewPiece(NamedTuple):
@@ -137,7 +137,7 @@ class NewPiece(NamedTuple):
     data: bytes
 
 
-class Stored(NamedTuple):
+class StoredValue(NamedTuple):
     """How a value is stored: whole, or as a header with ranges of pieces of which some are new."""
 
     kind: str
@@ -146,11 +146,11 @@ class Stored(NamedTuple):
     new: Sequence[NewPiece] = ()
 
 
-class KnownValues(NamedTuple):
+class CheckpointValues(NamedTuple):
     """The values of a checkpoint by their channels, which the next checkpoint may share pieces with."""
 
     checkpoint_id: str
-    channels: dict[str, Known]
+    channels: dict[str, PreviousValue]
     versions: dict[str, str]
     # The values that tasks wrote after the checkpoint: the next version is most likely one of these.
     written: dict[str, CutValue]
@@ -168,22 +168,24 @@ class ValuePieces:
         self._lock = threading.Lock()
         # The number that each series continues with.
         self._next: SizedLruCache[tuple[str, int], int] = SizedLruCache(KNOWN_SERIES)
-        self.of_runs: dict[str, dict[str, dict[str, KnownValues]]] = {}
+        self.run_values: dict[str, dict[str, dict[str, CheckpointValues]]] = {}
         """The values that are remembered for runs, by thread, namespace and checkpoint."""
 
-        self._others: SizedLruCache[tuple[str, str], KnownValues] = SizedLruCache(KNOWN_BYTES, lambda known: known.size)
+        self._others: SizedLruCache[tuple[str, str], CheckpointValues] = SizedLruCache(
+            KNOWN_BYTES, lambda known: known.size
+        )
 
     def forget(self, thread_id: str) -> None:
         """Forget the values of a thread whose checkpoints were deleted."""
-        if thread_id in self.of_runs:
-            self.of_runs[thread_id] = {}
+        if thread_id in self.run_values:
+            self.run_values[thread_id] = {}
 
         with self._lock:
             self._others.pop_all(lambda key: key[0] == thread_id)
 
-    def remember(self, thread_id: str, checkpoint_ns: str, known: KnownValues) -> None:
+    def remember(self, thread_id: str, checkpoint_ns: str, known: CheckpointValues) -> None:
         """Remember the values of a checkpoint that was read or written."""
-        namespaces = self.of_runs.get(thread_id)
+        namespaces = self.run_values.get(thread_id)
         if namespaces is not None:
             recent = namespaces.setdefault(checkpoint_ns, {})
             recent.pop(known.checkpoint_id, None)
@@ -204,7 +206,7 @@ class ValuePieces:
 
         Only lists of messages and of plain JSON data: what is read later has the same JSON.
         """
-        namespaces = self.of_runs.get(thread_id)
+        namespaces = self.run_values.get(thread_id)
         with self._lock:
             other = self._others.get((thread_id, ""))
 
@@ -219,9 +221,9 @@ class ValuePieces:
             }
         )
 
-    def known(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> KnownValues | None:
+    def known(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> CheckpointValues | None:
         """Return the values of a checkpoint, if any of them are known."""
-        namespaces = self.of_runs.get(thread_id)
+        namespaces = self.run_values.get(thread_id)
         if namespaces is not None:
             found = namespaces.get(checkpoint_ns, {}).get(checkpoint_id or "")
         else:
@@ -232,7 +234,7 @@ class ValuePieces:
 
     def cut(
         self, serde: SerializerProtocol, thread_id: str, value: Any, before: CutValue | None
-    ) -> tuple[Stored, Known] | None:
+    ) -> tuple[StoredValue, PreviousValue] | None:
         """Return how a list or dict is stored in pieces, and its pieces; None if it should be stored whole."""
         return _Cut(self, serde, thread_id, value, before).result()
 
@@ -275,7 +277,7 @@ class _Cut:
 
         self._waiting_bytes = 0
 
-    def result(self) -> tuple[Stored, Known] | None:
+    def result(self) -> tuple[StoredValue, PreviousValue] | None:
         """Return the value in pieces; None where it should be stored whole."""
         try:
             self._flatten()
@@ -292,14 +294,14 @@ class _Cut:
             return None
 
         self._join_short_ranges(size)
-        header = header_of(self._value)
+        header = encode_header(self._value)
         new = [
             NewPiece(piece.series, piece.number, piece.stored_leaves, piece.data)
             for piece in self._pieces
             if id(piece) in self._new
         ]
 
-        return Stored("msgpack", header, _ranges(self._pieces), new), CutValue(header, self._pieces)
+        return StoredValue("msgpack", header, _list_ranges(self._pieces), new), CutValue(header, self._pieces)
 
     def _flatten(self) -> None:
         if type(self._value) is list:
@@ -320,7 +322,7 @@ class _Cut:
             if type(inner) in CONTAINERS and inner and len(inside) < MAX_DEPTH and self._is_opened(key, inner, inside):
                 name = self._encode_leaf(_Key(key, None))[:-1]
                 snapshot = inner.copy()
-                leaves.append(_Opener(inside, name + header_of(snapshot)))
+                leaves.append(_Opener(inside, name + encode_header(snapshot)))
                 self._open(snapshot, inside, leaves)
             else:
                 leaves.append(_Key(key, inner))
@@ -341,9 +343,9 @@ class _Cut:
             found = self._matching(before, (expected, expected + 1), at)
             if found is None and before:
                 if by_first is None:
-                    by_first = {_name(piece.leaves[0]): index for index, piece in enumerate(before)}
+                    by_first = {_get_name(piece.leaves[0]): index for index, piece in enumerate(before)}
 
-                other = by_first.get(_name(leaves[at]))
+                other = by_first.get(_get_name(leaves[at]))
                 if other is not None:
                     found = self._matching(before, (other,), at)
 
@@ -394,7 +396,7 @@ class _Cut:
         kind, data = self._serde.dumps_typed(alone)
 
         # A list or dict of one has a header of one byte.
-        if kind != "msgpack" or data[:1] != header_of(alone):
+        if kind != "msgpack" or data[:1] != encode_header(alone):
             raise _NotCuttable
 
         return data[1:]
@@ -430,7 +432,7 @@ class _Cut:
 
     def _join_short_ranges(self, size: int) -> None:
         """Write neighbouring short ranges again as one, if there are too many ranges to read them quickly."""
-        groups = list(_grouped(self._pieces))
+        groups = list(_group_ranges(self._pieces))
         openers = sum(type(piece.leaves[0]) is _Opener for piece in self._pieces)
         if len(groups) <= MAX_RANGES + 2 * openers:
             return
@@ -453,7 +455,9 @@ class _Cut:
             is_joining = True
 
 
-def read_known(value: Any, stored: tuple[str, bytes], ranges: str | None, sizes: bytes | None) -> Known | None:
+def read_previous(
+    value: Any, stored: tuple[str, bytes], ranges: str | None, sizes: bytes | None
+) -> PreviousValue | None:
     """Return what the next version of a value that was read can share pieces with, if anything."""
     kind, data = stored
     if len(data) < MIN_BYTES or not is_worth_cutting(value, kind, data):
@@ -461,7 +465,7 @@ def read_known(value: Any, stored: tuple[str, bytes], ranges: str | None, sizes:
     if ranges is None or sizes is None:
         return data
 
-    return _read_pieces(value, data, numbers_of(ranges), list(PIECE_SIZE.iter_unpack(sizes)))
+    return _read_pieces(value, data, parse_ranges(ranges), list(PIECE_SIZE.iter_unpack(sizes)))
 
 
 def _read_pieces(
@@ -472,7 +476,7 @@ def _read_pieces(
     `data` is the whole value, and `counts` has the bytes and the leaves of each piece.
     """
     start = len(data) - sum(size for size, _ in counts)
-    if len(places) != len(counts) or type(value) not in CONTAINERS or data[:start] != header_of(value):
+    if len(places) != len(counts) or type(value) not in CONTAINERS or data[:start] != encode_header(value):
         return None
 
     header = data[:start]
@@ -494,7 +498,7 @@ class _Walk:
     """The leaves of a value in order, opening the lists and dicts inside as its pieces say."""
 
     def __init__(self, value: Any) -> None:
-        self._stack: list[tuple[Iterator[Any], tuple[Any, ...]]] = [(_leaves_of(value), ())]
+        self._stack: list[tuple[Iterator[Any], tuple[Any, ...]]] = [(_iterate_leaves(value), ())]
         # A list has no entries to open: its leaves are slices of it.
         self._list = list(value) if type(value) is list else None
         self._taken = 0
@@ -522,7 +526,7 @@ class _Walk:
             return []
 
         path = (*self._stack[-1][1], taken[0].key)
-        self._stack.append((_leaves_of(taken[0].value), path))
+        self._stack.append((_iterate_leaves(taken[0].value), path))
         return [_Opener(path, data)]
 
     def is_over(self) -> bool:
@@ -530,11 +534,11 @@ class _Walk:
         return not self.take(1)
 
 
-def _leaves_of(value: Any) -> Iterator[Any]:
+def _iterate_leaves(value: Any) -> Iterator[Any]:
     return iter(value) if type(value) is list else (_Key(*entry) for entry in value.items())
 
 
-def header_of(value: Any) -> bytes:
+def encode_header(value: Any) -> bytes:
     """Return the header of a list or dict in MessagePack."""
     count = len(value)
     short, medium, long = (0x90, 0xDC, 0xDD) if type(value) is list else (0x80, 0xDE, 0xDF)
@@ -561,7 +565,7 @@ def shares_much(before: bytes, data: bytes) -> bool:
     return 2 * sum(before[start : start + SAMPLE_BYTES] in data for start in starts) > SAMPLES
 
 
-def _is_same_list(known: Known | None, value: list[Any]) -> bool:
+def _is_same_list(known: PreviousValue | None, value: list[Any]) -> bool:
     if not isinstance(known, CutValue):
         return False
 
@@ -569,14 +573,14 @@ def _is_same_list(known: Known | None, value: list[Any]) -> bool:
     return len(leaves) == len(value) and all(map(is_, leaves, value)) and all(map(is_plain, value))
 
 
-def _name(leaf: Any) -> Any:
+def _get_name(leaf: Any) -> Any:
     """Return what finds the same leaf in another version."""
     if type(leaf) is _Key:
         return ("key", type(leaf.key), leaf.key)
     return ("opener", leaf.path) if type(leaf) is _Opener else id(leaf)
 
 
-def _mark(leaf: Any) -> tuple[Any, ...] | None:
+def _build_mark(leaf: Any) -> tuple[Any, ...] | None:
     """Return the fields of a message, by which a later change of it is noticed; None for anything else."""
     kind: Any = type(leaf)
     if not is_message(kind) or leaf.__pydantic_extra__:
@@ -619,7 +623,7 @@ def _has_fields(message: BaseMessage, mark: tuple[Any, ...]) -> bool:
     return is_same and not any(empty) and not message.__pydantic_extra__
 
 
-def _grouped(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+def _group_ranges(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
     group: list[Piece] = []
     for piece in pieces:
         if group and (piece.series, piece.number) != (group[-1].series, group[-1].number + 1):
@@ -632,6 +636,8 @@ def _grouped(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
         yield group
 
 
-def _ranges(pieces: Sequence[Piece]) -> list[int]:
+def _list_ranges(pieces: Sequence[Piece]) -> list[int]:
     """Return three numbers for each range of pieces: its series, its first number, and the number after its last."""
-    return [number for group in _grouped(pieces) for number in (group[0].series, group[0].number, group[-1].number + 1)]
+    return [
+        number for group in _group_ranges(pieces) for number in (group[0].series, group[0].number, group[-1].number + 1)
+    ]

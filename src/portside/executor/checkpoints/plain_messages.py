@@ -26,7 +26,7 @@ _DETAILS = {
 
 def is_plain_message(module: str, name: str, stored: Any) -> bool:
     """Whether the dict that is stored for a class's instance is the one that the instance would be encoded from."""
-    fields = _fields_of(module, name)
+    fields = _find_fields(module, name)
     if fields is None or type(stored) is not dict or tuple(stored) != fields.names:
         return False
 
@@ -69,7 +69,7 @@ class _Fields(NamedTuple):
 
 
 @lru_cache(maxsize=1000)
-def _fields_of(module: str, name: str) -> _Fields | None:
+def _find_fields(module: str, name: str) -> _Fields | None:
     """Return the fields of a class of messages of langchain; None for any other class."""
     kind: Any = (
         getattr(sys.modules[module], name, None) if module.startswith(MODULE) and module in sys.modules else None

@@ -26,18 +26,18 @@ from portside.executor.checkpoints.backend import Rows
 from portside.executor.checkpoints.pieces import (
     CONTAINERS,
     MIN_BYTES,
+    CheckpointValues,
     CutValue,
-    Known,
-    KnownValues,
-    Stored,
+    PreviousValue,
+    StoredValue,
     ValuePieces,
-    header_of,
+    encode_header,
     is_worth_cutting,
-    read_known,
+    read_previous,
     shares_much,
 )
 from portside.executor.checkpoints.serde import SafeSerializer
-from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, array_text, numbers_of
+from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, encode_array, parse_ranges
 from portside.executor.errors import OtherLanguage
 from portside.kernel.user_json import dump_jsonb
 
@@ -67,12 +67,14 @@ class Encoding(NamedTuple):
     pieces: ValuePieces
     cuts_writes: bool = True
 
-    def known(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> KnownValues | None:
+    def known(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> CheckpointValues | None:
         """Return the values of a checkpoint, if any of them are known: in a run none are before the first long one."""
-        has_any = self.pieces.of_runs.get(thread_id, True)
+        has_any = self.pieces.run_values.get(thread_id, True)
         return self.pieces.known(thread_id, checkpoint_ns, checkpoint_id) if has_any else None
 
-    def encode(self, thread_id: str, value: Any, before: Known | None) -> tuple[Stored, Known | None]:
+    def encode(
+        self, thread_id: str, value: Any, before: PreviousValue | None
+    ) -> tuple[StoredValue, PreviousValue | None]:
         """Encode a value; return how it is stored, and what the next version can share pieces with, if anything."""
         if type(value) in CONTAINERS and isinstance(before, CutValue):
             cut = self.pieces.cut(self.serde, thread_id, value, before)
@@ -81,17 +83,17 @@ class Encoding(NamedTuple):
 
         kind, data = self.serde.dumps_typed(value)
         if len(data) < MIN_BYTES or not is_worth_cutting(value, kind, data):
-            return Stored(kind, data), None
+            return StoredValue(kind, data), None
 
         if isinstance(before, bytes) and shares_much(before, data):
             cut = self.pieces.cut(self.serde, thread_id, value, None)
             if cut is not None:
                 return cut
 
-        return Stored(kind, data), data
+        return StoredValue(kind, data), data
 
 
-def checkpoint_rows(
+def build_checkpoint_rows(
     encoding: Encoding,
     config: RunnableConfig,
     checkpoint: Checkpoint,
@@ -103,7 +105,7 @@ def checkpoint_rows(
     Long values share pieces with those of the checkpoint that the config names, if that is known.
     """
     serde, pieces, _ = encoding
-    thread_id = thread_of(config)
+    thread_id = get_thread_id(config)
     checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
     values = checkpoint["channel_values"]
     versions = checkpoint["channel_versions"]
@@ -117,7 +119,7 @@ def checkpoint_rows(
 
     stored = [channel for channel in values if channel not in inline and channel in versions]
     # Snapshots, which are encoded only when they are stored: many checkpoints never are. What may fail is encoded now.
-    kind, body = _encoder_of_body(serde, {**checkpoint, "channel_values": inline})
+    kind, body = _prepare_body(serde, {**checkpoint, "channel_values": inline})
     source = RunnableConfig(metadata={**(config.get("metadata") or {})}, configurable={**config["configurable"]})
     encode_metadata = partial(metadata_json, source, {**metadata})
     rows = Rows()
@@ -130,8 +132,8 @@ def checkpoint_rows(
         encode_metadata,
         kind,
         body,
-        partial(_array, stored),
-        partial(_array, [str(versions[channel]) for channel in stored]),
+        partial(_encode_array, stored),
+        partial(_encode_array, [str(versions[channel]) for channel in stored]),
     )
 
     rows.size = len(body) if isinstance(body, bytes) else BODY_BYTES
@@ -147,7 +149,7 @@ def checkpoint_rows(
 
             value, shared = encoding.encode(thread_id, values[channel], similar)
             key = (thread_id, checkpoint_ns, channel, str(new_versions[channel]))
-            ranges = None if value.ranges is None else array_text(value.ranges)
+            ranges = None if value.ranges is None else encode_array(value.ranges)
             rows.values[key] = (*key, value.kind, value.data, ranges, None)
 
             if value.new:
@@ -159,12 +161,12 @@ def checkpoint_rows(
 
     if known or before:
         of_known = {channel: str(versions[channel]) for channel in known}
-        pieces.remember(thread_id, checkpoint_ns, KnownValues(checkpoint["id"], known, of_known, {}))
+        pieces.remember(thread_id, checkpoint_ns, CheckpointValues(checkpoint["id"], known, of_known, {}))
 
     return rows
 
 
-def _encoder_of_body(serde: SerializerProtocol, body: dict[str, Any]) -> tuple[str, bytes | Callable[[], bytes]]:
+def _prepare_body(serde: SerializerProtocol, body: dict[str, Any]) -> tuple[str, bytes | Callable[[], bytes]]:
     """Return the kind of a checkpoint's body, and its bytes or, if nothing can keep it from being encoded, a function.
 
     Langgraph gives the checkpointer a copy, and the values that are left in a body do not change.
@@ -182,7 +184,7 @@ def _is_always_encodable(value: Any) -> bool:
     return type(value) is not int or MIN_INT <= value <= MAX_INT
 
 
-def write_rows(
+def build_write_rows(
     encoding: Encoding, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: tuple[str, str]
 ) -> Rows:
     """Return the rows of the writes of a task, which is named by its id and its path.
@@ -190,7 +192,7 @@ def write_rows(
     Of a cancelled task only its special writes are stored. With some of its output langgraph would take it for
     finished: a node whose edges were not yet followed would end the run there when it is resumed.
     """
-    thread_id = thread_of(config)
+    thread_id = get_thread_id(config)
     checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
     task_id, task_path = task
     configurable = config["configurable"]
@@ -207,7 +209,7 @@ def write_rows(
         key = (thread_id, checkpoint_ns, checkpoint_id, task_id, WRITES_IDX_MAP.get(channel, number))
         before = None if known is None else known.channels.get(channel)
         if known is not None and isinstance(before, CutValue) and before.may_share_with(value):
-            kind, data, ranges = _in_pieces(encoding, rows, (thread_id, channel, value), known)
+            kind, data, ranges = _cut_write(encoding, rows, (thread_id, channel, value), known)
         else:
             (kind, data) = encoding.serde.dumps_typed(value)
             ranges = None
@@ -218,8 +220,8 @@ def write_rows(
     return rows
 
 
-def _in_pieces(
-    encoding: Encoding, rows: Rows, write: tuple[str, str, Any], known: KnownValues
+def _cut_write(
+    encoding: Encoding, rows: Rows, write: tuple[str, str, Any], known: CheckpointValues
 ) -> tuple[str, bytes, str | None]:
     """Encode the write of a whole long value with the pieces of its checkpoint's value; add new pieces to the rows."""
     thread_id, channel, value = write
@@ -229,10 +231,10 @@ def _in_pieces(
     if isinstance(shared, CutValue):
         known.written[channel] = shared
 
-    return stored.kind, stored.data, None if stored.ranges is None else array_text(stored.ranges)
+    return stored.kind, stored.data, None if stored.ranges is None else encode_array(stored.ranges)
 
 
-def _add_pieces(rows: Rows, thread_id: str, value: Stored) -> None:
+def _add_pieces(rows: Rows, thread_id: str, value: StoredValue) -> None:
     for piece in value.new:
         rows.pieces[thread_id, piece.series, piece.number] = (thread_id, *piece)
         rows.size += len(piece.data)
@@ -253,7 +255,7 @@ def metadata_json(config: RunnableConfig, metadata: CheckpointMetadata) -> str:
     return dump_jsonb(stored)
 
 
-def filter_json(wanted: dict[str, Any]) -> str:
+def encode_filter(wanted: dict[str, Any]) -> str:
     """Encode a filter as metadata is encoded, so that the two can be compared."""
     return metadata_json({}, cast("CheckpointMetadata", wanted))
 
@@ -268,7 +270,7 @@ class JsonValues:
         self._serde = serde
         self._items: dict[tuple[int, int], list[Any]] = {}
 
-    def of(self, row: Any) -> dict[str, Any]:
+    def decode(self, row: Any) -> dict[str, Any]:
         """Return the values of a row of `checkpoint_tuples` by their channels."""
         columns = ("value_channels", "value_kinds", "value_datas", "value_pieces", "value_sizes")
         stored = zip(*(row[column] or () for column in columns), strict=True)
@@ -278,14 +280,14 @@ class JsonValues:
         kind, data = typed
         counts = list(PIECE_SIZE.iter_unpack(sizes or b""))
         start = len(data) - sum(size for size, _ in counts)
-        places = [] if ranges is None else numbers_of(ranges)
+        places = [] if ranges is None else parse_ranges(ranges)
 
         # A piece without leaves opens a list or dict inside of the value.
         items_in_all = [None] * sum(leaves for _, leaves in counts)
         if (
             not places
             or len(places) != len(counts)
-            or data[:start] != header_of(items_in_all)
+            or data[:start] != encode_header(items_in_all)
             or not all(leaves for _, leaves in counts)
         ):
             return self._serde.loads_for_json(typed)
@@ -295,7 +297,7 @@ class JsonValues:
         for place, (size, leaves) in zip(places, counts, strict=True):
             items = self._items.get(place)
             if items is None:
-                encoded = header_of([None] * leaves) + data[start : start + size]
+                encoded = encode_header([None] * leaves) + data[start : start + size]
                 items = self._items[place] = self._serde.loads_for_json((kind, encoded))
 
             value += items
@@ -314,7 +316,7 @@ def read_tuple(serde: SerializerProtocol, row: Any, json_values: JsonValues | No
 
     checkpoint: Checkpoint = serde.loads_typed((row["kind"], row["body"]))
     if json_values is not None and NULL_TASK not in (row["write_tasks"] or ()):
-        checkpoint["channel_values"].update(json_values.of(row))
+        checkpoint["channel_values"].update(json_values.decode(row))
     else:
         stored = zip(row["value_channels"] or (), row["value_kinds"] or (), row["value_datas"] or (), strict=True)
         checkpoint["channel_values"].update({name: serde.loads_typed((kind, data)) for name, kind, data in stored})
@@ -338,20 +340,22 @@ def read_tuple(serde: SerializerProtocol, row: Any, json_values: JsonValues | No
     )
 
 
-def known_values(row: Any, found: CheckpointTuple) -> KnownValues:
+def read_values(row: Any, found: CheckpointTuple) -> CheckpointValues:
     """Return the long values of a checkpoint that was read, which the next one may share pieces with."""
-    channels: dict[str, Known] = {}
+    channels: dict[str, PreviousValue] = {}
     columns = ("value_channels", "value_kinds", "value_datas", "value_pieces", "value_sizes")
     for channel, kind, data, ranges, sizes in zip(*(row[column] or () for column in columns), strict=True):
-        known = read_known(found.checkpoint["channel_values"][channel], (kind, data), ranges, sizes)
+        known = read_previous(found.checkpoint["channel_values"][channel], (kind, data), ranges, sizes)
         if known is not None:
             channels[channel] = known
 
     versions = found.checkpoint["channel_versions"]
-    return KnownValues(row["checkpoint_id"], channels, {channel: str(versions[channel]) for channel in channels}, {})
+    return CheckpointValues(
+        row["checkpoint_id"], channels, {channel: str(versions[channel]) for channel in channels}, {}
+    )
 
 
-def thread_of(config: RunnableConfig) -> str:
+def get_thread_id(config: RunnableConfig) -> str:
     """Return the thread that a config names. Raises ValueError without one."""
     thread_id = config.get("configurable", {}).get("thread_id")
     if thread_id is None:
@@ -360,6 +364,6 @@ def thread_of(config: RunnableConfig) -> str:
     return str(thread_id)
 
 
-def _array(texts: Sequence[str]) -> str:
+def _encode_array(texts: Sequence[str]) -> str:
     """Encode texts as a Postgres array literal: one parameter cannot hold arrays of different lengths."""
     return "{" + ",".join('"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts) + "}"

@@ -26,12 +26,12 @@ from portside.executor.checkpoints.pieces import MIN_BYTES, ValuePieces
 from portside.executor.checkpoints.rows import (
     Encoding,
     JsonValues,
-    checkpoint_rows,
-    filter_json,
-    known_values,
+    build_checkpoint_rows,
+    build_write_rows,
+    encode_filter,
+    get_thread_id,
     read_tuple,
-    thread_of,
-    write_rows,
+    read_values,
 )
 from portside.executor.checkpoints.serde import SafeSerializer, make_serde
 
@@ -52,7 +52,7 @@ _is_for_json: ContextVar[bool] = ContextVar("is_for_json", default=False)
 _is_replaying: ContextVar[bool] = ContextVar("is_replaying", default=False)
 
 
-def _declared(method: F) -> F:
+def _store_signature(method: F) -> F:
     """Store the method's signature on it: langgraph inspects it in every run, which is 4 % of a short one."""
     method.__dict__["__signature__"] = signature(method)
     return method
@@ -82,16 +82,16 @@ class Checkpointer(BaseCheckpointSaver[str]):
     @contextmanager
     def remembering(self, thread_id: str) -> Iterator[None]:
         """Remember the values of a thread while a run writes to it; the next run reads them again."""
-        self.pieces.of_runs[thread_id] = {}
+        self.pieces.run_values[thread_id] = {}
         try:
             yield
         finally:
-            self.pieces.of_runs.pop(thread_id, None)
+            self.pieces.run_values.pop(thread_id, None)
 
     @contextmanager
     def preloaded(self, config: RunnableConfig, row: Any) -> Iterator[None]:
         """Return this row for the checkpoint that a config names, instead of reading it; None for no checkpoint."""
-        token = _preloaded.set((_name_of(config), row))
+        token = _preloaded.set((_get_name(config), row))
         try:
             yield
         finally:
@@ -112,18 +112,18 @@ class Checkpointer(BaseCheckpointSaver[str]):
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that a config names, or the latest of its namespace, or None."""
         preloaded = _preloaded.get()
-        if preloaded is not None and preloaded[0] == _name_of(config):
+        if preloaded is not None and preloaded[0] == _get_name(config):
             row = preloaded[1]
             return read_tuple(self.serde, row, self._json_values()) if row else None
 
-        row = await self.backend.read(*_name_of(config))
+        row = await self.backend.read(*_get_name(config))
         if row is None or (row["metadata"].get("source") == DELETED and not _is_replaying.get()):
             return None
 
         found = read_tuple(self.serde, row)
         if any(len(data) >= MIN_BYTES for data in row["value_datas"] or ()):
             # Remembered now, before the graph can change the objects.
-            self.pieces.remember(row["thread_id"], row["checkpoint_ns"], known_values(row, found))
+            self.pieces.remember(row["thread_id"], row["checkpoint_ns"], read_values(row, found))
 
         return found
 
@@ -143,7 +143,7 @@ class Checkpointer(BaseCheckpointSaver[str]):
 
     def long_lists(self, config: RunnableConfig, values: dict[str, Any]) -> dict[str, str]:
         """Return the versions of those values of a run that are long lists in its last checkpoint, by their keys."""
-        return self.pieces.long_lists(thread_of(config), values)
+        return self.pieces.long_lists(get_thread_id(config), values)
 
     async def alist(
         self,
@@ -156,11 +156,11 @@ class Checkpointer(BaseCheckpointSaver[str]):
         """Yield checkpoints, newest first; `filter` is matched against their metadata."""
         configurable = config.get("configurable", {}) if config else {}
         query = CheckpointQuery(
-            thread_id=thread_of(config) if config else None,
+            thread_id=get_thread_id(config) if config else None,
             checkpoint_ns=configurable.get("checkpoint_ns"),
             checkpoint_id=configurable.get("checkpoint_id") or None,
             before=before["configurable"].get("checkpoint_id") if before else None,
-            filter=filter_json(filter) if filter else None,
+            filter=encode_filter(filter) if filter else None,
         )
 
         json_values = self._json_values()
@@ -189,21 +189,21 @@ class Checkpointer(BaseCheckpointSaver[str]):
         """Store a checkpoint and the values that changed; return the config that names it."""
         await self._put(
             config,
-            checkpoint_rows(Encoding(self.serde, self.pieces), config, checkpoint, metadata, new_versions),
+            build_checkpoint_rows(Encoding(self.serde, self.pieces), config, checkpoint, metadata, new_versions),
         )
 
         checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
-        names = {"thread_id": thread_of(config), "checkpoint_ns": checkpoint_ns, "checkpoint_id": checkpoint["id"]}
+        names = {"thread_id": get_thread_id(config), "checkpoint_ns": checkpoint_ns, "checkpoint_id": checkpoint["id"]}
         return {"configurable": names}
 
-    @_declared
+    @_store_signature
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store the writes of a task; they are pending until its step ends."""
         # Encrypted writes are whole: they are decrypted as one.
         encoding = Encoding(self.serde, self.pieces, cuts_writes=not self.backend.is_encrypted)
-        await self._put(config, write_rows(encoding, config, writes, (task_id, task_path)))
+        await self._put(config, build_write_rows(encoding, config, writes, (task_id, task_path)))
 
     async def _put(self, config: RunnableConfig, rows: Rows) -> None:
         configurable = config["configurable"]
@@ -211,7 +211,7 @@ class Checkpointer(BaseCheckpointSaver[str]):
         attempt = config.get("metadata", {}).get("run_attempt")
 
         await self.backend.put(
-            thread_of(config),
+            get_thread_id(config),
             configurable.get("checkpoint_ns", ""),
             rows,
             # None for state updates of clients, and for graphs that user code runs by itself.
@@ -327,6 +327,6 @@ def _replaying() -> Iterator[None]:
         _is_replaying.reset(token)
 
 
-def _name_of(config: RunnableConfig) -> CheckpointName:
+def _get_name(config: RunnableConfig) -> CheckpointName:
     names = config.get("configurable", {})
-    return thread_of(config), names.get("checkpoint_ns", ""), names.get("checkpoint_id") or None
+    return get_thread_id(config), names.get("checkpoint_ns", ""), names.get("checkpoint_id") or None

@@ -34,8 +34,8 @@ from portside.executor.checkpoints.library_values import (
     DICT,
     LIBRARY_CLASSES,
     NUMPY,
+    find_numpy_kind,
     make_dict,
-    numpy_kind,
     pack,
 )
 from portside.executor.checkpoints.plain_messages import MODULE, is_plain_message
@@ -115,10 +115,10 @@ class SafeSerializer(JsonPlusSerializer):
     """Langgraph's serializer with its own rule for which classes are instantiated."""
 
     def __init__(self, config: SerdeRules) -> None:
-        hook = _hook(_rule(config.allowed_msgpack_modules))
-        self._json_hook = _json_hook(hook)
+        hook = _build_hook(_build_rule(config.allowed_msgpack_modules))
+        self._json_hook = _build_json_hook(hook)
         super().__init__(pickle_fallback=config.pickle_fallback, __unpack_ext_hook__=hook)
-        self._json = _rule(config.allowed_json_modules)
+        self._json = _build_rule(config.allowed_json_modules)
         self._reads_json = bool(config.allowed_json_modules)
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
@@ -160,7 +160,7 @@ class SafeSerializer(JsonPlusSerializer):
                 "A checkpoint is stored as JSON; list its classes in checkpointer.serde.allowed_json_modules"
             )
 
-        return _with_instances(json.loads(raw), self._json)
+        return _create_instances(json.loads(raw), self._json)
 
     def loads_for_json(self, data: tuple[str, bytes]) -> Any:
         """Deserialize a value to be encoded as JSON: messages of langchain may be the dicts that their JSON has."""
@@ -174,9 +174,9 @@ class SafeSerializer(JsonPlusSerializer):
 Rule = Callable[[str, str], Any]
 
 
-def _rule(allowed: Modules) -> Rule:
+def _build_rule(allowed: Modules) -> Rule:
     """Return a function that finds a class by name; it returns None for one that must not be instantiated."""
-    listed = frozenset(map(_named, allowed)) if isinstance(allowed, list) else frozenset()
+    listed = frozenset(map(_parse_name, allowed)) if isinstance(allowed, list) else frozenset()
 
     def find(module: str, name: str) -> Any:
         if (module, name) in _HARMLESS or (module, name) in listed:
@@ -184,9 +184,9 @@ def _rule(allowed: Modules) -> Rule:
         if (module, name) == DICT:
             return make_dict
         if module == NUMPY:
-            return _numpy_kind(name)
+            return _find_numpy_kind(name)
 
-        found: Any = getattr(sys.modules.get(module) or _imported(module), name, None)
+        found: Any = getattr(sys.modules.get(module) or _import_module(module), name, None)
         if not isclass(found):
             return None
 
@@ -196,20 +196,20 @@ def _rule(allowed: Modules) -> Rule:
     return find
 
 
-def _numpy_kind(name: str) -> Any:
+def _find_numpy_kind(name: str) -> Any:
     """Return what makes a value of numpy; None without numpy, so that its plain data is returned."""
     try:
-        return numpy_kind(name)
+        return find_numpy_kind(name)
     except ImportError:
         return None
 
 
-def _named(entry: Iterable[str]) -> tuple[str, str]:
+def _parse_name(entry: Iterable[str]) -> tuple[str, str]:
     *module, name = entry
     return ".".join(module), name
 
 
-def _imported(module: str) -> Any:
+def _import_module(module: str) -> Any:
     """Import a module of a loaded package, or return None: the project executes that package's code anyway."""
     if module.partition(".")[0] not in sys.modules or module.endswith("__main__"):
         return None
@@ -235,7 +235,7 @@ def _holds_data(kind: Any) -> bool:
     return is_named_tuple or is_model or dataclasses.is_dataclass(kind) or issubclass(kind, Enum)
 
 
-def _hook(find: Rule) -> Callable[[int, bytes], Any]:
+def _build_hook(find: Rule) -> Callable[[int, bytes], Any]:
     """Return the decoder of langgraph's extension types, like its own, with a rule for the classes that they name."""
     original = JsonPlusSerializer()
 
@@ -246,9 +246,9 @@ def _hook(find: Rule) -> Callable[[int, bytes], Any]:
             return datetime.fromisoformat(parts[2]) if is_datetime else parts[2]
 
         if code in _CONSTRUCTED:
-            return _instance(code, ormsgpack.unpackb(data, ext_hook=hook, option=_OPTION), find)
+            return _create_instance(code, ormsgpack.unpackb(data, ext_hook=hook, option=_OPTION), find)
         if code == _SNAPSHOT:
-            return _snapshot(ormsgpack.unpackb(data, ext_hook=hook, option=_OPTION))
+            return _create_snapshot(ormsgpack.unpackb(data, ext_hook=hook, option=_OPTION))
 
         # Arrays of numpy: they contain only numbers and name no class.
         return original.loads_typed(("msgpack", ormsgpack.packb(ormsgpack.Ext(code, data))))
@@ -256,7 +256,7 @@ def _hook(find: Rule) -> Callable[[int, bytes], Any]:
     return hook
 
 
-def _json_hook(hook: Callable[[int, bytes], Any]) -> Callable[[int, bytes], Any]:
+def _build_json_hook(hook: Callable[[int, bytes], Any]) -> Callable[[int, bytes], Any]:
     """Return a decoder like `hook` that leaves messages as they are stored where their JSON is the same."""
     name = MODULE.encode()
 
@@ -271,12 +271,12 @@ def _json_hook(hook: Callable[[int, bytes], Any]) -> Callable[[int, bytes], Any]
     return json_hook
 
 
-def _snapshot(value: Any) -> Any:
+def _create_snapshot(value: Any) -> Any:
     kind = getattr(sys.modules.get("langgraph.checkpoint.serde.types"), "_DeltaSnapshot", None)
     return value if kind is None else kind(value)
 
 
-def _instance(code: int, parts: Any, find: Rule) -> Any:
+def _create_instance(code: int, parts: Any, find: Rule) -> Any:
     """Create a stored instance; return its plain data if its class must not be instantiated or has changed."""
     module = parts[0]
     name = parts[1]
@@ -315,16 +315,16 @@ def _warn_of_plain_data(module: str, name: str) -> None:
     log.warning("a checkpoint names a class that is not instantiated; its plain data is used", extra={"fields": fields})
 
 
-def _with_instances(value: Any, find: Rule) -> Any:
+def _create_instances(value: Any, find: Rule) -> Any:
     """Create the objects in a JSON value, as older versions of langgraph wrote them."""
     if isinstance(value, list):
-        return [_with_instances(part, find) for part in value]
+        return [_create_instances(part, find) for part in value]
     if not isinstance(value, dict):
         return value
 
-    plain = {key: _with_instances(part, find) for key, part in value.items()}
+    plain = {key: _create_instances(part, find) for key, part in value.items()}
     if plain.get("lc") != 2 or plain.get("type") != "constructor" or not isinstance(plain.get("id"), list):
         return plain
 
-    kind = find(*_named(plain["id"]))
+    kind = find(*_parse_name(plain["id"]))
     return plain if kind is None else kind(*plain.get("args", ()), **plain.get("kwargs", {}))

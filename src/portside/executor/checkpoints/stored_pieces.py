@@ -7,7 +7,7 @@ PIECE_SIZE = struct.Struct(">ii")
 """The bytes of a piece and its leaves, in the column `value_sizes`."""
 
 
-def numbers_of(ranges: str) -> list[tuple[int, int]]:
+def parse_ranges(ranges: str) -> list[tuple[int, int]]:
     """Return the series and the number of each piece, in order, from the column `value_pieces`."""
     numbers = [int(number) for number in ranges.strip("{}").split(",")]
     return [
@@ -15,6 +15,6 @@ def numbers_of(ranges: str) -> list[tuple[int, int]]:
     ]
 
 
-def array_text(numbers: Iterable[int]) -> str:
+def encode_array(numbers: Iterable[int]) -> str:
     """Return numbers as an array of Postgres."""
     return "{" + ",".join(map(str, numbers)) + "}"

@@ -26,11 +26,11 @@ from starlette.routing import Route
 
 from portside.agent.config import AgentConfig
 from portside.agent.executors.core_api.listener import GrpcServer
-from portside.agent.executors.core_api.session import OPTIONS, SESSION, PeerSession, credentials_of
+from portside.agent.executors.core_api.session import OPTIONS, SESSION, PeerSession, read_credentials
 from portside.agent.executors.member import Executor
 from portside.agent.executors.pool import ExecutorPool
-from portside.agent.executors.process import Program
-from portside.agent.executors.start import limits_of, programs_of_graphs
+from portside.agent.executors.spawned_executor import Program
+from portside.agent.executors.start import build_limits, programs_of_graphs
 from portside.agent.log_reports import forwarded_logs
 from portside.agent.settings import AgentSettings
 from portside.executor import messages
@@ -87,7 +87,7 @@ class Bridge:
 
         self._config = config
         self._settings = settings
-        self._credentials = credentials_of(settings)
+        self._credentials = read_credentials(settings)
         self._core_api = settings.core_api
 
         # Fail at start if the credentials cannot be used with this address.
@@ -112,7 +112,7 @@ class Bridge:
         hello = self._server_hello = await self._fetch_hello()
         # Only the orchestrator knows how much work there is: the bridge stops no idle executor and keeps no spare.
         # The orchestrator was promised a fixed number of slots, so the bridge starts no more executors either.
-        limits = replace(limits_of(self._settings, self._count), idle_s=0.0, most=self._count, spares=0)
+        limits = replace(build_limits(self._settings, self._count), idle_s=0.0, most=self._count, spares=0)
 
         self.pools = [ExecutorPool(program, limits, self._handlers) for program in self._programs(hello)]
         for pool in self.pools:
@@ -142,10 +142,10 @@ class Bridge:
         """Return the orchestrator's hello. Keeps trying, because it may start later than its executors."""
         backoff = Backoff(limit_s=LONGEST_PAUSE_S)
         while True:
-            session, greeting = self._opened(None)
+            session, greeting = self._open_session(None)
             try:
-                async with self._running(session):
-                    hello = await self._greeted(session, greeting)
+                async with self._run_session(session):
+                    hello = await self._wait_for_hello(session, greeting)
                     session.close("only the hello was needed")
                     return hello
             except ConnectionLost as exc:
@@ -202,14 +202,14 @@ class Bridge:
 
     async def _serve(self, executor: Executor, executor_id: str) -> None:
         """Serve one session of an executor until the session or the executor ends. Raises ConnectionLost."""
-        session, greeting = self._opened(executor)
-        async with self._running(session) as running:
-            hello = await self._greeted(session, greeting)
+        session, greeting = self._open_session(executor)
+        async with self._run_session(session) as running:
+            hello = await self._wait_for_hello(session, greeting)
             if self._server_hello is not None and hello.is_encrypted != self._server_hello.is_encrypted:
                 self._renew(hello)
                 return
 
-            session.hello(self._hello_of(executor, executor_id))
+            session.hello(self._build_hello(executor, executor_id))
             self._sessions[executor] = session
             self.changed.set()
             log.info("connected to the orchestrator", executor=executor.name, address=self._settings.core_api)
@@ -265,7 +265,7 @@ class Bridge:
 
         session.abort(f"the orchestrator was not heard for {silent} s")
 
-    def _opened(self, executor: Executor | None) -> tuple[PeerSession, "asyncio.Future[Any]"]:
+    def _open_session(self, executor: Executor | None) -> tuple[PeerSession, "asyncio.Future[Any]"]:
         greeting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def on_hello(body: Any) -> None:
@@ -282,7 +282,7 @@ class Bridge:
             if executor is None:
                 raise CallFailed("unknown_method", "this session has no executor: it only fetches the hello")
 
-            with _counted(executor, method, body):
+            with _count_run(executor, method, body):
                 try:
                     return await executor.link.call(method, body, on_item=call.send)
                 except LinkClosed as exc:
@@ -294,14 +294,14 @@ class Bridge:
             Forwarding(execute),
             is_executor=True,
             on_hello=on_hello,
-            pong=partial(_pong_of, executor),
+            pong=partial(_build_pong, executor),
             on_congestion=on_congestion,
         )
 
         return session, greeting
 
     @contextlib.asynccontextmanager
-    async def _running(self, session: PeerSession) -> AsyncIterator["asyncio.Task[None]"]:
+    async def _run_session(self, session: PeerSession) -> AsyncIterator["asyncio.Task[None]"]:
         """Carry the frames of a session while the block runs, then end it. Raises ConnectionLost if gRPC fails.
 
         Each session opens a connection of its own, so that a new session never uses a dead connection.
@@ -322,9 +322,9 @@ class Bridge:
 
             failure = running.exception()
             if isinstance(failure, grpc.aio.AioRpcError):
-                raise ConnectionLost(_reason_of(failure)) from failure
+                raise ConnectionLost(_describe_failure(failure)) from failure
 
-    async def _greeted(self, session: PeerSession, greeting: "asyncio.Future[Any]") -> ServerHello:
+    async def _wait_for_hello(self, session: PeerSession, greeting: "asyncio.Future[Any]") -> ServerHello:
         """Return the orchestrator's hello. Raises ConnectionLost."""
         closed = asyncio.create_task(session.wait_closed())
         await asyncio.wait([greeting, closed], timeout=GREETED_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
@@ -335,12 +335,12 @@ class Bridge:
             raise ConnectionLost(reason)
 
         try:
-            messages.checked_protocol(greeting.result())
+            messages.check_protocol(greeting.result())
             return messages.read(ServerHello, greeting.result())
         except CallFailed as exc:
             raise ConnectionLost(str(exc)) from exc
 
-    def _hello_of(self, executor: Executor, executor_id: str) -> ExecutorHello:
+    def _build_hello(self, executor: Executor, executor_id: str) -> ExecutorHello:
         host = socket.gethostname()
         revision = self._settings.revision_id
         clock_s = executor.clock_s(time.monotonic())
@@ -366,14 +366,14 @@ class Bridge:
         return Forwarding(ask)
 
 
-def _pong_of(executor: Executor | None) -> Pong:
+def _build_pong(executor: Executor | None) -> Pong:
     if executor is None:
         return Pong()
     return Pong(memory_bytes=executor.memory_bytes, clock_s=executor.clock_s(time.monotonic()))
 
 
 @contextlib.contextmanager
-def _counted(executor: Executor, method: str, body: Any) -> Iterator[None]:
+def _count_run(executor: Executor, method: str, body: Any) -> Iterator[None]:
     """Record a run as in flight while it is executed."""
     if method != messages.EXECUTE:
         yield
@@ -394,7 +394,7 @@ def _counted(executor: Executor, method: str, body: Any) -> Iterator[None]:
         executor.runs.pop(run_id, None)
 
 
-def _reason_of(failure: Any) -> str:
+def _describe_failure(failure: Any) -> str:
     if failure.code() in _REFUSALS:
         return f"refused: {failure.details()}"
     return f"{failure.code().name}: {failure.details()}"

@@ -76,7 +76,7 @@ class Shape(NamedTuple):
 
 
 @cache
-def shape_of(name: str) -> Shape:
+def get_shape(name: str) -> Shape:
     """Return how a message of the core API is converted."""
     descriptor = core.DESCRIPTOR.message_types_by_name[name]
     if name == "Value":
@@ -84,10 +84,10 @@ def shape_of(name: str) -> Shape:
 
     if name in ("Names", "Events", "SubgraphSchemas"):
         # Messages around one list or map, which links send bare.
-        [[_, fill, read]] = _fields_of(descriptor)
+        [[_, fill, read]] = _list_fields(descriptor)
         return Shape(fill, read)
 
-    fields = _fields_of(descriptor)
+    fields = _list_fields(descriptor)
     if name in TUPLES:
         return _tuple_shape(fields)
 
@@ -143,7 +143,7 @@ class _Field(NamedTuple):
     read: Callable[[Any], Any]
 
 
-def _fields_of(descriptor: Descriptor) -> list[_Field]:
+def _list_fields(descriptor: Descriptor) -> list[_Field]:
     # Fields of a `oneof` are left out: which of them is set depends on the method (`METHODS`).
     return [_field(each) for each in descriptor.fields if each.containing_oneof is None or _is_optional(each)]
 
@@ -161,7 +161,7 @@ def _field(field: FieldDescriptor) -> _Field:
         return _map_field(name, of_message)
 
     if of_message is not None:
-        shape = shape_of(of_message.name)
+        shape = get_shape(of_message.name)
         return _messages_field(name, shape) if field.is_repeated else _message_field(name, shape)
 
     def fill(message: Any, given: Any) -> None:
@@ -207,7 +207,7 @@ def _map_field(name: str, entry: Descriptor) -> _Field:
             lambda message: dict(getattr(message, name)),
         )
 
-    shape = shape_of(of_value.name)
+    shape = get_shape(of_value.name)
 
     def fill(message: Any, given: Any) -> None:
         for key, value in given.items():
@@ -222,7 +222,7 @@ def _map_field(name: str, entry: Descriptor) -> _Field:
 # Frames
 
 
-def encoded_frame(kind: int, number: int, body: Any, method: str | None, *, is_executor: bool) -> bytes:
+def encode_frame(kind: int, number: int, body: Any, method: str | None, *, is_executor: bool) -> bytes:
     """Encode a frame; `method` is that of the call that the frame answers.
 
     Raises TypeError, ValueError, KeyError and AttributeError for a body of another shape.
@@ -263,7 +263,7 @@ _KINDS = {name: kind for kind, name in _CONTENT.items()} | {
 }
 
 
-def decoded_frame(frame: core.Frame) -> tuple[int, int, Any]:
+def decode_frame(frame: core.Frame) -> tuple[int, int, Any]:
     """Return the kind of a frame, the number of its call, and its body. Raises ProtocolBroken."""
     name = frame.WhichOneof("content")
     if name is None:
@@ -276,7 +276,7 @@ def decoded_frame(frame: core.Frame) -> tuple[int, int, Any]:
     if kind in (links.ITEM, links.RESULT):
         return kind, frame.call, _read_choice(content, "content")
 
-    return kind, frame.call, shape_of(content.DESCRIPTOR.name).read(content)
+    return kind, frame.call, get_shape(content.DESCRIPTOR.name).read(content)
 
 
 def _fill_call(call: core.Call, body: Any, of_method: Method) -> None:
@@ -305,7 +305,7 @@ def _fill_choice(message: Any, name: str, body: Any) -> None:
     else:
         part = getattr(message, name)
         part.SetInParent()
-        shape_of(field.message_type.name).fill(part, body)
+        get_shape(field.message_type.name).fill(part, body)
 
 
 def _read_choice(message: Any, choice: str) -> Any:
@@ -314,10 +314,10 @@ def _read_choice(message: Any, choice: str) -> Any:
         return None
 
     content = getattr(message, name)
-    return shape_of(content.DESCRIPTOR.name).read(content) if isinstance(content, Message) else content
+    return get_shape(content.DESCRIPTOR.name).read(content) if isinstance(content, Message) else content
 
 
-def parsed_frames(data: bytes) -> core.Frames:
+def parse_frames(data: bytes) -> core.Frames:
     """Parse the frames of one message of a session. Raises ProtocolBroken."""
     try:
         frames: core.Frames = core.Frames.FromString(data)

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import OVERALL_HEALTH
 from grpc_health.v1.health import aio as health
 
-from portside.agent.executors.core_api.session import OPTIONS, SESSION, PeerCredentials, PeerSession, credentials_of
+from portside.agent.executors.core_api.session import OPTIONS, SESSION, PeerCredentials, PeerSession, read_credentials
 from portside.agent.executors.member import Executor, ExecutorFailed, read_hello
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.queue.worker import Worker
@@ -90,7 +90,7 @@ class ExecutorListener:
 
         # Without this server's variables: an executor on another machine has its own.
         self._hello = replace(pools[0].program.hello, env={})
-        self._credentials: PeerCredentials = credentials_of(settings)
+        self._credentials: PeerCredentials = read_credentials(settings)
         self._executors: dict[str, ConnectedExecutor] = {}
         self._health = GrpcServer()
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 import grpc
 from grpc.aio import EOF
 
-from portside.agent.executors.core_api.codec import GO_AWAY, decoded_frame, encoded_frame, parsed_frames
+from portside.agent.executors.core_api.codec import GO_AWAY, decode_frame, encode_frame, parse_frames
 from portside.agent.settings import AgentSettings
 from portside.executor import link as links
 from portside.executor.link import CallFailed, Handlers, Link, LinkLimits, ProtocolBroken, ServedCall
@@ -123,13 +123,13 @@ class PeerSession(Link):
         # Only for answers: both sides count their calls from 1.
         method = self._methods.get(number) if kind in _ANSWERS else None
         try:
-            data = encoded_frame(kind, number, body, method, is_executor=self._is_executor)
+            data = encode_frame(kind, number, body, method, is_executor=self._is_executor)
         except _MALFORMED as exc:
             what = body[0] if kind == links.CALL else method
             raise CallFailed("malformed", f"the message for {what} cannot be encoded: {exc}") from exc
 
         if len(data) > self._limits.frame_bytes:
-            raise CallFailed(links.TOO_LARGE, links.too_large(len(data), self._limits.frame_bytes))
+            raise CallFailed(links.TOO_LARGE, links.describe_size(len(data), self._limits.frame_bytes))
 
         if kind in (links.RESULT, links.ERROR):
             self._methods.pop(number, None)
@@ -193,8 +193,8 @@ class PeerSession(Link):
         while (data := await read()) is not EOF:
             self.heard_at = self._loop.time()
             try:
-                for frame in parsed_frames(data).frames:
-                    kind, number, body = decoded_frame(frame)
+                for frame in parse_frames(data).frames:
+                    kind, number, body = decode_frame(frame)
                     self._take[kind](number, body, frame.ByteSize())
             except ProtocolBroken as exc:
                 links.log.warning("a peer broke the protocol and was disconnected: %s", exc)
@@ -330,7 +330,7 @@ class PeerCredentials:
         return any(matches)
 
 
-def credentials_of(settings: AgentSettings) -> PeerCredentials:
+def read_credentials(settings: AgentSettings) -> PeerCredentials:
     """Read the keys and certificates that the settings name. Raises UserMistake."""
     keys = tuple(key.strip().encode() for key in (settings.core_api_key or "").split(",") if key.strip())
     if any(len(key) < MIN_KEY_BYTES or not key.isascii() for key in keys):

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig
 from portside.agent.custom.application import Authenticate
-from portside.agent.executors.handlers import HandlersExecutor, sent_user
+from portside.agent.executors.handlers_executor import HandlersExecutor, to_sent_user
 from portside.agent.executors.member import Executor
 from portside.executor import messages
 from portside.executor.application import RouteFacts
@@ -24,9 +24,9 @@ from portside.executor.asgi import (
     DISCONNECTED,
     Application,
     Exchange,
-    answered,
-    pieces,
-    received_scope,
+    await_answer,
+    decode_scope,
+    encode_message,
     send_request,
 )
 from portside.executor.link import CallFailed, ServedCall
@@ -60,7 +60,7 @@ class RemoteApp:
         return self
 
     @asynccontextmanager
-    async def started(self) -> AsyncIterator[None]:
+    async def run_lifespan(self) -> AsyncIterator[None]:
         """Run its lifespan, again in each later executor. Raises UserMistake if the startup fails."""
         http = self._config.http
         start = {
@@ -131,7 +131,7 @@ class RemoteApp:
         return self._sees_ours or any(each.match(path) for each in self._patterns)
 
     async def _serve(self, scope: Any, receive: Any, send: Any, body: Any) -> Any:
-        with self._handlers.exchanges.opened(scope, receive) as exchange:
+        with self._handlers.exchanges.open(scope, receive) as exchange:
             try:
                 return await send_request(self._handlers, messages.APP_REQUEST, body, exchange, send)
             except CallFailed as exc:
@@ -161,30 +161,30 @@ class RemoteApp:
 
     async def serve_server_route(self, executor: Executor, body: Any, exchange: Exchange, call: ServedCall) -> None:
         """Answer a request that the application passed on to our routes."""
-        scope = _merged(exchange, body)
+        scope = _merge_scope(exchange, body)
         application = Application(executor.link, body["exchange"], call.send)
 
         async def tell(message: Any) -> None:
             if message["type"] in _BEGINS and "user" in scope:
-                call.send([{"type": messages.APP_USER, **_sent_user(scope)}])
+                call.send([{"type": messages.APP_USER, **_dump_user(scope)}])
             await application.send(message)
 
-        await answered(self._ours(scope, application.receive, tell))
+        await await_answer(self._ours(scope, application.receive, tell))
 
     async def authenticate(self, executor: Executor, body: Any, exchange: Exchange) -> dict[str, Any]:
         """Authenticate a request that the application passes on to its own routes."""
-        scope = _merged(exchange, body)
+        scope = _merge_scope(exchange, body)
         sent: dict[str, Any] = {}
         refusal: list[Any] = []
 
         async def accept(scope: Any, _receive: Any, _send: Any) -> None:
-            sent.update(_sent_user(scope))
+            sent.update(_dump_user(scope))
 
         async def collect(message: Any) -> None:
-            refusal.extend(pieces(message))
+            refusal.extend(encode_message(message))
 
         receive = Application(executor.link, body["exchange"], _refuse_to_send).receive
-        await answered(Authenticate(accept, self._access, lambda _scope: True)(scope, receive, collect))
+        await await_answer(Authenticate(accept, self._access, lambda _scope: True)(scope, receive, collect))
         return {**sent, "refusal": refusal}
 
 
@@ -203,16 +203,16 @@ def _refuse_to_send(_messages: Any) -> None:
     raise CallFailed("malformed", "authentication sends nothing to the client")
 
 
-def _merged(exchange: Exchange, body: Any) -> dict[str, Any]:
+def _merge_scope(exchange: Exchange, body: Any) -> dict[str, Any]:
     """Return the scope of an exchange with the application's changes; keys that it was not sent stay as they were."""
-    given = received_scope(body["scope"])
+    given = decode_scope(body["scope"])
     given.pop("extensions", None)
     return {**exchange.scope, **given}
 
 
-def _sent_user(scope: Any) -> dict[str, Any]:
+def _dump_user(scope: Any) -> dict[str, Any]:
     user = scope.get("user")
     if user is None or isinstance(user, UnauthenticatedUser):
         return {"user": None, "permissions": []}
 
-    return {"user": sent_user(user), "permissions": list(scope["auth"].scopes)}
+    return {"user": to_sent_user(user), "permissions": list(scope["auth"].scopes)}

@@ -19,7 +19,7 @@ import orjson
 from cachetools import LRUCache
 
 from portside.agent.checkpoints.backend import CheckpointWriter
-from portside.agent.executors.known import KnownGraphs
+from portside.agent.executors.graph_cache import GraphCache
 from portside.agent.executors.member import CallContext, Executor, ExecutorFailed
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.executors.serving import Scopes
@@ -28,7 +28,7 @@ from portside.agent.queue.active_run import ActiveRun, AttemptLost
 from portside.agent.streams.buffers import ThreadBridge, size_of_event
 from portside.executor import messages
 from portside.executor.checkpoints.backend import CheckpointBackend
-from portside.executor.errors import RunTimeout, check_size, error_of
+from portside.executor.errors import RunTimeout, check_size, to_error
 from portside.executor.link import CallFailed, LinkClosed
 from portside.executor.messages import GraphCall
 from portside.executor.requests import (
@@ -66,7 +66,7 @@ class RemoteGraphs:
     """The graphs of this server's executors. The methods are those of `GraphService`."""
 
     def __init__(
-        self, pool: ExecutorPool, writer: CheckpointWriter, scopes: Scopes, known: KnownGraphs | None = None
+        self, pool: ExecutorPool, writer: CheckpointWriter, scopes: Scopes, known: GraphCache | None = None
     ) -> None:
         self.facts: Mapping[str, GraphFacts] = pool.facts
         self.libraries: Mapping[str, str] = pool.libraries
@@ -77,7 +77,7 @@ class RemoteGraphs:
         self._numbers = count(1)
 
         # A graph that is no factory never changes, so its descriptions are cached and need no executor.
-        self._known = known or KnownGraphs(None)
+        self._known = known or GraphCache(None)
         self._descriptions: LRUCache[tuple[str, bytes], Any] = LRUCache(KEPT_DESCRIPTIONS)
         self._descriptions.update(self._known.descriptions)
         self._keep()
@@ -172,7 +172,7 @@ class RemoteGraphs:
         return copy.deepcopy(self._descriptions[key])
 
     def _keep(self) -> None:
-        self._known.keep(self.facts, self.libraries, self._descriptions)
+        self._known.save(self.facts, self.libraries, self._descriptions)
 
     async def _change(self, method: str, change: StateChange | StateCreation, scope: CheckpointBackend) -> Any:
         number = self._scopes.open(scope)
@@ -211,7 +211,7 @@ class RemoteGraphs:
             try:
                 return await executor.link.call(method, call, on_item=on_item)
             except CallFailed as exc:
-                raise executor.callers[call.call].failure_named_by(exc) or _error_of(exc) from exc
+                raise executor.callers[call.call].find_failure(exc) or _to_run_error(exc) from exc
 
     @contextmanager
     def _calling(self, executor: Executor, call: GraphCall, run: ActiveRun | None) -> Iterator[int]:
@@ -258,7 +258,7 @@ class _EventReceiver:
             check_size(f"an event {name!r}", data, self._max_event_bytes)
 
             if name.startswith(FOR_CHANNELS):
-                events += self._channels.of(name, data)
+                events += self._channels.convert(name, data)
             else:
                 events.append((name, data))
 
@@ -272,7 +272,7 @@ class ChannelEvents:
     def __init__(self) -> None:
         self._channels: Channels | None = None
 
-    def of(self, name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
+    def convert(self, name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
         """Yield the events of an item `&mode|namespace`."""
         if self._channels is None:
             # Imported here: it needs the libraries of graphs, and most servers with executors never get such items.
@@ -285,11 +285,11 @@ class ChannelEvents:
             yield "|".join((f"@{method}", *where)), dump_user(shown)
 
 
-def _error_of(failed: CallFailed) -> Exception:
+def _to_run_error(failed: CallFailed) -> Exception:
     """Return the error of this process for an executor's error."""
     if failed.code == messages.LEASE_LOST:
         return StoppedEarly(f"its executor stopped it: {failed.message}")
-    return RunTimeout() if failed.code == "run_timeout" else error_of(failed)
+    return RunTimeout() if failed.code == "run_timeout" else to_error(failed)
 
 
 class GraphsByLanguage(RoutedGraphs):

@@ -15,15 +15,15 @@ from starlette.requests import HTTPConnection
 from portside.agent.config import AgentConfig
 from portside.agent.executors.member import Executor
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
-from portside.agent.executors.process import Program
 from portside.agent.executors.serving import COMMON_HANDLERS, answer_request
+from portside.agent.executors.spawned_executor import Program
 from portside.agent.sql.declarations import ModelField
 from portside.agent.types.access import Caller, Filter
 from portside.executor import messages
-from portside.executor.asgi import DRAIN, RECEIVE, Exchange, Exchanges, sent_scope
+from portside.executor.asgi import DRAIN, RECEIVE, Exchange, Exchanges, encode_scope
 from portside.executor.auth import read_result
 from portside.executor.encryption import Decrypted
-from portside.executor.errors import error_of
+from portside.executor.errors import to_error
 from portside.executor.link import CallFailed, Handler, LinkClosed, ServedCall
 from portside.executor.user import Identity, StudioCaller, StudioUser, User
 from portside.executor.values import pack, unpack
@@ -38,7 +38,7 @@ EMBEDDED_WITHIN_S = 75.0
 AWAY = "The project's handlers are not available: their process is starting again. Send the request again."
 
 
-def handlers_of(config: AgentConfig, *, in_javascript: bool) -> dict[str, Any]:
+def list_handler_paths(config: AgentConfig, *, in_javascript: bool) -> dict[str, Any]:
     """Return the locations of a configuration's handlers in one language, by their kinds."""
     index = config.store.index
     embed = None if index is None else index.embed
@@ -63,7 +63,9 @@ class HandlersExecutor:
 
     def __init__(self, program: Program, max_memory_bytes: int = 0) -> None:
         self.exchanges = Exchanges()
-        self._pool = ExecutorPool(program, PoolLimits(executors=1, max_memory_bytes=max_memory_bytes), self._served)
+        self._pool = ExecutorPool(
+            program, PoolLimits(executors=1, max_memory_bytes=max_memory_bytes), self._build_handlers
+        )
         self._pool.prepare = self._prepare
         self._facts: Mapping[str, Any] = {}
         self.app: ServedApp | None = None
@@ -105,7 +107,7 @@ class HandlersExecutor:
             try:
                 return await executor.link.call(method, body, on_item=on_item)
             except CallFailed as exc:
-                raise error_of(exc) from exc
+                raise to_error(exc) from exc
             except LinkClosed as exc:
                 raise Unavailable(AWAY) from exc
 
@@ -121,7 +123,7 @@ class HandlersExecutor:
                         try:
                             return await executor.link.call(method, body)
                         except CallFailed as exc:
-                            raise error_of(exc) from exc
+                            raise to_error(exc) from exc
                         except LinkClosed:
                             await executor.wait_ended()
         except TimeoutError as exc:
@@ -161,7 +163,7 @@ class HandlersExecutor:
 
     # Serving the executor's calls
 
-    def _served(self, executor: Callable[[], Executor]) -> Mapping[str, Handler]:
+    def _build_handlers(self, executor: Callable[[], Executor]) -> Mapping[str, Handler]:
         """Return the handlers of one executor's calls."""
 
         def of_exchange(work: Callable[[ServedApp, Exchange], Coroutine[Any, Any, Any]], body: Any) -> Awaitable[Any]:
@@ -206,16 +208,16 @@ class RemoteAuth:
             body = getattr(connection, "body", None)
             return {"type": "http.request", "body": b"" if body is None else await body(), "more_body": False}
 
-        call = {"scope": sent_scope(connection.scope), "exchange": 0}
+        call = {"scope": encode_scope(connection.scope), "exchange": 0}
         if not self._reads_body:
             answer = await self._calls.call(messages.AUTHENTICATE, call)
         else:
-            with self._calls.exchanges.opened(connection.scope, receive) as exchange:
+            with self._calls.exchanges.open(connection.scope, receive) as exchange:
                 call["exchange"] = exchange.number
                 answer = await self._calls.call(messages.AUTHENTICATE, call)
 
         found = messages.read(messages.Authenticated, answer)
-        return Identity(found.identity, found.display_name, tuple(found.permissions), user_of(found.user))
+        return Identity(found.identity, found.display_name, tuple(found.permissions), read_user(found.user))
 
     async def decide(self, caller: Caller, resource: str, action: str, value: dict[str, Any]) -> Filter | None:
         """Call the handler of an action, which may change the value, and return its filter; None is no restriction.
@@ -227,7 +229,7 @@ class RemoteAuth:
             return None
 
         question = messages.Authorization(
-            user=None if caller.user is None else sent_user(caller.user),
+            user=None if caller.user is None else to_sent_user(caller.user),
             permissions=list(caller.permissions),
             resource=resource,
             action=action,
@@ -254,7 +256,7 @@ class RemoteEncryption:
 
     async def context(self, user: Any, metadata: dict[str, Any]) -> dict[str, Any]:
         """Have the handler derive the context of a request from its user. Raises EncryptionFailed."""
-        made: dict[str, Any] = await self._call("context", None if user is None else sent_user(user), metadata)
+        made: dict[str, Any] = await self._call("context", None if user is None else to_sent_user(user), metadata)
         return made
 
     async def encrypt_json(
@@ -317,22 +319,22 @@ class RemoteUser(User):
         self._handle = handle
 
     @property
-    def sent(self) -> messages.SentUser:
+    def to_sent_user(self) -> messages.SentUser:
         """The fields and the handle by which the executor finds its object."""
         return messages.SentUser(fields=pack(dict(self)), handle=self._handle)
 
 
-def user_of(given: Any) -> Any:
+def read_user(given: Any) -> Any:
     """Return the user that an executor sent."""
     sent = messages.read(messages.SentUser, given)
     fields = unpack(sent.fields)
     return StudioCaller(fields["identity"]) if sent.is_studio else RemoteUser(fields, sent.handle)
 
 
-def sent_user(user: Any) -> messages.SentUser:
+def to_sent_user(user: Any) -> messages.SentUser:
     """Return a user in the form in which executors receive it."""
     if isinstance(user, RemoteUser):
-        return user.sent
+        return user.to_sent_user
     if isinstance(user, UnauthenticatedUser):
         return messages.SentUser(fields=pack({}), is_nobody=True)
 

@@ -52,7 +52,7 @@ class RevisionUnavailable(Unavailable):
     code = "revision_unavailable"
 
 
-class KeptRevision(msgspec.Struct, frozen=True):
+class PinnedRevision(msgspec.Struct, frozen=True):
     """A revision whose code is on this machine: its configuration file, and the programs that execute its graphs.
 
     `until` is the Unix time at which threads stop using it, or null. `variables` are those of the revision, which win
@@ -75,7 +75,7 @@ class RevisionsFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._version: tuple[int, ...] | None = None
-        self._revisions: dict[UUID, KeptRevision] = {}
+        self._revisions: dict[UUID, PinnedRevision] = {}
 
         # Why the file could not be read last time; empty if it could.
         self._problem = ""
@@ -87,7 +87,7 @@ class RevisionsFile:
         except (OSError, msgspec.MsgspecError) as exc:
             raise UserMistake(f"setting PINNED_REVISIONS: {self._path} cannot be read: {exc}") from exc
 
-    def read(self) -> dict[UUID, KeptRevision]:
+    def read(self) -> dict[UUID, PinnedRevision]:
         """Return all revisions. A missing file has none.
 
         If the file cannot be read, the revisions that were read last stay, and the deployment's status says so.
@@ -112,14 +112,14 @@ class RevisionsFile:
             found = self._path.stat()
             version = found.st_ino, found.st_mtime_ns, found.st_size
             if version != self._version:
-                read = msgspec.json.decode(self._path.read_bytes(), type=list[KeptRevision])
+                read = msgspec.json.decode(self._path.read_bytes(), type=list[PinnedRevision])
                 self._version = version
                 self._revisions = {revision.id: revision for revision in read}
         except FileNotFoundError:
             self._version = None
             self._revisions = {}
 
-    def available(self) -> dict[UUID, KeptRevision]:
+    def available(self) -> dict[UUID, PinnedRevision]:
         """Return the revisions that threads may continue with now."""
         now = time.time()
         return {found.id: found for found in self.read().values() if found.until is None or found.until > now}
@@ -160,11 +160,11 @@ class PinnedGraphs(RoutedGraphs):
         available = self._file.available()
         graphs = self._graphs
         if self._own in available:
-            graphs = await self._of(await self._pin(request, available), available)
+            graphs = await self._get_graphs(await self._pin(request, available), available)
 
         return await graphs.execute(request, sink, timeout_s=timeout_s)
 
-    async def _pin(self, request: RunRequest, available: Mapping[UUID, KeptRevision]) -> UUID:
+    async def _pin(self, request: RunRequest, available: Mapping[UUID, PinnedRevision]) -> UUID:
         """Return the revision that a run begins with, and add it to the run's metadata."""
         config = request.config
         row = await self._db.fetchrow(
@@ -207,9 +207,9 @@ class PinnedGraphs(RoutedGraphs):
             return self._graphs
 
         thread_id = UUID(str(request.config["configurable"]["thread_id"]))
-        return await self._of(await self._db.fetchval(sql.revision_of_thread, thread_id=thread_id), available)
+        return await self._get_graphs(await self._db.fetchval(sql.revision_of_thread, thread_id=thread_id), available)
 
-    async def _of(self, revision_id: UUID | None, available: Mapping[UUID, KeptRevision]) -> GraphService:
+    async def _get_graphs(self, revision_id: UUID | None, available: Mapping[UUID, PinnedRevision]) -> GraphService:
         """Return a revision's graphs; this server's own if the revision is not available, or has the same build."""
         revision = None if revision_id == self._own or revision_id is None else available.get(revision_id)
         if revision is None or self._is_own_build(revision):
@@ -221,14 +221,16 @@ class PinnedGraphs(RoutedGraphs):
 
         return self._earlier[revision.id]
 
-    def _is_own_build(self, revision: KeptRevision) -> bool:
+    def _is_own_build(self, revision: PinnedRevision) -> bool:
         return Path(revision.config).resolve() == self._config.file.resolve()
 
-    async def _start_earlier(self, revision: KeptRevision) -> GraphService:
+    async def _start_earlier(self, revision: PinnedRevision) -> GraphService:
         log.info("executors of an earlier revision are started", revision_id=str(revision.id))
         try:
             config = load_config(Path(revision.config), os.environ)
-            config = msgspec.structs.replace(config, overrides={**self._env_of(config), **revision.variables})
+            config = msgspec.structs.replace(
+                config, overrides={**self._find_hidden_variables(config), **revision.variables}
+            )
             settings = msgspec.structs.replace(
                 self._settings,
                 executors=1,
@@ -249,7 +251,7 @@ class PinnedGraphs(RoutedGraphs):
         PROBLEMS.forget(f"revision {revision.id}")
         return started
 
-    def _env_of(self, earlier: AgentConfig) -> dict[str, str]:
+    def _find_hidden_variables(self, earlier: AgentConfig) -> dict[str, str]:
         """Return the variables of an earlier configuration file that this server's configuration file would hide."""
         own = self._config.env
         return {name: value for name, value in earlier.env.items() if name in own and os.environ.get(name) == own[name]}

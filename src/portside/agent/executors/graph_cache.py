@@ -24,7 +24,7 @@ Description = tuple[str, bytes]
 """The method that describes a graph, and its arguments as JSON."""
 
 
-class KnownGraphs:
+class GraphCache:
     """The file of the graphs of one language. Without a path nothing is kept."""
 
     def __init__(self, path: Path | None) -> None:
@@ -51,7 +51,7 @@ class KnownGraphs:
 
         return bool(self.facts)
 
-    def keep(
+    def save(
         self,
         facts: Mapping[str, GraphFacts],
         libraries: Mapping[str, str],

@@ -50,7 +50,7 @@ class Program:
     folder: Path | None = None
 
 
-class ExecutorProcess(Executor):
+class SpawnedExecutor(Executor):
     """An executor that this process has started on this machine."""
 
     def __init__(self, program: Program, process: asyncio.subprocess.Process, link: Link, hello: ExecutorHello) -> None:
@@ -58,7 +58,7 @@ class ExecutorProcess(Executor):
         self.process = process
 
     @classmethod
-    async def start(cls, program: Program, handlers: Handlers) -> "ExecutorProcess":
+    async def start(cls, program: Program, handlers: Handlers) -> "SpawnedExecutor":
         """Start a process and wait until it has imported the project.
 
         Raises UserMistake if the project does not load, and ExecutorFailed if the process fails.
@@ -67,7 +67,7 @@ class ExecutorProcess(Executor):
             # Only this user may enter the folder, and so connect to the socket in it.
             folder = tempfile.mkdtemp(prefix="portside-")
             try:
-                return await _started(cls, program, handlers, str(Path(folder, "link")))
+                return await _start_process(cls, program, handlers, str(Path(folder, "link")))
             finally:
                 # The socket is used once.
                 shutil.rmtree(folder, ignore_errors=True)
@@ -76,7 +76,7 @@ class ExecutorProcess(Executor):
 
     def measure(self) -> None:
         """Update `memory_bytes` with the operating system's figure: a process that is busy answers no ping."""
-        self.memory_bytes = messages.memory_of(self.process.pid) or self.memory_bytes
+        self.memory_bytes = messages.measure_memory(self.process.pid) or self.memory_bytes
 
     def kill(self, reason: str) -> None:
         """End the process at once."""
@@ -122,7 +122,9 @@ class ExecutorProcess(Executor):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def _started(cls: type[ExecutorProcess], program: Program, handlers: Handlers, path: str) -> ExecutorProcess:
+async def _start_process(
+    cls: type[SpawnedExecutor], program: Program, handlers: Handlers, path: str
+) -> SpawnedExecutor:
     loop = asyncio.get_running_loop()
     greeting: asyncio.Future[Any] = loop.create_future()
     links: list[Link] = []
@@ -143,7 +145,7 @@ async def _started(cls: type[ExecutorProcess], program: Program, handlers: Handl
     try:
         process = await _spawn(program, path)
         try:
-            hello = await _greeted(process, greeting, program.start_within_s)
+            hello = await _wait_for_hello(process, greeting, program.start_within_s)
             server.close()
             return cls(program, process, links[0], hello)
         except BaseException:
@@ -191,7 +193,7 @@ def _prefer_for_oom_killer(pid: int) -> None:
 _readers: set[asyncio.Task[None]] = set()
 
 
-async def _greeted(
+async def _wait_for_hello(
     process: asyncio.subprocess.Process, greeting: asyncio.Future[Any], within_s: float
 ) -> ExecutorHello:
     """Wait for the executor's hello.
