@@ -30,8 +30,8 @@ from portside.agent.custom.cache import OldCacheEntries
 from portside.agent.encryption.codec import EncryptionCodec, find_encryptor, prepare_codec, with_encryption_context
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
 from portside.agent.encryption.reencryption import RenewedKeys
-from portside.agent.executors.remote_app import RemoteApp
 from portside.agent.executors.pinned_graphs import FinishedPins, PinnedGraphs
+from portside.agent.executors.remote_app import RemoteApp
 from portside.agent.executors.start import start_beside, start_graphs
 from portside.agent.graphs import GraphService
 from portside.agent.http import events, system

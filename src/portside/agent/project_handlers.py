@@ -10,7 +10,7 @@ from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig
 from portside.agent.custom.application import WebApp, join_custom
 from portside.agent.encryption.ciphers import EncryptionCalls
-from portside.agent.executors.application import RemoteHandlers
+from portside.agent.executors.remote_app import RemoteHandlers
 from portside.agent.executors.start import start_handlers
 from portside.agent.settings import AgentSettings
 from portside.agent.store.search_index import Embeds
