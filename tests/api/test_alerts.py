@@ -22,7 +22,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
 from structlog.testing import capture_logs
 
 from portside.alerts.channels import AlertChannels
-from portside.alerts.rules import RULES, MeasuredParts, Measurement, Measurements, certificate_end
+from portside.alerts.rules import RULES, MeasuredParts, Measurement, Measurements, fetch_certificate_end
 from portside.backup.history import Attempt, record_attempt
 from portside.ingress.options import FrontOptions
 from portside.kernel import outbound
@@ -376,7 +376,7 @@ async def test_the_end_of_a_certificate_is_read_from_the_server_that_shows_it(au
     context.load_cert_chain(authority)
     server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
-    assert await certificate_end("127.0.0.1", port, "localhost") > now()
+    assert await fetch_certificate_end("127.0.0.1", port, "localhost") > now()
     options = FrontOptions(domain="localhost", tls="files", https_port=port)
     parts = MeasuredParts(None, Path(), None, options, {})  # type: ignore[arg-type]
     (found,) = await Measurements(parts)._certificates()

@@ -33,7 +33,7 @@ from portside.ingress.options import FrontOptions
 from portside.kernel.crypto import SecretBox
 from portside.kernel.disk import DATABASE_NOTICE, DiskReserve, watched_folder
 from portside.kernel.embedded import EmbeddedPostgres
-from portside.operate.doctor import _without_repeated, examine
+from portside.operate.doctor import _drop_repeated, examine
 from portside.operate.findings import ExaminedInstallation, Finding, fault, warning
 from portside.operate.machine_checks import CHECKS
 from portside.operate.service_checks import SERVICE_CHECKS
@@ -501,7 +501,7 @@ def test_part_that_is_down_is_named_once():
     ]
 
     limits = [fault("connections", "a", "b"), fault("connections", "c", "d")]
-    assert _without_repeated([*reported, *noticed, *limits]) == [*reported, *limits]
+    assert _drop_repeated([*reported, *noticed, *limits]) == [*reported, *limits]
 
 
 def test_master_key_of_another_platform(running: ExaminedInstallation, home: Path):

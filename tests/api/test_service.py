@@ -44,7 +44,7 @@ def verify(unit: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_unit_passes_the_verifier(tmp_path: Path, has_containers: bool):  # noqa: FBT001 - a parameter
     written = (Path("/mnt/100% my backups"), Path("/mnt/cache"))
     home = Path('/srv/50% "off" $HOME')
-    for service in (Service(user="root"), Service(user="root", home=home, written=written)):
+    for service in (Service(user="root"), Service(user="root", home=home, writable_folders=written)):
         done = verify(msgspec.structs.replace(service, has_containers=has_containers).unit, tmp_path)
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
 

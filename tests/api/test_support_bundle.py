@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from portside.kernel.crypto import SecretBox
-from portside.operate.bundle import Bundle, Masks, values_of, write_bundle
+from portside.operate.bundle import Bundle, Masks, list_secret_values, write_bundle
 from portside.operate.findings import ExaminedInstallation
 from tests.api.control_server import create_body
 from tests.preloaded import run_command
@@ -214,7 +214,9 @@ def test_long_words_are_masked_in_time():
 
 
 def test_values_of_variables_and_their_forms():
-    found = values_of({"A_KEYS": "first-one,second-one", "DB": "postgresql://u:p%40ssword@h/d", "PLAIN": "visible"})
+    found = list_secret_values(
+        {"A_KEYS": "first-one,second-one", "DB": "postgresql://u:p%40ssword@h/d", "PLAIN": "visible"}
+    )
     assert {"first-one", "second-one", "p@ssword", "p%40ssword"} <= set(found)
     assert "visible" not in found
     masks = Masks(["short", "first-one"])

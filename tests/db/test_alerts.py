@@ -34,7 +34,7 @@ async def firing(db: Database) -> list[alerts.Alert]:
 
 
 async def test_an_alert_is_not_repeated_and_ends_after_a_while(db: Database) -> None:
-    await alerts.change_rule(db, RULE, RulePatch(for_s=120))
+    await alerts.update_rule(db, RULE, RulePatch(for_s=120))
     days = [(0, 20), (1, 13), (2, 13), (3, 13), (4, 12), (5, 15), (6, 30), (6.5, 13), (7, 30)]
     assert [await days_left(db, value, minutes) for minutes, value in days] == [0, 0, 0, 1, 0, 0, 0, 0, 0]
     assert len(await firing(db)) == 1
@@ -47,23 +47,23 @@ async def test_an_alert_is_not_repeated_and_ends_after_a_while(db: Database) -> 
 
 
 async def test_a_condition_that_passes_is_forgotten(db: Database) -> None:
-    await alerts.change_rule(db, RULE, RulePatch(for_s=120))
+    await alerts.update_rule(db, RULE, RulePatch(for_s=120))
     assert [await days_left(db, value, minutes) for minutes, value in [(0, 13), (1, 20)]] == [0, 0]
     assert await db.pool.fetchval("select count(*) from alerts") == 0
 
 
 async def test_silenced_alert_is_sent_when_the_silence_ends(db: Database) -> None:
-    silence = await alerts.add_silence(db, SilenceRequest(RULE, 1, subject="example.com"))
-    await alerts.add_silence(db, SilenceRequest(RULE, 1, subject="another.example"))
+    silence = await alerts.create_silence(db, SilenceRequest(RULE, 1, subject="example.com"))
+    await alerts.create_silence(db, SilenceRequest(RULE, 1, subject="another.example"))
     assert await days_left(db, 1, 0) == 0
     assert [alert.is_silenced for alert in await firing(db)] == [True]
-    await alerts.remove_silence(db, silence.id)
+    await alerts.delete_silence(db, silence.id)
     assert await days_left(db, 1, 1) == 1
     assert await days_left(db, None, 2) == 1, "its subject is gone"
 
 
 async def test_alert_without_a_sent_message_ends_silently(db: Database) -> None:
-    await alerts.add_silence(db, SilenceRequest(RULE, 1))
+    await alerts.create_silence(db, SilenceRequest(RULE, 1))
     assert [await days_left(db, value, minutes) for minutes, value in [(0, 1), (1, None)]] == [0, 0]
     assert [alert.notified_at for alert in await alerts.list_alerts(db, AlertQuery())] == [None]
 
@@ -76,7 +76,7 @@ async def test_what_cannot_be_measured_changes_nothing(db: Database) -> None:
 
 async def test_a_rule_that_is_switched_off_ends_its_alerts(db: Database) -> None:
     assert await days_left(db, 1, 0) == 1
-    await alerts.change_rule(db, RULE, RulePatch(is_enabled=False))
+    await alerts.update_rule(db, RULE, RulePatch(is_enabled=False))
     assert await days_left(db, 1, 1) == 1
     assert await days_left(db, 1, 2) == 0
     assert await firing(db) == []
@@ -129,7 +129,7 @@ async def test_clock_that_was_set_back_holds_up_nothing(db: Database, tmp_path: 
 
     async with serving(receiver) as url:
         await task._channels.add(db, ChannelRequest("webhook", "later", url=url))
-        await alerts.change_rule(db, RULE, RulePatch(for_s=120))
+        await alerts.update_rule(db, RULE, RulePatch(for_s=120))
 
         # An hour later by a clock that was then set back: what waited since then waits from now on.
         assert [await days_left(db, 1, minutes) for minutes in (60, 0, 2)] == [0, 0, 1]
@@ -192,7 +192,7 @@ async def test_alerts_and_silences_expire_when_they_ended_long_ago(db: Database)
         await judge(db, {RULE: []}, BEGAN + timedelta(minutes=minutes + 1))
 
     await judge(db, {RULE: [Measurement("open", "open", 1)]}, BEGAN)
-    await alerts.add_silence(db, SilenceRequest(RULE, 1))
+    await alerts.create_silence(db, SilenceRequest(RULE, 1))
     await db.pool.execute("update alerts set ended_at = $1 where subject = 'one'", now() - KEPT)
     await db.pool.execute("update alert_silences set until = $1", now() - KEPT)
 

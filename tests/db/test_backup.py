@@ -25,7 +25,7 @@ from portside.backup import stores
 from portside.backup.container import BackupRefused, EncryptedWriter, Passphrase
 from portside.backup.create import BackupTarget, SourcePlatform, create_backup
 from portside.backup.databases import BackupFailed, restore_dumps
-from portside.backup.listing import backups_in, header_of
+from portside.backup.listing import list_stored_backups, read_stored_header
 from portside.backup.restore import Backup, NewHome, restore, verify
 from portside.backup.stores import FolderStore
 from portside.cli import service as cli_service
@@ -584,14 +584,14 @@ def test_upgrade_backs_up_with_the_settings_of_its_file(
     done = run_here("upgrade", *where)
     assert done.returncode == 0, done.stdout + done.stderr
     assert opened == [("s3://ours", "ours")]
-    assert len(backups_in(real(str(tmp_path / "stored"), {}))) == 1
+    assert len(list_stored_backups(real(str(tmp_path / "stored"), {}))) == 1
 
 
 def test_list_names_files_that_are_no_backups(stored: FolderStore, tmp_path: Path) -> None:
     (tmp_path / "other.backup").write_bytes(b"something else")
     (tmp_path / ".half.backup.partial").write_bytes(b"PORTSIDE BACKUP\n")
     shutil.copy(Path(stored.location) / "data.backup", tmp_path)
-    found = {each.name: each.problem for each in backups_in(FolderStore(tmp_path))}
+    found = {each.name: each.problem for each in list_stored_backups(FolderStore(tmp_path))}
 
     assert found == {
         "other.backup": "this file is not a Portside backup; name a file that 'portside backup create' wrote",
@@ -599,7 +599,7 @@ def test_list_names_files_that_are_no_backups(stored: FolderStore, tmp_path: Pat
     }
 
     with pytest.raises(BackupRefused):
-        header_of(FolderStore(tmp_path), "other.backup")
+        read_stored_header(FolderStore(tmp_path), "other.backup")
 
 
 def folders_beside(tmp_path: Path) -> set[Path]:

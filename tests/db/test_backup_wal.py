@@ -18,7 +18,7 @@ from portside.backup.container import Passphrase
 from portside.backup.create import BackupTarget, SourcePlatform, create_backup
 from portside.backup.databases import BackupFailed
 from portside.backup.history import read_wal_state
-from portside.backup.listing import header_of, restorable_backups, spans_of
+from portside.backup.listing import join_spans, list_restorable_backups, read_stored_header
 from portside.backup.restore import Backup, NewHome, restore, verify_wal
 from portside.backup.stores import FolderStore
 from portside.backup.wal_archive import WalArchive, next_segment, prune_wal
@@ -168,7 +168,7 @@ async def refused(archived: Archived, tmp_path: Path, at: datetime) -> str:
 @pytest.mark.thorough
 async def test_times_that_the_log_does_not_reach_are_refused(archived: Archived, tmp_path: Path) -> None:
     """The refusal names the times that can be restored; Postgres would only say that its log ended."""
-    (span,) = spans_of(restorable_backups(archived.store))
+    (span,) = join_spans(list_restorable_backups(archived.store))
     assert span.since < archived.moments[0] < archived.moments[ROWS] < span.until
     for at in (span.since - timedelta(seconds=1), datetime.now(UTC) + timedelta(hours=1)):
         assert str(span) in await refused(archived, tmp_path, at)
@@ -184,21 +184,21 @@ async def test_lost_and_damaged_segments_are_refused_by_name(
     segments[-4].unlink()
 
     damaged = Archived(archived.home, FolderStore(copy))
-    (span,) = spans_of(restorable_backups(damaged.store))
+    (span,) = join_spans(list_restorable_backups(damaged.store))
     assert str(span) in await refused(damaged, tmp_path, archived.moments[ROWS])
 
     torn = segments[-5]
     torn.write_bytes(torn.read_bytes()[:-1])
     assert torn.name in await refused(damaged, tmp_path, archived.moments[1])
     backup = Backup(damaged.store, "a.backup", PASSPHRASE)
-    verified = verify_wal(backup, header_of(damaged.store, "a.backup"), lambda _: lambda _: None)
+    verified = verify_wal(backup, read_stored_header(damaged.store, "a.backup"), lambda _: lambda _: None)
     assert verified is not None and list(verified.damaged) == [torn.name]
     assert "ends without its last part" in verified.damaged[torn.name]
 
 
 async def test_intact_log_is_verified_to_its_end(archived: Archived) -> None:
     backup = Backup(archived.store, "a.backup", PASSPHRASE)
-    verified = verify_wal(backup, header_of(archived.store, "a.backup"), lambda _: lambda _: None)
+    verified = verify_wal(backup, read_stored_header(archived.store, "a.backup"), lambda _: lambda _: None)
     assert verified is not None and verified.damaged == {} and verified.files > ROWS
     assert verified.span.holds(archived.moments[ROWS])
 

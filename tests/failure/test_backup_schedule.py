@@ -18,7 +18,7 @@ import pytest
 
 from portside.backup.databases import BackupFailed
 from portside.backup.history import read_attempts
-from portside.backup.listing import backups_in
+from portside.backup.listing import list_stored_backups
 from portside.backup.stores import Store, open_store
 from tests.conftest import eventually
 from tests.preloaded import run_command
@@ -182,7 +182,7 @@ async def watch(bucket: ObjectStore, server: ServerProcess, home: Path, environm
     store = bucket.store()
 
     async def were_pruned() -> bool:
-        return len(read_attempts(home)) > 4 and len(backups_in(store)) == 2
+        return len(read_attempts(home)) > 4 and len(list_stored_backups(store)) == 2
 
     await eventually(were_pruned)
     assert await problems(server) == {}

@@ -21,7 +21,7 @@ import httpx2
 import pytest
 
 from portside.kernel.version import full_version
-from portside.operate.machine_checks import lock_holder
+from portside.operate.machine_checks import find_lock_holder
 from tests.api.test_pin_threads import ASKS, Agent
 from tests.conftest import eventually
 from tests.failure.test_listener import Endless, EndlessClients
@@ -154,10 +154,10 @@ async def running(installation: Installation, folder: Path) -> AsyncIterator[Pla
     finally:
         await platform.client.aclose()
         server.process.poll()
-        holder = lock_holder(home)
+        holder = find_lock_holder(home)
         assert holder, "it runs"
         os.kill(holder, signal.SIGINT)
-        await eventually(lambda: asyncio.sleep(0, lock_holder(home) is None))
+        await eventually(lambda: asyncio.sleep(0, find_lock_holder(home) is None))
         await asyncio.to_thread(server.process.wait, 60)
 
     assert processes_of(home) == []

@@ -44,7 +44,7 @@ def encrypted(plain: bytes, *, is_closed: bool = True) -> bytes:
 
     if is_closed:
         writer.close()
-        assert writer.written == len(file.getvalue())
+        assert writer.size_bytes == len(file.getvalue())
 
     return file.getvalue()
 

@@ -12,7 +12,7 @@ import pytest
 from portside.backup.container import BackupRefused, EncryptedWriter, Header, Passphrase, new_salt
 from portside.backup.databases import BackupFailed
 from portside.backup.history import record_attempt
-from portside.backup.restore import _parents_of, _work_folder
+from portside.backup.restore import _create_parents, _work_folder
 from portside.backup.schedule import ScheduledBackups
 from portside.backup.stores import FolderStore
 from portside.backup.wal_archive import check_wal, fetch_files, fetch_wal
@@ -49,7 +49,7 @@ def test_backup_that_cannot_be_completed_leaves_no_file(tmp_path: Path) -> None:
 @contextlib.contextmanager
 def begun_restore(home: Path) -> Iterator[Path]:
     """Begin a restore into a folder, as `restore` does, and give it something to work on."""
-    with _parents_of(home), _work_folder(home) as folder:
+    with _create_parents(home), _work_folder(home) as folder:
         (folder / "home").mkdir()
         (folder / "home" / "master.key").write_text("a key")
         yield folder

@@ -15,18 +15,18 @@ from obstore.store import MemoryStore
 from portside.backup import create, history, stores
 from portside.backup import schedule as schedules
 from portside.backup.container import EncryptedWriter, Header, Passphrase, new_salt
-from portside.backup.create import installation_of
+from portside.backup.create import ensure_identity
 from portside.backup.databases import BackupFailed
 from portside.backup.history import (
     Attempt,
     WalState,
-    last_backup,
+    get_last_backup,
     read_attempts,
     record_attempt,
     record_wal_state,
 )
 from portside.backup.listing import ListedBackup
-from portside.backup.schedule import RETRY_AFTER, BackupPlan, next_due, prune, surplus
+from portside.backup.schedule import RETRY_AFTER, BackupPlan, get_next_due, list_surplus, prune
 from portside.backup.stores import BucketStore, FolderStore, open_store, split_location
 from portside.kernel.errors import UserMistake
 
@@ -59,47 +59,47 @@ def listed(age_days: float, problem: str | None = None) -> ListedBackup:
 
 
 def test_first_backup_is_due_at_once_and_later_ones_after_the_period(tmp_path: Path) -> None:
-    assert next_due(schedule(tmp_path)) is None
+    assert get_next_due(schedule(tmp_path)) is None
     record_attempt(tmp_path, attempt(NOW))
-    assert next_due(schedule(tmp_path)) == NOW + DAY
+    assert get_next_due(schedule(tmp_path)) == NOW + DAY
     record_attempt(tmp_path, attempt(NOW + timedelta(hours=1), is_scheduled=False))
-    assert next_due(schedule(tmp_path)) == NOW + DAY, "one by hand changes nothing"
+    assert get_next_due(schedule(tmp_path)) == NOW + DAY, "one by hand changes nothing"
 
 
 def test_failed_backup_is_tried_again_soon(tmp_path: Path) -> None:
     record_attempt(tmp_path, attempt(NOW, size_bytes=None, error="disk full"))
-    assert next_due(schedule(tmp_path)) == NOW + RETRY_AFTER
-    assert next_due(schedule(tmp_path, every=timedelta(minutes=1))) == NOW + timedelta(minutes=1)
+    assert get_next_due(schedule(tmp_path)) == NOW + RETRY_AFTER
+    assert get_next_due(schedule(tmp_path, every=timedelta(minutes=1))) == NOW + timedelta(minutes=1)
 
 
 def test_archived_log_needs_a_backup_that_it_follows(tmp_path: Path) -> None:
     """The first one after the setting was switched on, and one after each gap; not another for each segment."""
     keeping = schedule(tmp_path, keeps_log=True)
     record_attempt(tmp_path, attempt(NOW))
-    assert next_due(keeping) == NOW + DAY, "nothing is archived yet"
+    assert get_next_due(keeping) == NOW + DAY, "nothing is archived yet"
 
     record_wal_state(tmp_path, WalState(location="/b", since=NOW + timedelta(hours=1), last_segment="0" * 24))
-    assert next_due(keeping) is None
-    assert next_due(schedule(tmp_path)) == NOW + DAY, "the setting is off"
+    assert get_next_due(keeping) is None
+    assert get_next_due(schedule(tmp_path)) == NOW + DAY, "the setting is off"
 
     record_attempt(tmp_path, attempt(NOW + timedelta(hours=2), location="/elsewhere"))
-    assert next_due(keeping) is None, "the log is not beside it"
+    assert get_next_due(keeping) is None, "the log is not beside it"
     record_attempt(tmp_path, attempt(NOW + timedelta(hours=3), size_bytes=None, error="disk full"))
-    assert next_due(keeping) == NOW + timedelta(hours=3) + RETRY_AFTER
+    assert get_next_due(keeping) == NOW + timedelta(hours=3) + RETRY_AFTER
     record_attempt(tmp_path, attempt(NOW + timedelta(hours=4)))
-    assert next_due(keeping) == NOW + timedelta(hours=4) + DAY
+    assert get_next_due(keeping) == NOW + timedelta(hours=4) + DAY
 
 
 def test_last_backup_names_the_failure_since(tmp_path: Path) -> None:
-    assert (last_backup(tmp_path).succeeded, last_backup(tmp_path).failed) == (None, None)
+    assert (get_last_backup(tmp_path).succeeded, get_last_backup(tmp_path).failed) == (None, None)
     record_attempt(tmp_path, attempt(NOW))
     record_attempt(tmp_path, attempt(NOW + DAY, size_bytes=None, error="disk full"))
-    found = last_backup(tmp_path)
+    found = get_last_backup(tmp_path)
     assert found.succeeded is not None and found.succeeded.started_at == NOW
     assert found.failed is not None and found.failed.error == "disk full"
     record_attempt(tmp_path, attempt(NOW + 2 * DAY))
 
-    assert last_backup(tmp_path).failed is None
+    assert get_last_backup(tmp_path).failed is None
     assert [each.error for each in read_attempts(tmp_path)] == [None, "disk full", None]
 
 
@@ -115,10 +115,10 @@ def test_history_is_bounded_and_survives_damage(tmp_path: Path, monkeypatch: pyt
 
 def test_newest_and_young_backups_are_kept(tmp_path: Path) -> None:
     young = [listed(age) for age in (1, 2, 3, 6.9)]
-    assert surplus([*young, listed(7.1), listed(30)], schedule(tmp_path), NOW) == ["7.1", "30"]
+    assert list_surplus([*young, listed(7.1), listed(30)], schedule(tmp_path), NOW) == ["7.1", "30"]
     old = [listed(age) for age in (50, 60, 70)]
-    assert surplus(old, schedule(tmp_path), NOW) == ["70"], "two are kept whatever their age"
-    assert surplus(young, schedule(tmp_path, keep_for=timedelta(0)), NOW) == ["3", "6.9"]
+    assert list_surplus(old, schedule(tmp_path), NOW) == ["70"], "two are kept whatever their age"
+    assert list_surplus(young, schedule(tmp_path, keep_for=timedelta(0)), NOW) == ["3", "6.9"]
 
 
 def stored(store: FolderStore, name: str, installation: str) -> None:
@@ -140,7 +140,7 @@ def test_backups_of_another_platform_are_never_deleted(tmp_path: Path, monkeypat
     """Several platforms may keep their backups at one location."""
     monkeypatch.setattr(schedules, "now", lambda: NOW + DAY)
     store = FolderStore(tmp_path / "stored")
-    own = installation_of(tmp_path).id
+    own = ensure_identity(tmp_path).id
     for name, installation in (("a", own), ("b", own), ("c", "other"), ("d", "other")):
         stored(store, f"{name}.backup", installation)
 
@@ -163,9 +163,9 @@ def test_programs_that_start_together_agree_on_the_identity(tmp_path: Path, monk
 
     monkeypatch.setattr(create, "new_salt", together)
     with ThreadPoolExecutor(2) as threads:
-        found = list(threads.map(installation_of, [tmp_path, tmp_path]))
+        found = list(threads.map(ensure_identity, [tmp_path, tmp_path]))
 
-    assert found[0] == found[1] == installation_of(tmp_path)
+    assert found[0] == found[1] == ensure_identity(tmp_path)
 
 
 def test_failure_names_the_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -205,11 +205,11 @@ def test_existing_file_of_a_bucket_is_not_replaced() -> None:
 
 def test_parts_of_an_upload_grow_with_the_backup(monkeypatch: pytest.MonkeyPatch) -> None:
     """S3 takes 10,000 parts, and files of up to 5 TB."""
-    assert stores.part_bytes_for(0) == stores.part_bytes_for(10**11) == stores.MIN_PART_BYTES
+    assert stores.get_part_bytes(0) == stores.get_part_bytes(10**11) == stores.MIN_PART_BYTES
 
     for expected in (2 * 10**11, 10**12, 5 * 10**12):
-        assert expected <= stores.part_bytes_for(expected) * stores.MAX_PARTS
-        assert stores.part_bytes_for(expected) <= stores.MAX_PART_BYTES
+        assert expected <= stores.get_part_bytes(expected) * stores.MAX_PARTS
+        assert stores.get_part_bytes(expected) <= stores.MAX_PART_BYTES
 
     opened: list[dict[str, int]] = []
 
@@ -255,7 +255,7 @@ def test_partial_file_that_has_gone_does_not_stop_a_backup(tmp_path: Path) -> No
 
 def test_files_that_cannot_be_read_are_never_deleted(tmp_path: Path) -> None:
     found = [listed(50, "damaged"), listed(51), listed(52), listed(53)]
-    assert surplus(found, schedule(tmp_path), NOW) == ["53"]
+    assert list_surplus(found, schedule(tmp_path), NOW) == ["53"]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from portside.cli.serve import summarize
 from portside.cli.up import Greeting
 from portside.kernel.errors import DependencyUnavailable, TooManyRequests, UserMistake
 from portside.kernel.version import full_version
-from portside.operate.service import running_service, unit_of
+from portside.operate.service import find_running_service, parse_unit
 from tests.commands import run_here
 from tests.preloaded import run_command
 from tests.servers import free_port
@@ -410,18 +410,18 @@ def test_addresses_of_platforms_have_one_form() -> None:
     ],
 )
 def test_only_services_of_systemd_count_as_services(cgroups: str, *, is_service: bool) -> None:
-    assert (unit_of(cgroups) is not None) is is_service
+    assert (parse_unit(cgroups) is not None) is is_service
 
 
 def test_a_process_knows_its_service_and_whether_the_machine_starts_it(tmp_path: Path) -> None:
-    assert running_service(tmp_path) is None
+    assert find_running_service(tmp_path) is None
     cgroup = tmp_path / "proc" / "self" / "cgroup"
     cgroup.parent.mkdir(parents=True)
     cgroup.write_text("0::/\n")
-    assert running_service(tmp_path) is None
+    assert find_running_service(tmp_path) is None
     cgroup.write_text("0::/system.slice/portside.service\n")
 
-    found = running_service(tmp_path)
+    found = find_running_service(tmp_path)
     assert found is not None
     assert (found.unit, found.starts_with_machine) == ("portside.service", False)
     wanted = tmp_path / "etc/systemd/system/multi-user.target.wants/portside.service"
@@ -429,7 +429,7 @@ def test_a_process_knows_its_service_and_whether_the_machine_starts_it(tmp_path:
     wanted.parent.mkdir(parents=True)
     (wanted.parents[1] / "portside.service").touch()
     wanted.symlink_to("../portside.service")
-    found = running_service(tmp_path)
+    found = find_running_service(tmp_path)
     assert found is not None
     assert found.starts_with_machine
 

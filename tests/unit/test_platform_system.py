@@ -3,7 +3,7 @@
 import msgspec
 
 from portside.platform.settings import PlatformSettings
-from portside.platform.system import SHOWN, settings_in_force
+from portside.platform.system import SHOWN, list_settings_in_force
 
 SECRETS = {"database_url", "api_key", "oidc_client_secret", "backup_passphrase", "smtp_password"}
 
@@ -17,7 +17,7 @@ def test_secrets_have_no_value() -> None:
         smtp_password="s3cret",
     )
 
-    found = settings_in_force(settings)
+    found = list_settings_in_force(settings)
     assert "s3cret" not in msgspec.json.encode(found).decode()
     hidden = {each.name for each in found if each.is_hidden}
 
@@ -33,7 +33,7 @@ def test_secrets_have_no_value() -> None:
 
 
 def test_every_setting_is_listed_and_changes_are_marked() -> None:
-    found = {each.name: each for each in settings_in_force(PlatformSettings(port=9000, log_json=True))}
+    found = {each.name: each for each in list_settings_in_force(PlatformSettings(port=9000, log_json=True))}
     assert len(found) == len(msgspec.structs.fields(PlatformSettings))
     assert (found["PORTSIDE_PORT"].value, found["PORTSIDE_PORT"].is_default) == (9000, False)
     assert (found["LOG_JSON"].value, found["LOG_JSON"].is_default) == (True, False)

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 from prometheus_client import Gauge
 
-from portside.alerts.rules import ENDS_AFTER_S, RULES, Measurement, Measurements, Rule, in_force
+from portside.alerts.rules import ENDS_AFTER_S, RULES, Measurement, Measurements, Rule, get_rules_in_force
 from portside.alerts.sql import sql
 from portside.alerts.types import Alert, AlertQuery, RuleInForce, RulePatch, Silence, SilenceRequest
 from portside.kernel.clock import now
@@ -73,7 +73,9 @@ def next_step(rule: Rule | None, state: State | None, value: float | None, at: d
     Without a rule, which the operator switched off, an alert ends.
     """
     if rule is None or value is None:
-        return "none" if state is None else "ended" if state.fired_at else "forgotten"
+        if state is None:
+            return "none"
+        return "ended" if state.fired_at else "forgotten"
 
     if state is None or state.fired_at is None:
         began_at = at if state is None else state.began_at
@@ -103,7 +105,7 @@ class AlertWatch(Task):
     async def activate(self) -> Status:
         """Measure once."""
         measured = await self._measurements.take()
-        show_measurements(measured)
+        export_measurements(measured)
 
         queued = await judge(self._db, measured, now())
         if queued:
@@ -112,12 +114,12 @@ class AlertWatch(Task):
         return Status({"messages": queued})
 
 
-def show_measurements(measured: Mapping[str, Sequence[Measurement]]) -> None:
+def export_measurements(measured: Mapping[str, Sequence[Measurement]]) -> None:
     """Set the metrics for Prometheus; subjects that are gone have none."""
     MEASURED.clear()
-    for rule, found in measured.items():
-        for each in found:
-            MEASURED.labels(rule, each.subject).set(each.value)
+    for rule, rule_measurements in measured.items():
+        for measurement in rule_measurements:
+            MEASURED.labels(rule, measurement.subject).set(measurement.value)
 
 
 async def judge(db: Database, measured: Mapping[str, Sequence[Measurement]], at: datetime) -> int:
@@ -128,27 +130,45 @@ async def judge(db: Database, measured: Mapping[str, Sequence[Measurement]], at:
     queued = 0
     async with db.transaction() as tx:
         await tx.execute(sql.lock_alerts)
-        rules = in_force(await tx.fetch(sql.rule_changes))
+        rules = get_rules_in_force(await tx.fetch(sql.rule_changes))
 
         silences = await tx.fetch(sql.active_silences)
         rows = {(row["rule"], row["subject"]): row for row in await tx.fetch(sql.open_alerts)}
-        now_measured = {(rule, each.subject): each for rule, found in measured.items() for each in found}
-        for key in rows.keys() | now_measured.keys():
+        by_key = {
+            (rule, measurement.subject): measurement
+            for rule, measurements in measured.items()
+            for measurement in measurements
+        }
+
+        for key in rows.keys() | by_key.keys():
             rule_name, subject = key
             if rule_name in rules and rule_name not in measured:
                 continue
 
             row = rows.get(key)
-            measurement = now_measured.get(key)
+            measurement = by_key.get(key)
             state = None if row is None else State.read(row, at)
-            step = next_step(rules.get(rule_name), state, measurement and measurement.value, at)
-            alert_id = uuid7() if row is None else row["id"]
+            value = None if measurement is None else measurement.value
+            evaluation = _Evaluation(
+                alert_id=uuid7() if row is None else row["id"],
+                rule=rules.get(rule_name),
+                state=state,
+                measurement=measurement,
+                step=next_step(rules.get(rule_name), state, value, at),
+            )
+            await _store(tx, evaluation, at)
 
-            await _store(tx, _Evaluation(alert_id, rules.get(rule_name), state, measurement, step), at)
-            is_silenced = any(each["rule"] == rule_name and each["subject"] in (None, subject) for each in silences)
             was_notified = row is not None and row["notified_at"] is not None
-            if (step == "firing" and not was_notified and not is_silenced) or (step == "ended" and was_notified):
-                await tx.execute(sql.notify, alert_id=alert_id, event=step)
+            if evaluation.step == "firing":
+                is_silenced = any(
+                    silence["rule"] == rule_name and silence["subject"] in (None, subject) for silence in silences
+                )
+                needs_message = not was_notified and not is_silenced
+            else:
+                needs_message = evaluation.step == "ended" and was_notified
+
+            if needs_message:
+                await tx.execute(sql.notify, alert_id=evaluation.alert_id, event=evaluation.step)
                 queued += 1
 
     return queued
@@ -182,8 +202,9 @@ class _Evaluation(NamedTuple):
     step: Step
 
 
-async def _store(tx: Transaction, judged: _Evaluation, at: datetime) -> None:
-    alert_id, rule, state, measurement, step = judged
+async def _store(tx: Transaction, evaluation: _Evaluation, at: datetime) -> None:
+    """Store what an evaluation changes of an alert."""
+    alert_id, rule, state, measurement, step = evaluation
     if step == "none":
         return
 
@@ -195,16 +216,16 @@ async def _store(tx: Transaction, judged: _Evaluation, at: datetime) -> None:
         await tx.execute(sql.end_alert, id=alert_id, now=at)
         return
 
-    known = state or State(at)
+    earlier = state or State(at)
     await tx.execute(
         sql.store_alert,
         id=alert_id,
         rule=rule.name,
         threshold=rule.threshold,
         **measurement._asdict(),
-        began_at=known.began_at,
-        fired_at=known.fired_at or (at if step == "firing" else None),
-        recovering_since=(known.recovering_since or at) if step == "recovering" else None,
+        began_at=earlier.began_at,
+        fired_at=earlier.fired_at or (at if step == "firing" else None),
+        recovering_since=(earlier.recovering_since or at) if step == "recovering" else None,
         ended_at=at if step == "ended" else None,
     )
 
@@ -218,37 +239,36 @@ async def list_alerts(db: Session, query: AlertQuery) -> list[Alert]:
 async def list_rules(db: Session) -> list[RuleInForce]:
     """List the rules with the thresholds in force."""
     changes = {row["rule"]: row for row in await db.fetch(sql.rule_changes)}
-    found = []
+    rules = []
     for rule in RULES.values():
         change: Any = changes.get(rule.name, {"threshold": rule.threshold, "for_s": rule.for_s, "is_enabled": True})
-        found.append(
+        rules.append(
             RuleInForce(
-                rule.name,
-                rule.summary,
-                rule.unit,
-                change["threshold"],
-                change["for_s"],
-                rule.is_below,
-                change["is_enabled"],
-                rule.name not in changes,
+                name=rule.name,
+                summary=rule.summary,
+                unit=rule.unit,
+                threshold=change["threshold"],
+                for_s=change["for_s"],
+                is_below=rule.is_below,
+                is_enabled=change["is_enabled"],
+                is_default=rule.name not in changes,
             )
         )
 
-    return found
+    return rules
 
 
-async def change_rule(db: Session, name: str, patch: RulePatch) -> RuleInForce:
+async def update_rule(db: Session, name: str, patch: RulePatch) -> RuleInForce:
     """Change the thresholds of a rule, or switch it off. Raises RuleNotFound."""
-    found = next((rule for rule in await list_rules(db) if rule.name == name), None)
-    if found is None:
+    rules = {rule.name: rule for rule in await list_rules(db)}
+    if name not in rules:
         raise RuleNotFound
 
-    given = {key: value for key, value in msgspec.structs.asdict(patch).items() if value is not None}
-    found = msgspec.structs.replace(found, is_default=False, **given)
-    values = {"is_enabled": found.is_enabled, "threshold": found.threshold, "for_s": found.for_s}
-    await db.execute(sql.change_rule, rule=name, **values)
+    changes = {key: value for key, value in msgspec.structs.asdict(patch).items() if value is not None}
+    rule = msgspec.structs.replace(rules[name], is_default=False, **changes)
+    await db.execute(sql.change_rule, rule=name, is_enabled=rule.is_enabled, threshold=rule.threshold, for_s=rule.for_s)
 
-    return found
+    return rule
 
 
 async def list_silences(db: Session) -> list[Silence]:
@@ -256,21 +276,28 @@ async def list_silences(db: Session) -> list[Silence]:
     return [Silence(**row) for row in await db.fetch(sql.active_silences)]
 
 
-async def add_silence(db: Session, request: SilenceRequest) -> Silence:
+async def create_silence(db: Session, request: SilenceRequest) -> Silence:
     """Send no messages of a rule for some hours. An alert that still fires afterwards is sent then. Raises Invalid."""
     if request.rule not in RULES:
         raise Invalid.field(["body", "rule"], f"is not a rule; use one of {', '.join(RULES)}")
 
-    until = now() + timedelta(hours=request.hours)
-    made = Silence(uuid7(), request.rule, request.subject, until, request.comment, now())
-    values = msgspec.structs.asdict(made)
+    silence = Silence(
+        id=uuid7(),
+        rule=request.rule,
+        subject=request.subject,
+        until=now() + timedelta(hours=request.hours),
+        comment=request.comment,
+        created_at=now(),
+    )
+
+    values = msgspec.structs.asdict(silence)
     values.pop("created_at")
     await db.execute(sql.insert_silence, **values)
 
-    return made
+    return silence
 
 
-async def remove_silence(db: Session, silence_id: UUID) -> None:
+async def delete_silence(db: Session, silence_id: UUID) -> None:
     """End a silence. Raises SilenceNotFound."""
     if not await db.execute(sql.delete_silence, id=silence_id):
         raise SilenceNotFound

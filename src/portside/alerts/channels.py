@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -90,9 +91,13 @@ class ChannelTarget(msgspec.Struct, omit_defaults=True):
     to: list[str] = []
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """The part that people may see."""
-        return ", ".join(self.to) if self.url is None else f"{urlsplit(self.url).netloc.rpartition('@')[2]}/…"
+        if self.url is None:
+            return ", ".join(self.to)
+
+        host = urlsplit(self.url).netloc.rpartition("@")[2]
+        return f"{host}/…"
 
 
 class AlertChannels:
@@ -112,31 +117,40 @@ class AlertChannels:
         rows = await (db or self.db).fetch(sql.list_channels, id=channel_id)
         return [
             Channel(
-                row["id"],
-                row["kind"],
-                row["name"],
-                self._target(row).shown,
-                row["created_at"],
-                row["delivered_at"],
-                row["error"],
+                id=row["id"],
+                kind=row["kind"],
+                name=row["name"],
+                target=self._decrypt_target(row).label,
+                created_at=row["created_at"],
+                last_delivered_at=row["delivered_at"],
+                last_error=row["error"],
             )
             for row in rows
         ]
 
     async def add(self, db: Any, request: ChannelRequest) -> NewChannel:
         """Add a channel. Raises Invalid, NoMailServer and ChannelTaken."""
-        target = self._checked(request)
+        target = self._to_target(request)
         channel_id = uuid7()
         sealed = self._box.encrypt(dump_api(target), str(channel_id))
-        stored = await db.fetchval(
+        inserted_id = await db.fetchval(
             sql.insert_channel, id=channel_id, kind=request.kind, name=request.name, target_sealed=sealed
         )
-        if stored is None:
+        if inserted_id is None:
             raise ChannelTaken
 
-        return NewChannel(channel_id, request.kind, request.name, target.shown, now(), None, None, target.secret)
+        return NewChannel(
+            id=channel_id,
+            kind=request.kind,
+            name=request.name,
+            target=target.label,
+            created_at=now(),
+            last_delivered_at=None,
+            last_error=None,
+            secret=target.secret,
+        )
 
-    def _checked(self, request: ChannelRequest) -> ChannelTarget:
+    def _to_target(self, request: ChannelRequest) -> ChannelTarget:
         """Return what a channel stores. Raises Invalid and NoMailServer."""
         if request.kind == "webhook":
             if request.url is None or request.to is not None:
@@ -164,43 +178,45 @@ class AlertChannels:
             raise ChannelNotFound
 
         message = Message("test", f"Test of the alert channel {rows[0]['name']}", "It works.", {})
-        error = await self.send(rows[0]["kind"], self._target(rows[0]), str(uuid7()), message)
+        error = await self.send(rows[0]["kind"], self._decrypt_target(rows[0]), str(uuid7()), message)
         return TestResult(error is None, error)
 
-    def _target(self, row: Record, name: str = "id") -> ChannelTarget:
+    def _decrypt_target(self, row: Record, name: str = "id") -> ChannelTarget:
         return msgspec.json.decode(self._box.decrypt(row["target_sealed"], str(row[name])), type=ChannelTarget)
 
     async def deliver(self, delivery: Record) -> str | None:
         """Send a message that is due. Return why it was not delivered, or None."""
         try:
-            target = self._target(delivery, "channel_id")
+            target = self._decrypt_target(delivery, "channel_id")
         except UserMistake as exc:
             return str(exc)
 
-        return await self.send(delivery["kind"], target, str(delivery["id"]), message_of(delivery))
+        return await self.send(delivery["kind"], target, str(delivery["id"]), to_message(delivery))
 
     async def send(self, kind: str, target: ChannelTarget, message_id: str, message: "Message") -> str | None:
         """Send a message once. Return why it was not delivered, or None."""
         if kind == "webhook":
-            return await self._call(target, message_id, message)
+            return await self._call_webhook(target, message_id, message)
         if self._mail is None:
             return NoMailServer().message
 
         try:
-            await asyncio.get_running_loop().run_in_executor(
-                self._mail_threads, _send_mail, self._mail, target.to, message_id, message
-            )
+            send = partial(_send_mail, self._mail, target.to, message_id=message_id, message=message)
+            await asyncio.get_running_loop().run_in_executor(self._mail_threads, send)
         except (OSError, smtplib.SMTPException, ValueError) as exc:
             return f"{self._mail.host}: {str(exc) or type(exc).__name__}"
 
         return None
 
-    async def _call(self, target: ChannelTarget, message_id: str, message: "Message") -> str | None:
+    async def _call_webhook(self, target: ChannelTarget, message_id: str, message: "Message") -> str | None:
         body = dump_api({"type": message.event, "text": f"{message.title}\n{message.text}", "alert": message.alert})
         key = base64.b64decode((target.secret or "").removeprefix(_KEY_PREFIX))
-        signed = signature_headers([key], message_id, int(now().timestamp()), body)
+        headers = {
+            "User-Agent": "portside",
+            "Content-Type": "application/json",
+            **signature_headers([key], message_id, int(now().timestamp()), body),
+        }
 
-        headers = {"User-Agent": "portside", "Content-Type": "application/json", **signed}
         try:
             status = await post(target.url or "", headers, body, self._rules)
         except (AddressNotAllowed, HostUnknown, HostUnreachable) as exc:
@@ -218,16 +234,20 @@ class Message(NamedTuple):
     alert: Mapping[str, Any]
 
 
-def message_of(delivery: Record) -> Message:
+def to_message(delivery: Record) -> Message:
     """Return the message about the beginning or the end of an alert."""
     rule = RULES.get(delivery["rule"])
-    summary, unit = (rule.summary, rule.unit) if rule else (delivery["rule"], "")
-    has_ended = delivery["event"] == "ended"
-    measured = f"{delivery['value']:g} {unit} (threshold {delivery['threshold']:g})" if unit else ""
-    title = f"[{'ended' if has_ended else 'alert'}] {delivery['rule']}: {delivery['name']}"
-    since = f"Since {delivery['began_at']:%Y-%m-%d %H:%M} UTC" + (
-        f", until {delivery['ended_at']:%Y-%m-%d %H:%M} UTC." if has_ended else "."
-    )
+    summary = rule.summary if rule else delivery["rule"]
+    unit = rule.unit if rule else ""
+
+    label = "alert"
+    since = f"Since {delivery['began_at']:%Y-%m-%d %H:%M} UTC"
+    if delivery["event"] == "ended":
+        label = "ended"
+        since += f", until {delivery['ended_at']:%Y-%m-%d %H:%M} UTC"
+
+    value = f"{delivery['value']:g} {unit} (threshold {delivery['threshold']:g})" if unit else ""
+    text = "\n".join(line for line in (summary, value, delivery["detail"], f"{since}.") if line)
 
     alert = {
         "id": str(delivery["alert_id"]),
@@ -235,18 +255,19 @@ def message_of(delivery: Record) -> Message:
         **{name: delivery[name] and iso(delivery[name]) for name in ("began_at", "fired_at", "ended_at")},
     }
 
-    text = "\n".join(line for line in (summary, measured, delivery["detail"], since) if line)
-    return Message(delivery["event"], title, text, alert)
+    title = f"[{label}] {delivery['rule']}: {delivery['name']}"
+    return Message(event=delivery["event"], title=title, text=text, alert=alert)
 
 
 def _send_mail(server: MailServer, to: list[str], message_id: str, message: Message) -> None:
     """Send one mail. Raises OSError and SMTPException."""
     mail = EmailMessage()
-    mail["From"], mail["To"] = server.sender, ", ".join(to)
-
+    mail["From"] = server.sender
+    mail["To"] = ", ".join(to)
     # Users choose the names of deployments, and a line break in one would begin another header.
     mail["Subject"] = " ".join(message.title.split())[:200]
-    mail["Date"], mail["Message-ID"] = formatdate(), make_msgid(message_id, server.sender.rpartition("@")[2])
+    mail["Date"] = formatdate()
+    mail["Message-ID"] = make_msgid(message_id, server.sender.rpartition("@")[2])
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(message.text)
 

@@ -49,7 +49,7 @@ async def list_alert_rules(ctx: Context) -> list[RuleInForce]:
 @routes.patch("/alerts/rules/{name}", permission=_PERMISSION, raises=(RuleNotFound,))
 async def update_alert_rule(ctx: Context, name: str, body: RulePatch) -> RuleInForce:
     """Change the threshold of a rule, or switch it off."""
-    return await alerts.change_rule(ctx.db, name, body)
+    return await alerts.update_rule(ctx.db, name, body)
 
 
 @routes.get("/alerts/channels", permission=_PERMISSION)
@@ -85,10 +85,10 @@ async def list_alert_silences(ctx: Context) -> list[Silence]:
 @routes.post("/alerts/silences", permission=_PERMISSION, status=201, raises=(Invalid,))
 async def create_alert_silence(ctx: Context, body: SilenceRequest) -> Silence:
     """Send no messages of a rule for some hours; an alert that still fires afterwards is sent then."""
-    return await alerts.add_silence(ctx.db, body)
+    return await alerts.create_silence(ctx.db, body)
 
 
 @routes.delete("/alerts/silences/{silence_id}", permission=_PERMISSION, status=204, raises=(SilenceNotFound,))
 async def delete_alert_silence(ctx: Context, silence_id: UUID) -> None:
     """End a silence."""
-    await alerts.remove_silence(ctx.db, silence_id)
+    await alerts.delete_silence(ctx.db, silence_id)

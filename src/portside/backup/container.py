@@ -103,17 +103,15 @@ class Passphrase:
         if len(self._text) < MIN_PASSPHRASE:
             raise UserMistake(f"the passphrase is too short: use at least {MIN_PASSPHRASE} characters")
 
-    def keys_of(self, header: Header) -> tuple[bytes, bytes]:
+    def derive_keys(self, header: Header) -> tuple[bytes, bytes]:
         """Return the keys of one file: of its header's HMAC, and of its chunks."""
-        found = (header.salt, header.scrypt_log_n)
-        if found not in self._keys:
+        cache_key = (header.salt, header.scrypt_log_n)
+        if cache_key not in self._keys:
             derivation = Scrypt(salt=header.salt, length=_KEY_BYTES, n=1 << header.scrypt_log_n, r=8, p=1)
-            self._keys[found] = derivation.derive(self._text)
+            self._keys[cache_key] = derivation.derive(self._text)
 
-        both = HKDF(algorithm=SHA256(), length=2 * _KEY_BYTES, salt=header.file_id, info=MAGIC).derive(
-            self._keys[found]
-        )
-
+        derivation_of_file = HKDF(algorithm=SHA256(), length=2 * _KEY_BYTES, salt=header.file_id, info=MAGIC)
+        both = derivation_of_file.derive(self._keys[cache_key])
         return both[:_KEY_BYTES], both[_KEY_BYTES:]
 
 
@@ -127,16 +125,16 @@ class EncryptedWriter:
 
     def __init__(self, out: Sink, header: Header, passphrase: Passphrase) -> None:
         header.file_id = os.urandom(_SALT_BYTES)
-        mac_key, key = passphrase.keys_of(header)
+        mac_key, key = passphrase.derive_keys(header)
         text = msgspec.json.encode(header)
         start = MAGIC + len(text).to_bytes(4, "big") + text
 
-        out.write(start + _mac(mac_key, start))
+        out.write(start + _compute_mac(mac_key, start))
         self._out = out
         self._cipher = AESGCM(key)
         self._buffer = bytearray()
         self._number = 0
-        self.written = len(start) + _MAC_BYTES
+        self.size_bytes = len(start) + _MAC_BYTES
 
     def write(self, data: bytes) -> int:
         """Encrypt and write all but the last bytes, up to one chunk: only `close` knows that a chunk is the last."""
@@ -156,9 +154,9 @@ class EncryptedWriter:
         self._buffer.clear()
 
     def _write_chunk(self, plain: bytes, *, is_last: bool) -> None:
-        encrypted = self._cipher.encrypt(_nonce(self._number, is_last=is_last), plain, None)
+        encrypted = self._cipher.encrypt(_build_nonce(self._number, is_last=is_last), plain, None)
         self._out.write(encrypted)
-        self.written += len(encrypted)
+        self.size_bytes += len(encrypted)
         self._number += 1
 
 
@@ -167,7 +165,7 @@ class EncryptedReader:
 
     def __init__(self, source: ByteSource, passphrase: Passphrase) -> None:
         self.header, start, mac = _read_start(source)
-        mac_key, key = passphrase.keys_of(self.header)
+        mac_key, key = passphrase.derive_keys(self.header)
         verifier = HMAC(mac_key, SHA256())
         verifier.update(start)
 
@@ -194,9 +192,9 @@ class EncryptedReader:
         while not self._plain and not self._is_at_end:
             self._plain = memoryview(self._read_chunk())
 
-        taken = self._plain[:size]
+        data = self._plain[:size]
         self._plain = self._plain[size:]
-        return bytes(taken)
+        return bytes(data)
 
     def _read_chunk(self) -> bytes:
         chunk = self._next
@@ -204,14 +202,15 @@ class EncryptedReader:
 
         self._is_at_end = not self._next
         try:
-            plain = self._cipher.decrypt(_nonce(self._number, is_last=self._is_at_end), chunk, None)
+            plain = self._cipher.decrypt(_build_nonce(self._number, is_last=self._is_at_end), chunk, None)
         except (InvalidTag, ValueError) as exc:
-            raise BackupRefused(self._what_is_wrong(chunk)) from exc
+            raise BackupRefused(self._explain_damage(chunk)) from exc
 
         self._number += 1
         return plain
 
-    def _what_is_wrong(self, chunk: bytes) -> str:
+    def _explain_damage(self, chunk: bytes) -> str:
+        """Return why a chunk does not decrypt."""
         if self._is_at_end and (len(chunk) < CHUNK_BYTES + _TAG_BYTES or self._is_inner(chunk)):
             return "the backup is torn or damaged: it ends without its last part; copy or take it again"
         return f"the backup is damaged: its bytes after {self._number} MB were changed, moved or lost"
@@ -219,7 +218,7 @@ class EncryptedReader:
     def _is_inner(self, chunk: bytes) -> bool:
         """Whether a chunk is intact, but not marked as the last one: the file was cut off behind it."""
         try:
-            self._cipher.decrypt(_nonce(self._number, is_last=False), chunk, None)
+            self._cipher.decrypt(_build_nonce(self._number, is_last=False), chunk, None)
         except (InvalidTag, ValueError):
             return False
 
@@ -232,6 +231,7 @@ def read_header(source: ByteSource) -> Header:
 
 
 def _read_start(source: ByteSource) -> tuple[Header, bytes, bytes]:
+    """Return the header, the bytes that its HMAC protects, and the HMAC. Raises BackupRefused."""
     start = _read_exactly(source, len(MAGIC) + 4)
     if start[: len(MAGIC)] != MAGIC or len(start) < len(MAGIC) + 4:
         raise BackupRefused("this file is not a Portside backup; name a file that 'portside backup create' wrote")
@@ -243,34 +243,34 @@ def _read_start(source: ByteSource) -> tuple[Header, bytes, bytes]:
         raise BackupRefused("the backup is truncated: it ends within its header; copy or take it again")
 
     try:
-        said = msgspec.json.decode(text, type=dict[str, object])
-        if isinstance(said.get("format"), int) and said["format"] != FORMAT:
+        fields = msgspec.json.decode(text, type=dict[str, object])
+        if isinstance(fields.get("format"), int) and fields["format"] != FORMAT:
             raise BackupRefused(
-                f"this backup was made by another version of Portside ({said.get('version')}), with format "
-                f"{said['format']}; this version reads format {FORMAT}"
+                f"this backup was made by another version of Portside ({fields.get('version')}), with format "
+                f"{fields['format']}; this version reads format {FORMAT}"
             )
 
-        return msgspec.convert(said, Header, strict=True), start + text, mac
+        return msgspec.convert(fields, Header, strict=True), start + text, mac
     except msgspec.MsgspecError as exc:
         raise BackupRefused("the backup is damaged: its header was changed") from exc
 
 
-def _nonce(number: int, *, is_last: bool) -> bytes:
+def _build_nonce(number: int, *, is_last: bool) -> bytes:
     return number.to_bytes(11, "big") + (b"\x01" if is_last else b"\x00")
 
 
-def _mac(key: bytes, data: bytes) -> bytes:
-    made = HMAC(key, SHA256())
-    made.update(data)
-    return made.finalize()
+def _compute_mac(key: bytes, data: bytes) -> bytes:
+    hmac = HMAC(key, SHA256())
+    hmac.update(data)
+    return hmac.finalize()
 
 
 def _read_exactly(source: ByteSource, size: int) -> bytes:
     """Read so many bytes, or all that are left."""
     parts = []
-    missing = size
-    while missing and (part := bytes(source.read(missing))):
+    rest = size
+    while rest and (part := bytes(source.read(rest))):
         parts.append(part)
-        missing -= len(part)
+        rest -= len(part)
 
     return b"".join(parts)

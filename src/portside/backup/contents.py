@@ -71,7 +71,7 @@ class Packer:
             if not is_first:
                 info.pax_headers = {_APPENDED: "1"}
 
-            self._tar.addfile(info, _Once(part))
+            self._tar.addfile(info, _BytesReader(part))
             self.summary.size_bytes += len(part)
             self._progress(len(part))
             is_first = False
@@ -83,7 +83,7 @@ class Packer:
 
     def add_bytes(self, name: str, content: bytes) -> None:
         """Add a file with this content, which only its owner can read."""
-        self.add_stream(name, _Once(content))
+        self.add_stream(name, _BytesReader(content))
 
     def add_tree(self, folder: Path, prefix: str, is_left_out: Callable[[str], bool]) -> None:
         """Add a folder with everything below it, except what is left out, sockets and what was removed meanwhile."""
@@ -130,29 +130,30 @@ class Packer:
         text = msgspec.json.encode(self.summary)
         info = tarfile.TarInfo(SUMMARY)
         info.size = len(text)
-        self._tar.addfile(info, _Once(text))
+        self._tar.addfile(info, _BytesReader(text))
         self._tar.close()
         self._compressor.close()
 
 
-class _Once:
+class _BytesReader:
     """Bytes as a file that is read once."""
 
     def __init__(self, data: bytes) -> None:
         self._rest = memoryview(data)
 
     def read(self, size: int = -1) -> bytes:
-        taken = self._rest[: len(self._rest) if size < 0 else size]
-        self._rest = self._rest[len(taken) :]
-        return bytes(taken)
+        data = self._rest[: len(self._rest) if size < 0 else size]
+        self._rest = self._rest[len(data) :]
+        return bytes(data)
 
 
 def _read_part(source: ByteSource) -> bytes:
+    """Read as many bytes as a part has, or all that are left."""
     parts = []
-    missing = PART_BYTES
-    while missing and (part := source.read(missing)):
+    rest = PART_BYTES
+    while rest and (part := source.read(rest)):
         parts.append(part)
-        missing -= len(part)
+        rest -= len(part)
 
     return b"".join(parts)
 
@@ -178,7 +179,7 @@ class Contents:
 
     def __iter__(self) -> Iterator[BackupEntry]:
         """Yield all entries but the summary, which is compared with them at the end. Raises BackupRefused."""
-        found = Summary()
+        counts = Summary()
         summary = None
 
         decompressor = zstandard.ZstdDecompressor()
@@ -194,16 +195,18 @@ class Contents:
                         continue
 
                     entry = BackupEntry(
-                        member.name,
-                        member.mode & 0o777,
+                        name=member.name,
+                        mode=member.mode & 0o777,
                         is_folder=member.isdir(),
                         is_appended=_APPENDED in member.pax_headers,
                         link=member.linkname if member.issym() else None,
                         content=content,
                     )
 
-                    found.files += member.isfile() and not entry.is_appended
-                    found.size_bytes += member.size if member.isfile() else 0
+                    if member.isfile():
+                        counts.files += not entry.is_appended
+                        counts.size_bytes += member.size
+
                     yield entry
 
             # The tar stream may end before the file does; reading on proves that the last chunk is there.
@@ -211,7 +214,7 @@ class Contents:
         except (tarfile.TarError, zstandard.ZstdError, msgspec.MsgspecError, EOFError) as exc:
             raise BackupRefused(f"the backup is damaged: {exc}") from exc
 
-        if summary is None or (summary.files, summary.size_bytes) != (found.files, found.size_bytes):
+        if summary is None or (summary.files, summary.size_bytes) != (counts.files, counts.size_bytes):
             raise BackupRefused("the backup is incomplete: it lacks files that its summary lists")
 
         self.summary = summary
@@ -230,7 +233,7 @@ def check(reader: EncryptedReader, progress: Progress) -> Summary:
 def unpack(reader: EncryptedReader, target: Path, progress: Progress) -> None:
     """Write the files of a backup into an empty folder. Raises BackupRefused; the caller removes the folder then."""
     for entry in Contents(reader):
-        name = _safe(entry.name)
+        name = _check_path(entry.name)
         if any((target / parent).is_symlink() for parent in name.parents if parent.parts):
             raise BackupRefused(f"the backup names a file behind a link: {entry.name}")
 
@@ -258,7 +261,8 @@ def _write_file(path: Path, entry: BackupEntry, content: ByteSource, progress: P
         os.fchmod(file.fileno(), entry.mode)
 
 
-def _safe(name: str) -> PurePosixPath:
+def _check_path(name: str) -> PurePosixPath:
+    """Return the path of an entry. Raises BackupRefused if it leads out of the folder."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         raise BackupRefused(f"the backup names a file outside of its folder: {name}")

@@ -19,11 +19,11 @@ from portside.backup.contents import Packer, Progress, Summary
 from portside.backup.databases import (
     BackupFailed,
     OwnedDatabase,
-    applied_migrations,
     copy_server,
     dump_database,
-    platform_databases,
-    postgres_version,
+    get_applied_migrations,
+    get_postgres_version,
+    list_platform_databases,
 )
 from portside.backup.history import FOLDER
 from portside.backup.stores import SUFFIX, Store
@@ -73,21 +73,22 @@ class HomeIdentity(msgspec.Struct):
     salt: bytes
 
 
-def installation_of(home: Path) -> HomeIdentity:
+def ensure_identity(home: Path) -> HomeIdentity:
     """Return the identity of a home folder. It is not in backups, so a restored home gets another one."""
     folder = home / FOLDER
-    if (known := _read_identity(folder)) is not None:
-        return known
+    identity = _read_identity(folder)
+    if identity is not None:
+        return identity
 
     make_private_dir(folder)
     # The platform archives WAL while another process takes the first backup: both must name one installation.
     with locked(folder / "installation.lock"):
-        if (known := _read_identity(folder)) is not None:
-            return known
+        identity = _read_identity(folder)
+        if identity is None:
+            identity = HomeIdentity(uuid7().hex, new_salt())
+            write_private(folder / _IDENTITY, msgspec.json.encode(identity).decode())
 
-        made = HomeIdentity(uuid7().hex, new_salt())
-        write_private(folder / _IDENTITY, msgspec.json.encode(made).decode())
-        return made
+        return identity
 
 
 def _read_identity(folder: Path) -> HomeIdentity | None:
@@ -116,7 +117,7 @@ class BackupTarget:
 
 
 @dataclass(frozen=True)
-class MadeBackup:
+class BackupResult:
     """A backup that was taken: its name, its size in bytes, and a summary of its contents."""
 
     name: str
@@ -129,22 +130,25 @@ def new_name(created_at: datetime) -> str:
     return f"portside-{created_at.astimezone(UTC):%Y%m%dT%H%M%SZ}{SUFFIX}"
 
 
-async def create_backup(origin: SourcePlatform, target: BackupTarget, progress: Progress) -> MadeBackup:
+async def create_backup(origin: SourcePlatform, target: BackupTarget, progress: Progress) -> BackupResult:
     """Take a backup while everything runs. Raises BackupFailed; then there is no file."""
     with _lock(origin.home):
+        identity = ensure_identity(origin.home)
         header = Header(
             kind=origin.kind,
             created_at=datetime.now(UTC),
             version=full_version(),
-            postgres=await postgres_version(origin.url),
-            installation=(installation := installation_of(origin.home)).id,
-            salt=installation.salt,
-            migrations=await applied_migrations(origin.url),
+            postgres=await get_postgres_version(origin.url),
+            installation=identity.id,
+            salt=identity.salt,
+            migrations=await get_applied_migrations(origin.url),
         )
 
-        databases = await platform_databases(origin.url)
-        expected = sum(each.size_bytes for each in databases) + await asyncio.to_thread(_size_of_home, origin.home)
-        with target.store.create(target.name, expected) as file:
+        databases = await list_platform_databases(origin.url)
+        expected_bytes = sum(database.size_bytes for database in databases)
+        expected_bytes += await asyncio.to_thread(_measure_home, origin.home)
+
+        with target.store.create(target.name, expected_bytes) as file:
             work = InterruptibleWork()
             writer = await work.run(EncryptedWriter, file, header, target.passphrase)
             packer = Packer(writer, work.counting(progress))
@@ -152,14 +156,14 @@ async def create_backup(origin: SourcePlatform, target: BackupTarget, progress: 
             await work.run(packer.close)
             await work.run(writer.close)
 
-    return MadeBackup(target.name, writer.written, packer.summary)
+    return BackupResult(target.name, writer.size_bytes, packer.summary)
 
 
 async def _pack(
     origin: SourcePlatform, databases: list[OwnedDatabase], packer: Packer, work: InterruptibleWork
 ) -> None:
-    packer.summary.databases = {each.name: each.size_bytes for each in databases}
-    keys = _read(origin.home / MASTER_KEY)
+    packer.summary.databases = {database.name: database.size_bytes for database in databases}
+    keys = _read_file(origin.home / MASTER_KEY)
 
     if origin.kind == "data":
         await copy_server(origin.url, packer, DATA, work)
@@ -173,7 +177,7 @@ async def _pack(
     await work.run(packer.add_bytes, HOME_BEFORE, msgspec.json.encode(before))
 
     # The master key may have been rotated meanwhile; the rows that were copied before need the older key.
-    merged = merge_key_files(_read(origin.home / MASTER_KEY), keys)
+    merged = merge_key_files(_read_file(origin.home / MASTER_KEY), keys)
     await work.run(packer.add_bytes, f"{HOME}/{MASTER_KEY}", merged)
 
 
@@ -181,7 +185,7 @@ def _pack_home(home: Path, packer: Packer) -> None:
     packer.add_tree(home, HOME, _is_left_out)
 
 
-def _size_of_home(home: Path) -> int:
+def _measure_home(home: Path) -> int:
     """Return the size in bytes of the files of a home folder that belong into a backup, before compression."""
     size = 0
 
@@ -212,7 +216,7 @@ def _add_file(packer: Packer, name: str, path: Path) -> None:
         packer.add_stream(name, file)
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as exc:

@@ -60,7 +60,7 @@ class DatabaseConnection(NamedTuple):
     environment: Mapping[str, str]
 
     @classmethod
-    def of(cls, url: str, database: str | None = None) -> "DatabaseConnection":
+    def from_url(cls, url: str, database: str | None = None) -> "DatabaseConnection":
         """Return the access of a URL, to its database or to another one."""
         parts = urlsplit(url)
         user, _, host = parts.netloc.rpartition("@")
@@ -69,7 +69,11 @@ class DatabaseConnection(NamedTuple):
         path = parts.path if database is None else f"/{quote(database)}"
         dsn = urlunsplit(("postgresql", netloc, path, parts.query, ""))
 
-        return cls(dsn, {**os.environ, "LC_ALL": "C", **({"PGPASSWORD": unquote(password)} if password else {})})
+        environment = {**os.environ, "LC_ALL": "C"}
+        if password:
+            environment["PGPASSWORD"] = unquote(password)
+
+        return cls(dsn, environment)
 
 
 class OwnedDatabase(NamedTuple):
@@ -79,28 +83,28 @@ class OwnedDatabase(NamedTuple):
     size_bytes: int
 
 
-async def platform_databases(url: str) -> list[OwnedDatabase]:
+async def list_platform_databases(url: str) -> list[OwnedDatabase]:
     """List the platform's database, which is the first, and those of its deployments on the same server."""
-    async with connected(url) as connection:
+    async with open_connection(url) as connection:
         return [OwnedDatabase(row["name"], row["size_bytes"]) for row in await connection.fetch(_DATABASES)]
 
 
 async def count_rows(url: str) -> dict[str, int]:
     """Count the rows of all tables of each database of the platform. Raises BackupFailed."""
-    counted = {}
-    for database in await platform_databases(url):
-        async with connected(url, database.name) as connection:
+    totals = {}
+    for database in await list_platform_databases(url):
+        async with open_connection(url, database.name) as connection:
             tables = await connection.fetch(_TABLES)
             counts = [await connection.fetchval(f"select count(*) from {row['name']}") for row in tables]  # noqa: S608
 
-        counted[database.name] = sum(counts)
+        totals[database.name] = sum(counts)
 
-    return counted
+    return totals
 
 
-async def applied_migrations(url: str) -> dict[str, int]:
+async def get_applied_migrations(url: str) -> dict[str, int]:
     """Return the number of the last migration of each package; none of an empty database."""
-    async with connected(url) as connection:
+    async with open_connection(url) as connection:
         if await connection.fetchval("select to_regclass('applied_migrations')") is None:
             return {}
 
@@ -108,33 +112,33 @@ async def applied_migrations(url: str) -> dict[str, int]:
         return {row["package"]: row["number"] for row in rows}
 
 
-async def postgres_version(url: str) -> int:
+async def get_postgres_version(url: str) -> int:
     """Return the major version of a server."""
-    async with connected(url) as connection:
+    async with open_connection(url) as connection:
         return int(connection.get_server_version().major)
 
 
 async def copy_server(url: str, packer: Packer, prefix: str, work: "InterruptibleWork") -> None:
     """Add a copy of the whole server's data folder. Raises BackupFailed."""
-    async with connected(url) as connection:
+    async with open_connection(url) as connection:
         # Without a replication slot, the server could remove the WAL of a long copy before its end. This temporary slot
         # ends with the connection.
         slot = f"{_SLOT}{uuid7().hex}"
         await connection.fetchval("select pg_create_physical_replication_slot($1, true, true)", slot)
 
-        access = DatabaseConnection.of(url)
+        access = DatabaseConnection.from_url(url)
         arguments = ["-D", "-", "-F", "tar", "-X", "fetch", "-c", "fast", "-d", access.dsn]
-        with running("pg_basebackup", arguments, access) as process:
-            await work.run(packer.add_archive, prefix, _output_of(process), on_interrupt=process.kill)
+        with start_program("pg_basebackup", arguments, access) as process:
+            await work.run(packer.add_archive, prefix, _get_stdout(process), on_interrupt=process.kill)
 
 
 async def dump_database(url: str, name: str, packer: Packer, work: "InterruptibleWork") -> None:
     """Add a dump of one database as it is now. Raises BackupFailed."""
-    access = DatabaseConnection.of(url, name)
+    access = DatabaseConnection.from_url(url, name)
     # Postgres' own format without compression: the whole backup is compressed.
-    with running("pg_dump", ["-F", "custom", "-Z", "0", "-d", access.dsn], access) as process:
+    with start_program("pg_dump", ["-F", "custom", "-Z", "0", "-d", access.dsn], access) as process:
         dump = f"{DUMPS}/{name}{DUMP_SUFFIX}"
-        await work.run(packer.add_stream, dump, _output_of(process), on_interrupt=process.kill)
+        await work.run(packer.add_stream, dump, _get_stdout(process), on_interrupt=process.kill)
 
 
 async def restore_dumps(url: str, folder: Path) -> None:
@@ -143,29 +147,29 @@ async def restore_dumps(url: str, folder: Path) -> None:
     After a failure the server is as it was before: the databases of deployments are dropped, and the platform's own,
     which is the last, is restored in one transaction.
     """
-    dumps = await asyncio.to_thread(_dumps_in, folder)
+    dumps = await asyncio.to_thread(_find_dumps, folder)
     agents = [name for name in dumps if _AGENT.fullmatch(name)]
 
     others = dumps.keys() - set(agents)
     if len(others) != 1:
         raise BackupFailed(f"the backup must hold one dump of a platform's database, and holds {len(others)}")
 
-    (own,) = others
-    undoing: list[str] = []
-    async with connected(url) as connection:
+    (platform_name,) = others
+    undo_statements: list[str] = []
+    async with open_connection(url) as connection:
         await _check_empty(connection, agents)
         try:
             for name in agents:
-                await _create_database(connection, name, undoing)
-                await _restore(url, name, dumps[name], ["--role", name])
+                await _create_database(connection, name, undo_statements)
+                await _restore_dump(url, name, dumps[name], ["--role", name])
 
-            await _restore(url, None, dumps[own], [])
+            await _restore_dump(url, None, dumps[platform_name], [])
         except BaseException:
-            await _undo(connection, undoing)
+            await _undo(connection, undo_statements)
             raise
 
 
-def _dumps_in(folder: Path) -> dict[str, Path]:
+def _find_dumps(folder: Path) -> dict[str, Path]:
     return {file.name.removesuffix(DUMP_SUFFIX): file for file in sorted(folder.glob(f"*{DUMP_SUFFIX}"))}
 
 
@@ -177,63 +181,67 @@ async def _check_empty(connection: Any, agents: list[str]) -> None:
     if tables:
         raise BackupFailed("the database of DATABASE_URL is not empty; restore into an empty one")
 
-    there = await connection.fetchval("select min(datname) from pg_database where datname = any($1::text[])", agents)
-    if there is None:
-        there = await connection.fetchval("select min(rolname) from pg_roles where rolname = any($1::text[])", agents)
+    existing_name = await connection.fetchval(
+        "select min(datname) from pg_database where datname = any($1::text[])", agents
+    )
+    if existing_name is None:
+        existing_name = await connection.fetchval(
+            "select min(rolname) from pg_roles where rolname = any($1::text[])", agents
+        )
 
-    if there is not None:
+    if existing_name is not None:
         raise BackupFailed(
-            f"the server of DATABASE_URL has a database or a role {there} already; restore into another server; "
-            "nothing was changed"
+            f"the server of DATABASE_URL has a database or a role {existing_name} already; restore into another "
+            "server; nothing was changed"
         )
 
 
-async def _create_database(connection: Any, name: str, undoing: list[str]) -> None:
+async def _create_database(connection: Any, name: str, undo_statements: list[str]) -> None:
     """Create the role and the database of a deployment. Raises BackupFailed.
 
-    `undoing` gets the statements that undo it.
+    `undo_statements` gets the statements that undo it.
     """
     try:
-        await _create(connection, f'role "{name}" login', undoing, f'drop role if exists "{name}"')
+        await _create(connection, f'role "{name}" login', undo_statements, f'drop role if exists "{name}"')
         await connection.execute(f'grant "{name}" to current_user')
 
         drop = f'drop database if exists "{name}" with (force)'
-        await _create(connection, f'database "{name}" owner "{name}"', undoing, drop)
+        await _create(connection, f'database "{name}" owner "{name}"', undo_statements, drop)
         await connection.execute(f'revoke connect on database "{name}" from public')
     except asyncpg.PostgresError as exc:
         raise BackupFailed(f"the database {name} cannot be created: {exc}") from exc
 
 
-async def _create(connection: Any, what: str, undoing: list[str], undo: str) -> None:
-    undoing.append(undo)
+async def _create(connection: Any, what: str, undo_statements: list[str], undo: str) -> None:
+    undo_statements.append(undo)
     try:
         await connection.execute(f"create {what}")
     except asyncpg.PostgresError:
         # It was refused, so something of this name belongs to somebody else. If it is interrupted, it may be there.
-        undoing.pop()
+        undo_statements.pop()
         raise
 
 
-async def _undo(connection: Any, undoing: list[str]) -> None:
+async def _undo(connection: Any, undo_statements: list[str]) -> None:
     """Execute statements, the last first. What cannot be undone is logged: the failure before it matters more."""
-    for statement in reversed(undoing):
+    for statement in reversed(undo_statements):
         try:
             await connection.execute(statement)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
             log.warning("a restore failed, and leaves something behind", statement=statement, reason=str(exc))
 
 
-async def _restore(url: str, name: str | None, dump: Path, more: list[str]) -> None:
+async def _restore_dump(url: str, name: str | None, dump: Path, more: list[str]) -> None:
     """Restore one dump in one transaction.
 
     A role that owns its database alone can create most extensions, but not all: those that are in the schema `public`
     are created before, by the role of the URL. One that may not be created and that nothing uses is left out: every
     database of an embedded server has `vector`, for stores that search by meaning.
     """
-    access = DatabaseConnection.of(url, name)
-    schema = await _output("pg_restore", ["--section=pre-data", "-f", "-", str(dump)], access)
-    created = set(_PUBLIC_EXTENSION.findall(schema)) if name is not None else set[str]()
-    for extension in sorted(created):
+    access = DatabaseConnection.from_url(url, name)
+    schema = await _run_program("pg_restore", ["--section=pre-data", "-f", "-", str(dump)], access)
+    extensions = set(_PUBLIC_EXTENSION.findall(schema)) if name is not None else set[str]()
+    for extension in sorted(extensions):
         try:
             await _create_extension(url, name, extension)
         except BackupFailed:
@@ -241,13 +249,13 @@ async def _restore(url: str, name: str | None, dump: Path, more: list[str]) -> N
                 raise
             log.info("an extension that nothing uses is left out", database=name, extension=extension)
 
-    listing = await _output("pg_restore", ["--list", str(dump)], access)
-    wanted = dump.with_suffix(".list")
-    lines = [line for line in listing.splitlines() if not created.intersection(_extensions_of(line))]
-    await asyncio.to_thread(wanted.write_text, "\n".join(lines))
+    listing = await _run_program("pg_restore", ["--list", str(dump)], access)
+    list_file = dump.with_suffix(".list")
+    lines = [line for line in listing.splitlines() if not extensions.intersection(_list_extensions(line))]
+    await asyncio.to_thread(list_file.write_text, "\n".join(lines))
 
-    arguments = ["--single-transaction", "--exit-on-error", "--no-owner", "--use-list", str(wanted)]
-    await _output("pg_restore", [*arguments, "-d", access.dsn, *more, str(dump)], access)
+    arguments = ["--single-transaction", "--exit-on-error", "--no-owner", "--use-list", str(list_file)]
+    await _run_program("pg_restore", [*arguments, "-d", access.dsn, *more, str(dump)], access)
 
 
 def _is_used(extension: str, schema: str) -> bool:
@@ -259,13 +267,14 @@ def _is_used(extension: str, schema: str) -> bool:
     return any(types.search(line) for line in schema.splitlines() if not _ABOUT_EXTENSION.search(line))
 
 
-def _extensions_of(line: str) -> list[str]:
+def _list_extensions(line: str) -> list[str]:
     """Return the extension that a line of a dump's list creates or comments on, if it does."""
-    return [name for found in re.findall(r" EXTENSION - (\S+)| - EXTENSION (\S+)", line) for name in found if name]
+    matches = re.findall(r" EXTENSION - (\S+)| - EXTENSION (\S+)", line)
+    return [name for groups in matches for name in groups if name]
 
 
 async def _create_extension(url: str, name: str | None, extension: str) -> None:
-    async with connected(url, name) as connection:
+    async with open_connection(url, name) as connection:
         try:
             await connection.execute(f'create extension if not exists "{extension}"')
         except asyncpg.PostgresError as exc:
@@ -275,7 +284,7 @@ async def _create_extension(url: str, name: str | None, extension: str) -> None:
             ) from exc
 
 
-async def _output(name: str, arguments: list[str], access: DatabaseConnection) -> str:
+async def _run_program(name: str, arguments: list[str], access: DatabaseConnection) -> str:
     """Run a program of Postgres and return what it prints; a cancellation kills it. Raises BackupFailed."""
     process = await asyncio.create_subprocess_exec(
         str(program(name)),
@@ -306,13 +315,13 @@ def _check_end(name: str, code: int, errors: str) -> None:
         raise BackupFailed(f"{name} failed: {errors[-2000:].strip() or f'exit status {code}'}")
 
 
-def _output_of(process: "subprocess.Popen[bytes]") -> IO[bytes]:
+def _get_stdout(process: "subprocess.Popen[bytes]") -> IO[bytes]:
     assert process.stdout is not None  # noqa: S101 - it is a pipe
     return process.stdout
 
 
 @contextmanager
-def running(name: str, arguments: list[str], access: DatabaseConnection) -> "Iterator[subprocess.Popen[bytes]]":
+def start_program(name: str, arguments: list[str], access: DatabaseConnection) -> "Iterator[subprocess.Popen[bytes]]":
     """Run a program of Postgres during the block, which reads its output. Raises BackupFailed if it fails."""
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -345,7 +354,7 @@ def _close(stream: IO[bytes] | None) -> None:
 
 
 @asynccontextmanager
-async def connected(url: str, database: str | None = None) -> AsyncIterator[Any]:
+async def open_connection(url: str, database: str | None = None) -> AsyncIterator[Any]:
     """Connect to a database for the length of the block. Raises BackupFailed if it cannot be reached."""
     try:
         connection = await asyncpg.connect(url, database=database, timeout=_CONNECT_WITHIN_S)

@@ -70,9 +70,9 @@ def record_attempt(home: Path, attempt: Attempt) -> None:
         write_private(folder / "history.json", msgspec.json.encode(attempts).decode())
 
 
-def last_backup(home: Path) -> LastBackup:
+def get_last_backup(home: Path) -> LastBackup:
     """Return the last backup of a home folder and the failure since, for alerts and status pages."""
     attempts = read_attempts(home)
-    succeeded = next((each for each in attempts if each.error is None), None)
+    succeeded = next((attempt for attempt in attempts if attempt.error is None), None)
     newest = attempts[0] if attempts else None
     return LastBackup(succeeded=succeeded, failed=newest if newest and newest.error is not None else None)

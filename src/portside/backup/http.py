@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from portside.backup.history import Attempt, read_attempts
-from portside.backup.listing import ListedBackup, TimeSpan, backups_in, restorable_backups, spans_of
-from portside.backup.schedule import ScheduledBackups, next_due
+from portside.backup.listing import ListedBackup, TimeSpan, join_spans, list_restorable_backups, list_stored_backups
+from portside.backup.schedule import ScheduledBackups, get_next_due
 from portside.backup.stores import open_store
 from portside.kernel.errors import Conflict, UserMistake
 from portside.kernel.http import routes as kernel_routes
@@ -92,14 +92,14 @@ def _describe(backups: ScheduledBackups, keeps_log: bool) -> Backups:  # noqa: F
         keep_days=planned.keep_for.days,
         keeps_log=keeps_log,
         is_running=backups.is_running,
-        next_at=None if backups.is_running else next_due(planned),
+        next_at=None if backups.is_running else get_next_due(planned),
         restore_command=f"portside backup restore {shlex.quote(planned.location)} --home NEW_FOLDER",
     )
 
     attempts = read_attempts(planned.home)[:_ATTEMPTS]
     try:
         store = open_store(planned.location, os.environ)
-        restorable = spans_of(restorable_backups(store)) if keeps_log else []
-        return Backups(schedule, backups_in(store), attempts, restorable=restorable)
+        restorable = join_spans(list_restorable_backups(store)) if keeps_log else []
+        return Backups(schedule, list_stored_backups(store), attempts, restorable=restorable)
     except UserMistake as exc:
         return Backups(schedule, [], attempts, str(exc))

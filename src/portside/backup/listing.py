@@ -18,10 +18,10 @@ from portside.backup.stores import SUFFIX, Store, StoredFile
 from portside.backup.wal_archive import FOLDER, is_segment, next_segment
 from portside.kernel.errors import UserMistake
 
-_ENDED = re.compile(r"(?P<segment>[0-9A-F]{24})\.[0-9A-F]{8}\.backup")
+_END_FILE = re.compile(r"(?P<segment>[0-9A-F]{24})\.[0-9A-F]{8}\.backup")
 
 
-def header_of(store: Store, name: str) -> Header:
+def read_stored_header(store: Store, name: str) -> Header:
     """Return the header of a stored backup. Raises BackupRefused and BackupFailed."""
     with store.open(name) as source:
         return read_header(source)
@@ -39,15 +39,15 @@ class ListedBackup(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-def backups_in(store: Store) -> list[ListedBackup]:
+def list_stored_backups(store: Store) -> list[ListedBackup]:
     """List the backups in a store, newest first. Raises BackupFailed if it cannot be reached."""
-    found = [_listed(store, file) for file in store.list() if file.name.endswith(SUFFIX)]
-    return sorted(found, key=lambda each: each.created_at, reverse=True)
+    backups = [_to_listed_backup(store, file) for file in store.list() if file.name.endswith(SUFFIX)]
+    return sorted(backups, key=lambda backup: backup.created_at, reverse=True)
 
 
-def _listed(store: Store, file: StoredFile) -> ListedBackup:
+def _to_listed_backup(store: Store, file: StoredFile) -> ListedBackup:
     try:
-        header = header_of(store, file.name)
+        header = read_stored_header(store, file.name)
     except UserMistake as exc:
         return ListedBackup(name=file.name, size_bytes=file.size_bytes, created_at=file.modified_at, problem=str(exc))
 
@@ -84,45 +84,45 @@ class RestorableBackup(NamedTuple):
     span: TimeSpan
 
 
-def restorable_backups(store: Store) -> list[RestorableBackup]:
+def list_restorable_backups(store: Store) -> list[RestorableBackup]:
     """Return the backups from which times can be restored, the newest first. Raises BackupFailed."""
-    backups = [each for each in backups_in(store) if each.kind == "data" and each.problem is None]
-    found: list[RestorableBackup] = []
-    for installation in {each.installation for each in backups}:
-        own = [each for each in backups if each.installation == installation]
-        found += _restorable_of(store, installation, sorted(own, key=lambda each: each.created_at))
+    backups = [backup for backup in list_stored_backups(store) if backup.kind == "data" and backup.problem is None]
+    restorable: list[RestorableBackup] = []
+    for installation in {backup.installation for backup in backups}:
+        own_backups = [backup for backup in backups if backup.installation == installation]
+        restorable += _find_restorable(store, installation, sorted(own_backups, key=lambda backup: backup.created_at))
 
-    return sorted(found, key=lambda each: each.span.since, reverse=True)
+    return sorted(restorable, key=lambda backup: backup.span.since, reverse=True)
 
 
-def _restorable_of(store: Store, installation: str, backups: list[ListedBackup]) -> list[RestorableBackup]:
+def _find_restorable(store: Store, installation: str, backups: list[ListedBackup]) -> list[RestorableBackup]:
     """Return those of one home; `backups` are ordered by time."""
     folder = f"{FOLDER}/{installation}/"
     names = [file.name.removeprefix(folder) for file in store.list(folder.rstrip("/"))]
     segments = sorted(name for name in names if is_segment(name))
     archived_at: dict[str, datetime] = {}
 
-    def time_of(name: str) -> datetime:
+    def get_time(name: str) -> datetime:
         if name not in archived_at:
-            archived_at[name] = header_of(store, folder + name).created_at
+            archived_at[name] = read_stored_header(store, folder + name).created_at
         return archived_at[name]
 
-    ends = sorted((time_of(name), match["segment"]) for name in names if (match := _ENDED.fullmatch(name)))
-    found = []
+    ends = sorted((get_time(name), match["segment"]) for name in names if (match := _END_FILE.fullmatch(name)))
+    restorable = []
     for backup, following in pairwise([*backups, None]):
         assert backup is not None  # noqa: S101 - only the last one is
 
         for ended_at, first in ends:
             is_own = backup.created_at <= ended_at and (following is None or ended_at < following.created_at)
-            if is_own and (last := _last_of_run(segments, first)) is not None:
-                span = TimeSpan(ended_at, max(ended_at, time_of(last)))
-                found.append(RestorableBackup(backup.name, installation, first, span))
+            if is_own and (last := _find_last_segment(segments, first)) is not None:
+                span = TimeSpan(ended_at, max(ended_at, get_time(last)))
+                restorable.append(RestorableBackup(backup.name, installation, first, span))
                 break
 
-    return found
+    return restorable
 
 
-def _last_of_run(segments: list[str], first: str) -> str | None:
+def _find_last_segment(segments: list[str], first: str) -> str | None:
     """Return the last segment before one is missing, or None if the first one is."""
     if first not in segments:
         return None
@@ -136,10 +136,10 @@ def _last_of_run(segments: list[str], first: str) -> str | None:
     return last
 
 
-def spans_of(backups: list[RestorableBackup]) -> list[TimeSpan]:
+def join_spans(backups: list[RestorableBackup]) -> list[TimeSpan]:
     """Return the time spans of backups, the earliest first; those that overlap are joined."""
     joined: list[TimeSpan] = []
-    for span in sorted((each.span for each in backups), key=lambda each: each.since):
+    for span in sorted((backup.span for backup in backups), key=lambda backup: backup.since):
         if joined and span.since <= joined[-1].until:
             joined[-1] = TimeSpan(joined[-1].since, max(joined[-1].until, span.until))
         else:
@@ -156,27 +156,27 @@ def describe_spans(location: str, backups: list[RestorableBackup]) -> str:
             "BACKUP_POINT_IN_TIME was off, or the WAL was deleted with older backups"
         )
 
-    return f"the times that can be restored from {location} are {' and '.join(map(str, spans_of(backups)))}"
+    return f"the times that can be restored from {location} are {' and '.join(map(str, join_spans(backups)))}"
 
 
-def backup_for(store: Store, at: datetime, name: str | None = None) -> str:
+def choose_backup(store: Store, at: datetime, name: str | None = None) -> str:
     """Return the name of the newest backup, or check the named one, from which a time can be restored.
 
     Raises BackupFailed, with the times that can be.
     """
-    found = [each for each in restorable_backups(store) if name in {None, each.name}]
-    for each in found:
-        if each.span.holds(at):
-            return each.name
+    candidates = [backup for backup in list_restorable_backups(store) if name in {None, backup.name}]
+    for backup in candidates:
+        if backup.span.holds(at):
+            return backup.name
 
     source = store.location if name is None else f"{store.location}/{name}"
-    raise BackupFailed(f"--at {at.isoformat()}: {describe_spans(source, found)}")
+    raise BackupFailed(f"--at {at.isoformat()}: {describe_spans(source, candidates)}")
 
 
-def newest(store: Store) -> str:
+def choose_newest_backup(store: Store) -> str:
     """Return the name of the newest backup in a store. Raises BackupFailed."""
-    for each in backups_in(store):
-        if each.problem is None:
-            return each.name
+    for backup in list_stored_backups(store):
+        if backup.problem is None:
+            return backup.name
 
     raise BackupFailed(f"there is no backup in {store.location} that can be read")

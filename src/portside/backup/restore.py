@@ -30,7 +30,7 @@ from portside.backup.container import BackupRefused, EncryptedReader, Header, Pa
 from portside.backup.contents import Progress, Summary, check, unpack
 from portside.backup.create import DATA, HOME, HOME_BEFORE, MASTER_KEY, PASSWORD, BackedUpHome
 from portside.backup.databases import DUMPS, BackupFailed, count_rows, restore_dumps
-from portside.backup.listing import TimeSpan, backup_for, header_of, restorable_backups
+from portside.backup.listing import TimeSpan, choose_backup, list_restorable_backups, read_stored_header
 from portside.backup.stores import Store
 from portside.backup.wal_archive import check_wal, fetch_files, fetch_wal
 from portside.backup.work import InterruptibleWork, Phases
@@ -93,11 +93,13 @@ def verify_wal(backup: Backup, header: Header, phases: Phases) -> VerifiedWal | 
 
     Returns None if none follows it.
     """
-    for each in restorable_backups(backup.store):
-        if each.name == backup.name:
+    for candidate in list_restorable_backups(backup.store):
+        if candidate.name == backup.name:
             progress = phases("checking the WAL")
-            number, damaged = check_wal(backup.store, header, backup.passphrase, each.first_segment, progress)
-            return VerifiedWal(number, each.span, damaged)
+            number, damaged = check_wal(
+                backup.store, header, backup.passphrase, first=candidate.first_segment, progress=progress
+            )
+            return VerifiedWal(number, candidate.span, damaged)
 
     return None
 
@@ -122,11 +124,11 @@ async def try_restore(backup: Backup, check: Check, phases: Phases) -> dict[str,
 async def restore(backup: Backup, target: NewHome, phases: Phases) -> Summary:
     """Restore a backup. Raises BackupRefused and BackupFailed; then nothing is left of it."""
     _check_free(target.path)
-    header = await asyncio.to_thread(header_of, backup.store, backup.name)
+    header = await asyncio.to_thread(read_stored_header, backup.store, backup.name)
     _check_versions(header, target)
 
     if target.at is not None:
-        await asyncio.to_thread(backup_for, backup.store, target.at, backup.name)
+        await asyncio.to_thread(choose_backup, backup.store, target.at, backup.name)
 
     work = InterruptibleWork()
 
@@ -134,7 +136,7 @@ async def restore(backup: Backup, target: NewHome, phases: Phases) -> Summary:
         return work.counting(phases(name))
 
     _, summary = await work.run(verify, backup, phase)
-    with _parents_of(target.path), _work_folder(target.path) as folder:
+    with _create_parents(target.path), _work_folder(target.path) as folder:
         await work.run(_unpack, backup, folder, phase("writing the files"))
         home = folder / HOME
         phases("recovering the databases")(0)
@@ -144,12 +146,12 @@ async def restore(backup: Backup, target: NewHome, phases: Phases) -> Summary:
         else:
             await _restore_dumps(folder, home, target, work)
 
-        _move(home, target.path)
+        _move_home(home, target.path)
 
     return summary
 
 
-def _move(home: Path, target: Path) -> None:
+def _move_home(home: Path, target: Path) -> None:
     """Make a restored folder the new home, or fill an empty folder with it."""
     home.chmod(0o700)
     if not target.exists():
@@ -161,8 +163,8 @@ def _move(home: Path, target: Path) -> None:
     target.chmod(0o700)
 
     # The key is last: without it no platform starts on the others.
-    for each in sorted(home.iterdir(), key=lambda each: each.name == MASTER_KEY):
-        each.rename(target / each.name)
+    for entry in sorted(home.iterdir(), key=lambda path: path.name == MASTER_KEY):
+        entry.rename(target / entry.name)
 
 
 def _unpack(backup: Backup, folder: Path, progress: Progress) -> None:
@@ -204,15 +206,16 @@ def _check_versions(header: Header, target: NewHome) -> None:
 
     for package, number in header.migrations.items():
         try:
-            known = [migration.number for migration in read_migrations(f"portside.{package}")]
+            numbers = [migration.number for migration in read_migrations(f"portside.{package}")]
         except (ModuleNotFoundError, FileNotFoundError):
             # This version lacks the package, or the package has no tables yet.
-            known = []
+            numbers = []
 
-        if number > max(known, default=0):
+        last_number = max(numbers, default=0)
+        if number > last_number:
             raise BackupRefused(
                 f"this backup was made by a newer version of Portside ({header.version}): its database has migration "
-                f"{number} of {package}, and this version knows {max(known, default=0)}; install that version"
+                f"{number} of {package}, and this version knows {last_number}; install that version"
             )
 
     if header.kind == "wal":
@@ -244,7 +247,7 @@ class ArchivedWal(NamedTuple):
         """Write its segments into a folder, and the files that were new since the backup into the home."""
         store = self.backup.store
         passphrase = self.backup.passphrase
-        fetch_wal(store, self.header, passphrase, at, segments)
+        fetch_wal(store, self.header, passphrase, at=at, target=segments)
         fetch_files(store, self.header, passphrase, home)
 
 
@@ -259,7 +262,8 @@ async def _recover(folder: Path, target: NewHome, wal: ArchivedWal, work: Interr
     settings = dict(_RECOVER_ALL)
 
     if target.at is not None:
-        await work.run(wal.fetch, target.at, make_private_dir(folder / _SEGMENTS), home)
+        segments = make_private_dir(folder / _SEGMENTS)
+        await work.run(wal.fetch, target.at, segments, home)
         settings |= {
             # Runs in the data folder.
             "restore_command": f"cp ../../../{_SEGMENTS}/%f %p",
@@ -280,7 +284,7 @@ async def _recover(folder: Path, target: NewHome, wal: ArchivedWal, work: Interr
 
 
 async def _restore_dumps(folder: Path, home: Path, target: NewHome, work: InterruptibleWork) -> None:
-    async with _server(home, target.url, work) as url:
+    async with _open_server(home, target.url, work) as url:
         await restore_dumps(url, folder / DUMPS)
         await _finish(url, home, folder, target)
 
@@ -292,12 +296,12 @@ async def _finish(url: str, home: Path, folder: Path, target: NewHome) -> None:
 
     # Backups of earlier versions do not say where the home was.
     if target.move is not None and before.exists():
-        was = msgspec.json.decode(before.read_bytes(), type=BackedUpHome)
-        await target.move(url, was.path, str(target.path.absolute()))
+        origin = msgspec.json.decode(before.read_bytes(), type=BackedUpHome)
+        await target.move(url, origin.path, str(target.path.absolute()))
 
 
 @asynccontextmanager
-async def _server(home: Path, url: str | None, work: InterruptibleWork) -> AsyncIterator[str]:
+async def _open_server(home: Path, url: str | None, work: InterruptibleWork) -> AsyncIterator[str]:
     """Return the URL of the given server, or of an embedded one in the new home, during the block."""
     if url is not None:
         yield url
@@ -311,14 +315,14 @@ async def _server(home: Path, url: str | None, work: InterruptibleWork) -> Async
 
 
 @contextmanager
-def _parents_of(path: Path) -> Iterator[None]:
+def _create_parents(path: Path) -> Iterator[None]:
     """Make the parents of a path; those that were missing are removed after a failure. Raises BackupFailed."""
-    missing = [parent for parent in path.parents if not parent.exists()]
+    new_parents = [parent for parent in path.parents if not parent.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException as exc:
-        for parent in missing:
+        for parent in new_parents:
             with contextlib.suppress(OSError):
                 parent.rmdir()
 
@@ -340,7 +344,7 @@ def _work_folder(path: Path) -> Iterator[Path]:
     for place in places:
         _remove_leftovers(*place)
 
-    folder, lock = _locked_folder(*places[0])
+    folder, lock = _create_locked_folder(*places[0])
     try:
         yield folder
     finally:
@@ -349,7 +353,7 @@ def _work_folder(path: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int]:
+def _create_locked_folder(parent: Path, prefix: str) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from portside.backup.create import installation_of
-from portside.backup.history import Attempt, last_backup, read_attempts, read_wal_state
-from portside.backup.listing import ListedBackup, backups_in
+from portside.backup.create import ensure_identity
+from portside.backup.history import Attempt, get_last_backup, read_attempts, read_wal_state
+from portside.backup.listing import ListedBackup, list_stored_backups
 from portside.backup.stores import Store
 from portside.backup.wal_archive import prune_wal
 from portside.kernel.clock import now
@@ -44,9 +44,9 @@ class BackupPlan:
     keeps_log: bool = False
 
 
-def next_due(schedule: BackupPlan) -> datetime | None:
+def get_next_due(schedule: BackupPlan) -> datetime | None:
     """Return when the next backup is due; None for at once."""
-    attempts = [each for each in read_attempts(schedule.home) if each.is_scheduled]
+    attempts = [attempt for attempt in read_attempts(schedule.home) if attempt.is_scheduled]
     newest = next(iter(attempts), None)
     if newest is None or (newest.error is None and _lacks_base(schedule, attempts)):
         return None
@@ -62,20 +62,18 @@ def _lacks_base(schedule: BackupPlan, attempts: list[Attempt]) -> bool:
         return False
 
     return not any(
-        each.error is None and each.location == wal.location and each.started_at >= wal.since for each in attempts
+        attempt.error is None and attempt.location == wal.location and attempt.started_at >= wal.since
+        for attempt in attempts
     )
 
 
-def surplus(found: list[ListedBackup], schedule: BackupPlan, at: datetime) -> list[str]:
+def list_surplus(backups: list[ListedBackup], schedule: BackupPlan, at: datetime) -> list[str]:
     """Return which backups of a list, newest first, are no longer kept.
 
     The schedule keeps the newest `keep` backups of any age, and all that are younger than `keep_for`.
     """
-    return [
-        each.name
-        for number, each in enumerate([one for one in found if one.problem is None])
-        if number >= schedule.keep and each.created_at < at - schedule.keep_for
-    ]
+    readable = [backup for backup in backups if backup.problem is None]
+    return [backup.name for backup in readable[schedule.keep :] if backup.created_at < at - schedule.keep_for]
 
 
 def prune(store: Store, schedule: BackupPlan) -> int:
@@ -83,19 +81,22 @@ def prune(store: Store, schedule: BackupPlan) -> int:
 
     Only those of this home: other platforms may keep their backups at the same location. Raises BackupFailed.
     """
-    own = installation_of(schedule.home).id
+    installation_id = ensure_identity(schedule.home).id
     # A backup whose header cannot be read now names no home. It may be one of these: it stays, and so does its WAL.
-    found = [each for each in backups_in(store) if each.installation in {own, ""}]
+    backups = [backup for backup in list_stored_backups(store) if backup.installation in {installation_id, ""}]
 
-    deleted = surplus(found, schedule, now())
+    deleted = list_surplus(backups, schedule, now())
     for name in deleted:
         store.delete(name)
 
-    kept = [each.created_at for each in found if each.name not in deleted]
-    return len(deleted) + (prune_wal(store, min(kept)) if kept else 0)
+    times = [backup.created_at for backup in backups if backup.name not in deleted]
+    if not times:
+        return len(deleted)
+
+    return len(deleted) + prune_wal(store, min(times))
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end_process(process: asyncio.subprocess.Process) -> None:
     """Let a backup remove what it has written, and kill it if that takes too long."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
@@ -131,13 +132,13 @@ class ScheduledBackups(Task):
 
     async def activate(self) -> Status:
         """Take a backup if it is due or requested."""
-        failed = (await asyncio.to_thread(last_backup, self.schedule.home)).failed
+        failure = (await asyncio.to_thread(get_last_backup, self.schedule.home)).failed
         self.problem = None
 
-        if failed is not None:
-            self.problem = f"The backup of {failed.started_at:%Y-%m-%d %H:%M}Z failed; the log has the reason."
+        if failure is not None:
+            self.problem = f"The backup of {failure.started_at:%Y-%m-%d %H:%M}Z failed; the log has the reason."
 
-        due_at = await asyncio.to_thread(next_due, self.schedule)
+        due_at = await asyncio.to_thread(get_next_due, self.schedule)
         if due_at is not None and now() < due_at and not self._is_requested:
             return Status()
 
@@ -166,7 +167,7 @@ class ScheduledBackups(Task):
         try:
             _, errors = await process.communicate()
         except asyncio.CancelledError:
-            await _end(process)
+            await _end_process(process)
             raise
 
         reason = errors.decode("utf-8", "replace").strip()[-_REASON_CHARACTERS:]
@@ -176,4 +177,5 @@ class ScheduledBackups(Task):
             log.error("the scheduled backup failed", location=self.schedule.location, reason=reason)
             self.problem = "The last scheduled backup failed; the log has the reason."
 
-        return Status({"taken": int(process.returncode == 0), "failed": int(process.returncode != 0)})
+        has_failed = process.returncode != 0
+        return Status({"taken": int(not has_failed), "failed": int(has_failed)})

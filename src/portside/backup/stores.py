@@ -83,26 +83,26 @@ class FolderStore:
 
     def list(self, folder: str = "") -> list[StoredFile]:
         """List the files of a folder."""
-        found = []
-        with _explained(self.location), contextlib.suppress(FileNotFoundError):
+        files = []
+        with _explain_failures(self.location), contextlib.suppress(FileNotFoundError):
             for path in sorted((self._folder / folder).iterdir()):
                 if path.is_file() and not path.name.startswith("."):
                     status = path.stat()
                     modified = datetime.fromtimestamp(status.st_mtime, UTC)
-                    found.append(StoredFile(str(path.relative_to(self._folder)), status.st_size, modified))
+                    files.append(StoredFile(str(path.relative_to(self._folder)), status.st_size, modified))
 
-        return found
+        return files
 
     def list_folders(self, folder: str) -> Sequence[str]:
         """List the names of the folders in a folder."""
-        with _explained(self.location), contextlib.suppress(FileNotFoundError):
+        with _explain_failures(self.location), contextlib.suppress(FileNotFoundError):
             return sorted(path.name for path in (self._folder / folder).iterdir() if path.is_dir())
         return []
 
     @contextmanager
     def open(self, name: str) -> Iterator[ByteSource]:
         """Open a file for reading."""
-        with _explained(self.location):
+        with _explain_failures(self.location):
             file = (self._folder / name).open("rb")
 
         with file:
@@ -113,7 +113,7 @@ class FolderStore:
         """Write a new file under a temporary name; an existing one is not replaced."""
         path = self._folder / name
         partial = path.with_name(f".{path.name}.partial")
-        with _explained(self.location):
+        with _explain_failures(self.location):
             make_private_dir(path.parent)
             if path.exists():
                 raise BackupFailed(f"{path} exists already; choose another name")
@@ -122,7 +122,7 @@ class FolderStore:
             file = os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
 
         try:
-            with _explained(self.location):
+            with _explain_failures(self.location):
                 with file:
                     yield file
                     file.flush()
@@ -135,7 +135,7 @@ class FolderStore:
 
     def delete(self, name: str) -> None:
         """Delete a file."""
-        with _explained(self.location):
+        with _explain_failures(self.location):
             (self._folder / name).unlink(missing_ok=True)
 
 
@@ -157,14 +157,18 @@ class BucketStore:
         except ImportError as exc:
             raise UserMistake(f"{location} needs a client of S3: install the wheel with its extra [s3]") from exc
 
-        if missing := [name for name in _CREDENTIALS if not environ.get(name)]:
-            raise UserMistake(f"{location} needs credentials; set {' and '.join(missing)}")
+        unset = [name for name in _CREDENTIALS if not environ.get(name)]
+        if unset:
+            raise UserMistake(f"{location} needs credentials; set {' and '.join(unset)}")
 
         bucket, _, prefix = location.removeprefix(_S3).partition("/")
         endpoint = environ.get("AWS_ENDPOINT_URL")
 
         # Without an address it is AWS itself. The library accepts no None for these options.
-        own: dict[str, Any] = {"endpoint": endpoint, "virtual_hosted_style_request": False} if endpoint else {}
+        options: dict[str, Any] = {}
+        if endpoint:
+            options = {"endpoint": endpoint, "virtual_hosted_style_request": False}
+
         self.location = location
         self._store = S3Store(
             bucket,
@@ -175,34 +179,34 @@ class BucketStore:
             # A store in one's own network may have no certificate; the backups are encrypted in any case.
             client_options={"allow_http": bool(endpoint and endpoint.startswith("http://"))},
             retry_config={"max_retries": 3},
-            **own,
+            **options,
         )
 
     def list(self, folder: str = "") -> list[StoredFile]:
         """List the files of a folder."""
         import obstore
 
-        with _explained(self.location):
-            found = obstore.list_with_delimiter(self._store, folder or None)["objects"]
+        with _explain_failures(self.location):
+            entries = obstore.list_with_delimiter(self._store, folder or None)["objects"]
 
-        files = [StoredFile(one["path"], one["size"], one["last_modified"]) for one in found]
+        files = [StoredFile(entry["path"], entry["size"], entry["last_modified"]) for entry in entries]
         return sorted(files)
 
     def list_folders(self, folder: str) -> Sequence[str]:
         """List the names of the folders in a folder."""
         import obstore
 
-        with _explained(self.location):
-            found = obstore.list_with_delimiter(self._store, folder)["common_prefixes"]
+        with _explain_failures(self.location):
+            prefixes = obstore.list_with_delimiter(self._store, folder)["common_prefixes"]
 
-        return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in found)
+        return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in prefixes)
 
     @contextmanager
     def open(self, name: str) -> Iterator[ByteSource]:
         """Open a file for reading."""
         import obstore
 
-        with _explained(self.location):
+        with _explain_failures(self.location):
             reader = obstore.open_reader(self._store, name)
 
         yield _Reader(reader, self.location)
@@ -215,14 +219,14 @@ class BucketStore:
         """
         import obstore
 
-        part_bytes = part_bytes_for(expected_bytes)
+        part_bytes = get_part_bytes(expected_bytes)
         at_once = max(1, _UPLOADED_AT_ONCE_BYTES // part_bytes)
-        with _explained(self.location), contextlib.suppress(FileNotFoundError):
+        with _explain_failures(self.location), contextlib.suppress(FileNotFoundError):
             obstore.head(self._store, name)
             raise BackupFailed(f"{self.location}/{name} exists already; choose another name")
 
         with (
-            _explained(self.location),
+            _explain_failures(self.location),
             obstore.open_writer(self._store, name, buffer_size=part_bytes, max_concurrency=at_once) as writer,
         ):
             yield _BoundedWriter(writer, f"{self.location}/{name}", part_bytes * MAX_PARTS)
@@ -231,11 +235,11 @@ class BucketStore:
         """Delete a file."""
         import obstore
 
-        with _explained(self.location), contextlib.suppress(FileNotFoundError):
+        with _explain_failures(self.location), contextlib.suppress(FileNotFoundError):
             obstore.delete(self._store, name)
 
 
-def part_bytes_for(expected_bytes: int) -> int:
+def get_part_bytes(expected_bytes: int) -> int:
     """Return the size of the parts in which a file of about `expected_bytes` is uploaded."""
     return max(MIN_PART_BYTES, min(MAX_PART_BYTES, math.ceil(expected_bytes * _GROWTH / MAX_PARTS)))
 
@@ -267,12 +271,12 @@ class _Reader:
         self._location = location
 
     def read(self, size: int, /) -> bytes:
-        with _explained(self._location):
+        with _explain_failures(self._location):
             return bytes(self._reader.read(size))
 
 
 @contextmanager
-def _explained(location: str) -> Iterator[None]:
+def _explain_failures(location: str) -> Iterator[None]:
     """Turn failures of a store into BackupFailed, without the details of its library."""
     try:
         yield
@@ -305,17 +309,18 @@ def open_store(location: str, environ: Mapping[str, str]) -> Store:
     return FolderStore(Path(location).expanduser().absolute())
 
 
-def split_location(given: str) -> tuple[str, str | None]:
+def split_location(target: str) -> tuple[str, str | None]:
     """Split what a user names into a location and the name of one backup; a name of None means the whole location.
 
     A name that does not exist yet is that of a file only if it ends in `.backup`, as the names of all backups do.
     """
-    if given.startswith(_S3):
-        folder, _, name = given.rpartition("/")
-        return (folder, name) if name.endswith(SUFFIX) and folder != "s3:/" else (given, None)
+    if target.startswith(_S3):
+        folder, _, name = target.rpartition("/")
+        is_file = name.endswith(SUFFIX) and folder != "s3:/"
+        return (folder, name) if is_file else (target, None)
 
-    path = Path(given).expanduser().absolute()
-    if path.is_dir() or given.endswith("/") or not (path.name.endswith(SUFFIX) or path.exists()):
+    path = Path(target).expanduser().absolute()
+    if path.is_dir() or target.endswith("/") or not (path.name.endswith(SUFFIX) or path.exists()):
         return str(path), None
 
     return str(path.parent), path.name

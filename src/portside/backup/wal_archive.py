@@ -22,8 +22,8 @@ import zstandard
 
 from portside.backup.container import BackupRefused, EncryptedReader, EncryptedWriter, Header, Passphrase
 from portside.backup.contents import Progress
-from portside.backup.create import MASTER_KEY, installation_of
-from portside.backup.databases import BackupFailed, connected
+from portside.backup.create import MASTER_KEY, ensure_identity
+from portside.backup.databases import BackupFailed, open_connection
 from portside.backup.history import WalState, read_wal_state, record_wal_state
 from portside.backup.stores import Store
 from portside.kernel.crypto import merge_key_files
@@ -72,7 +72,7 @@ class WalArchive(Task):
         self._store = store
         self._passphrase = passphrase
         self._spool = home / "postgres" / SPOOL
-        self._stored: set[str] | None = None
+        self._stored_names: set[str] | None = None
 
         self._last_transaction: str | None = None
         self._ended_at = 0.0
@@ -92,7 +92,7 @@ class WalArchive(Task):
 
             self.problem = "The WAL of Postgres cannot be archived beside the backups; the server's log has the reason."
             # List the store again: it may have completed a file although the answer was lost, and replaces none.
-            self._stored = None
+            self._stored_names = None
             await asyncio.to_thread(self._bound_spool)
 
             raise
@@ -104,7 +104,7 @@ class WalArchive(Task):
         if time.monotonic() - self._ended_at < END_SEGMENT_EVERY_S:
             return
 
-        async with connected(self._url) as connection:
+        async with open_connection(self._url) as connection:
             if await connection.fetchval("show archive_mode") != "on":
                 raise BackupFailed("Postgres was started without archiving: stop every program that uses this home")
 
@@ -120,11 +120,11 @@ class WalArchive(Task):
 
     def _store_all(self) -> int:
         """Store what is in the spool, and keep in the home since when nothing of the WAL is missing."""
-        known = read_wal_state(self._home)
-        if known is None or known.location != self._store.location:
-            known = WalState(location=self._store.location, since=self._began_at)
+        last_state = read_wal_state(self._home)
+        if last_state is None or last_state.location != self._store.location:
+            last_state = WalState(location=self._store.location, since=self._began_at)
 
-        state = WalState(location=known.location, since=known.since, last_segment=known.last_segment)
+        state = WalState(location=last_state.location, since=last_state.since, last_segment=last_state.last_segment)
         try:
             return self._store_spooled(state)
         finally:
@@ -132,15 +132,16 @@ class WalArchive(Task):
                 record_wal_state(self._home, state)
 
     def _store_spooled(self, state: WalState) -> int:
-        installation = installation_of(self._home)
+        installation = ensure_identity(self._home)
         folder = f"{FOLDER}/{installation.id}"
-        if self._stored is None:
-            self._stored = {file.name for each in (folder, f"{folder}/{FILES}") for file in self._store.list(each)}
+        if self._stored_names is None:
+            files = [*self._store.list(folder), *self._store.list(f"{folder}/{FILES}")]
+            self._stored_names = {file.name for file in files}
 
         moved = 0
 
-        for path, name in [*self._new_files(f"{folder}/{FILES}"), *self._segments(folder)]:
-            if name not in self._stored:
+        for path, name in [*self._list_new_files(f"{folder}/{FILES}"), *self._list_segments(folder)]:
+            if name not in self._stored_names:
                 archived_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
                 header = Header(
                     kind="wal",
@@ -153,13 +154,13 @@ class WalArchive(Task):
                 )
 
                 with self._store.create(name) as out, path.open("rb") as content:
-                    _write(EncryptedWriter(out, header, self._passphrase), content)
+                    _compress(EncryptedWriter(out, header, self._passphrase), content)
 
-                self._stored.add(name)
+                self._stored_names.add(name)
                 moved += 1
 
             if is_segment(path.name):
-                if state.last_segment is not None and path.name not in _expected_after(state.last_segment):
+                if state.last_segment is not None and path.name not in _list_expected_after(state.last_segment):
                     log.warning("WAL is missing before a segment; a backup is taken at once", segment=path.name)
                     state.since = datetime.now(UTC)
 
@@ -170,39 +171,40 @@ class WalArchive(Task):
 
         return moved
 
-    def _segments(self, folder: str) -> list[tuple[Path, str]]:
-        return [(path, f"{folder}/{path.name}") for path in self._spooled()]
+    def _list_segments(self, folder: str) -> list[tuple[Path, str]]:
+        return [(path, f"{folder}/{path.name}") for path in self._list_spooled()]
 
-    def _spooled(self) -> list[Path]:
+    def _list_spooled(self) -> list[Path]:
         # Without archiving there is no spool. A segment that is being copied has a name that begins with a dot.
-        found = self._spool.iterdir() if self._spool.is_dir() else ()
-        return sorted(path for path in found if not path.name.startswith("."))
+        paths = self._spool.iterdir() if self._spool.is_dir() else ()
+        return sorted(path for path in paths if not path.name.startswith("."))
 
-    def _new_files(self, folder: str) -> Iterator[tuple[Path, str]]:
+    def _list_new_files(self, folder: str) -> Iterator[tuple[Path, str]]:
         for path in [self._home / MASTER_KEY, *sorted((self._home / ARCHIVES).glob("*.tar.gz"))]:
             status = path.stat()
             # Ordered by time, so that the newest key is the last.
             yield path, f"{folder}/{status.st_mtime_ns:020}-{status.st_ino}"
 
     def _bound_spool(self) -> None:
-        for path in self._spooled()[:-MAX_SPOOLED]:
+        for path in self._list_spooled()[:-MAX_SPOOLED]:
             log.error("a WAL segment was deleted before it was archived; take a new backup", segment=path.name)
             path.unlink()
 
 
-def _expected_after(segment: str) -> tuple[str, str]:
-    # A crash of Postgres may repeat the last one.
+def _list_expected_after(segment: str) -> tuple[str, str]:
+    """Return the segments of which one follows a segment: a crash of Postgres may repeat the last one."""
     return segment, next_segment(segment)
 
 
-def _write(writer: EncryptedWriter, content: IO[bytes]) -> None:
+def _compress(writer: EncryptedWriter, content: IO[bytes]) -> None:
     zstandard.ZstdCompressor(level=_LEVEL).copy_stream(content, writer)  # type: ignore[arg-type]
     writer.close()
 
 
 @contextmanager
-def _opened(store: Store, name: str, passphrase: Passphrase) -> "Iterator[tuple[Header, Any]]":
-    with store.open(name) as source, _named(store, name):
+def _open_wal_file(store: Store, name: str, passphrase: Passphrase) -> "Iterator[tuple[Header, Any]]":
+    """Yield the header of an archived file and a reader of its compressed content. Raises BackupRefused."""
+    with store.open(name) as source, _name_file_in_refusals(store, name):
         reader = EncryptedReader(source, passphrase)
         if reader.header.kind != "wal" or reader.header.wal_name is None:
             raise BackupRefused("it is not an archived WAL file; remove it")
@@ -211,7 +213,7 @@ def _opened(store: Store, name: str, passphrase: Passphrase) -> "Iterator[tuple[
 
 
 @contextmanager
-def _named(store: Store, name: str) -> Iterator[None]:
+def _name_file_in_refusals(store: Store, name: str) -> Iterator[None]:
     """Name the file in refusals, which are written for backups."""
     try:
         yield
@@ -220,14 +222,14 @@ def _named(store: Store, name: str) -> Iterator[None]:
         raise BackupRefused(f"the WAL file {store.location}/{name} cannot be used: {reason}") from exc
 
 
-def _copy(reader: Any, out: Any) -> None:
+def _decompress(reader: Any, out: Any) -> None:
     try:
         zstandard.ZstdDecompressor().copy_stream(reader, out)
     except zstandard.ZstdError as exc:
         raise BackupRefused(f"its content is damaged ({exc}); choose a time before it was archived") from exc
 
 
-class _Counted(io.RawIOBase):
+class _ByteCounter(io.RawIOBase):
     """Takes what is written to it and counts its bytes."""
 
     def __init__(self, progress: Progress) -> None:
@@ -260,8 +262,8 @@ def check_wal(
 
         number += 1
         try:
-            with _opened(store, file.name, passphrase) as (_header, reader):
-                _copy(reader, _Counted(progress))
+            with _open_wal_file(store, file.name, passphrase) as (_header, reader):
+                _decompress(reader, _ByteCounter(progress))
         except BackupRefused as exc:
             damaged[name] = str(exc)
 
@@ -273,49 +275,52 @@ def fetch_wal(store: Store, backup: Header, passphrase: Passphrase, at: datetime
 
     Raises BackupRefused and BackupFailed, also if the WAL does not reach that far.
     """
-    fetched = 0
+    count = 0
     beyond = 0
     for file in store.list(f"{FOLDER}/{backup.installation}"):
-        with _opened(store, file.name, passphrase) as (header, reader):
+        with _open_wal_file(store, file.name, passphrase) as (header, reader):
             name = str(header.wal_name)
             if name != Path(name).name or header.created_at < backup.created_at - _MARGIN:
                 continue
 
             with (target / name).open("wb") as out:
-                _copy(reader, out)
+                _decompress(reader, out)
 
-            fetched += 1
+            count += 1
             beyond += header.created_at > at + _MARGIN
 
         # Recovery needs a transaction after the point in time, which the first segment archived later may not hold.
         if beyond >= 2:
             break
 
-    if not fetched:
+    if not count:
         raise BackupRefused(
             f"{store.location} has no WAL of this platform for that time: BACKUP_POINT_IN_TIME was off, or the WAL was "
             "deleted with older backups"
         )
 
-    return fetched
+    return count
 
 
 def fetch_files(store: Store, backup: Header, passphrase: Passphrase, home: Path) -> None:
     """Add the files that were new after a backup to a restored home: master keys and archives."""
     for file in store.list(f"{FOLDER}/{backup.installation}/{FILES}"):
-        with _opened(store, file.name, passphrase) as (header, reader):
+        with _open_wal_file(store, file.name, passphrase) as (header, reader):
             name = str(header.wal_name)
             if name == MASTER_KEY:
                 content = io.BytesIO()
-                _copy(reader, content)
+                _decompress(reader, content)
                 path = home / MASTER_KEY
                 write_private(path, merge_key_files(content.getvalue(), path.read_bytes()).decode())
-            elif (archive := Path(name)).parts[0] == ARCHIVES and len(archive.parts) == 2:
+                continue
+
+            archive = Path(name)
+            if archive.parts[0] == ARCHIVES and len(archive.parts) == 2:
                 path = make_private_dir(home / ARCHIVES) / archive.name
                 if not path.exists():
                     with path.open("xb") as out:
                         path.chmod(0o600)
-                        _copy(reader, out)
+                        _decompress(reader, out)
 
 
 def prune_wal(store: Store, oldest: datetime) -> int:
@@ -326,8 +331,8 @@ def prune_wal(store: Store, oldest: datetime) -> int:
     names = [
         file.name
         for installation in store.list_folders(FOLDER)
-        for each in (f"{FOLDER}/{installation}", f"{FOLDER}/{installation}/{FILES}")
-        for file in store.list(each)
+        for folder in (f"{FOLDER}/{installation}", f"{FOLDER}/{installation}/{FILES}")
+        for file in store.list(folder)
         if file.modified_at < oldest - 2 * _MARGIN
     ]
 

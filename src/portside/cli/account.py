@@ -241,10 +241,10 @@ def rotate_master(home: str | None, url: str | None) -> None:
 def _rotate_stopped(home: "Home", settings: "PlatformSettings") -> int:
     """Rotate the master key of a platform that does not run, and return the number of values that were re-encrypted."""
     from portside.platform.app import rotate_master_key
-    from portside.platform.backups import embedded_of
+    from portside.platform.backups import build_embedded
 
     home.lock()
-    embedded = None if settings.database_url else embedded_of(settings)
+    embedded = None if settings.database_url else build_embedded(settings)
     try:
         database_url = settings.database_url or (embedded.acquire() if embedded else "")
         return interruption.run(rotate_master_key(home, database_url))

@@ -74,13 +74,13 @@ def run_scheduled(home: str | None) -> None:
     """
     from portside.backup.schedule import prune
     from portside.backup.stores import open_store
-    from portside.platform.backups import passphrase_of, schedule_of
+    from portside.platform.backups import build_schedule, load_passphrase
 
     environ = read_environment(None, home)
     settings = _load_settings(environ, home)
 
-    schedule = schedule_of(settings)
-    passphrase = passphrase_of(settings)
+    schedule = build_schedule(settings)
+    passphrase = load_passphrase(settings)
     if schedule is None or passphrase is None:
         raise UserMistake("set BACKUP_TO and PORTSIDE_BACKUP_PASSPHRASE_FILE, as for the platform")
 
@@ -116,12 +116,12 @@ def status(home: str | None, *, as_json: bool) -> None:
 
     The exit status is 1 if one failed.
     """
-    from portside.backup.history import last_backup
+    from portside.backup.history import get_last_backup
 
     environ = read_environment(None, home)
     settings = _load_settings(environ, home)
 
-    history = last_backup(settings.home_path)
+    history = get_last_backup(settings.home_path)
     restorable = _list_restorable_spans(settings, environ) if settings.backup_point_in_time else None
     if as_json:
         show_json({**msgspec.to_builtins(history), "restorable": msgspec.to_builtins(restorable or [])})
@@ -145,10 +145,10 @@ def status(home: str | None, *, as_json: bool) -> None:
 
 
 def _list_restorable_spans(settings: "PlatformSettings", environ: Mapping[str, str]) -> "list[TimeSpan]":
-    from portside.backup.listing import restorable_backups, spans_of
+    from portside.backup.listing import join_spans, list_restorable_backups
     from portside.backup.stores import open_store
 
-    return spans_of(restorable_backups(open_store(settings.backup_to or "", environ)))
+    return join_spans(list_restorable_backups(open_store(settings.backup_to or "", environ)))
 
 
 @backup.command("list")
@@ -160,13 +160,13 @@ def list_backups(location: str | None, home: str | None, *, as_json: bool) -> No
 
     Without LOCATION it lists where the platform's scheduled backups go (BACKUP_TO).
     """
-    from portside.backup.listing import backups_in
+    from portside.backup.listing import list_stored_backups
     from portside.backup.stores import open_store
 
     environ = read_environment(None, home)
     store = open_store(location or _scheduled_location(environ, home), environ)
 
-    entries = backups_in(store)
+    entries = list_stored_backups(store)
     if as_json:
         show_json(msgspec.to_builtins(entries))
         return
@@ -295,7 +295,7 @@ def _find_backup(
     file: str, passphrase_file: str | None, environ: Mapping[str, str], *, at: datetime | None
 ) -> "Backup":
     """Return the backup that a user names, and ask for its passphrase. Raises UserMistake."""
-    from portside.backup.listing import backup_for, newest
+    from portside.backup.listing import choose_backup, choose_newest_backup
     from portside.backup.restore import Backup
     from portside.backup.stores import open_store, split_location
 
@@ -303,10 +303,10 @@ def _find_backup(
     store = open_store(location, environ)
     if name is None:
         if at is None:
-            name = newest(store)
+            name = choose_newest_backup(store)
             say(f"the newest backup there is {name}")
         else:
-            name = backup_for(store, at)
+            name = choose_backup(store, at)
             say(f"the last backup before that is {name}")
 
     return Backup(store, name, read_passphrase(passphrase_file, environ, is_new=False))

@@ -160,11 +160,11 @@ def support_bundle(*, target: InstallationOptions, to: Path | None) -> None:
     Run it as the user of the platform, on its machine.
     """
     from portside.operate.bundle import write_bundle
-    from portside.platform.system import settings_in_force
+    from portside.platform.system import list_settings_in_force
 
     file = to or Path(f"portside-support-{datetime.now(UTC):%Y%m%d-%H%M%S}.tar.gz")
     reasons = interruption.run(
-        write_bundle(target.installation, settings_in_force(target.settings), target.environ, file)
+        write_bundle(target.installation, list_settings_in_force(target.settings), target.environ, file)
     )
     for reason in reasons:
         say(f"left out: {reason}")
@@ -177,7 +177,7 @@ def _find_installation(environ: Mapping[str, str], **options: Any) -> Installati
     from portside.kernel.settings import load_settings
     from portside.platform.app import PACKAGES
     from portside.platform.settings import PlatformSettings
-    from portside.platform.system import installation_of
+    from portside.platform.system import build_installation
 
     try:
         settings = load_settings(PlatformSettings, environ, **options)
@@ -185,11 +185,11 @@ def _find_installation(environ: Mapping[str, str], **options: Any) -> Installati
             port = urlsplit(address_in(str(settings.home_path))).port
             settings = load_settings(PlatformSettings, environ, **{**options, "port": port})
 
-        return InstallationOptions(environ, settings, installation_of(settings, PACKAGES, environ=environ))
+        return InstallationOptions(environ, settings, build_installation(settings, PACKAGES, environ=environ))
     except UserMistake as mistake:
         home = {name: environ[name] for name in ("PORTSIDE_HOME",) if name in environ}
         settings = load_settings(PlatformSettings, home, **options)
-        return InstallationOptions(environ, settings, installation_of(settings, PACKAGES, problem=str(mistake)))
+        return InstallationOptions(environ, settings, build_installation(settings, PACKAGES, problem=str(mistake)))
 
 
 @click.command()
@@ -384,10 +384,10 @@ def _record_upgrade(home: Path, plan: "UpgradePlan", backup: str | None) -> None
 
 def _replace_platform(home: Path, platform: Platform, running: "RunningPlatform") -> None:
     """Replace the running program by this one, and wait until it answers. Raises UserMistake."""
-    from portside.operate.machine_checks import lock_holder
+    from portside.operate.machine_checks import find_lock_holder
     from portside.platform.hand_over import SIGNAL, name_next
 
-    holder = lock_holder(home)
+    holder = find_lock_holder(home)
     if not holder:
         raise UserMistake(f"no process holds {home}/platform.lock; start the platform: {program()} up")
 
@@ -410,7 +410,7 @@ def _replace_platform(home: Path, platform: Platform, running: "RunningPlatform"
                 return
         except UserMistake:
             # It does not answer yet.
-            if lock_holder(home) is None and running.can_hand_over:
+            if find_lock_holder(home) is None and running.can_hand_over:
                 raise UserMistake(
                     "the new version does not start; its output says why. Agents keep serving. Start the previous "
                     "version, or this one once the cause is removed"
@@ -426,10 +426,10 @@ def _start_instead(home: Path, holder: int) -> None:
 
     Its agents would stop with it. So its listener is held first, and killed after it.
     """
-    from portside.operate.service import unit_of
+    from portside.operate.service import parse_unit
 
     process = Path("/proc") / str(holder)
-    if unit_of((process / "cgroup").read_text()) is not None:
+    if parse_unit((process / "cgroup").read_text()) is not None:
         raise UserMistake(
             "the version that runs is a service, and cannot be replaced in place: run 'portside service install' as "
             "root, which stops agents for the time of a restart"
@@ -477,10 +477,10 @@ def _list_children(parent: int) -> list[int]:
 
 
 def _wait_for_lock(home: Path) -> None:
-    from portside.operate.machine_checks import lock_holder
+    from portside.operate.machine_checks import find_lock_holder
 
     deadline = time.monotonic() + _STARTS_WITHIN_S
-    while lock_holder(home) is not None:
+    while find_lock_holder(home) is not None:
         if time.monotonic() > deadline:
             raise UserMistake("the earlier platform does not stop; see its log")
         time.sleep(_POLL_S)

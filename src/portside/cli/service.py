@@ -87,9 +87,9 @@ def uninstall(root: Path) -> None:
 @json_option
 def status(root: Path, *, as_json: bool) -> None:
     """Show whether the service is installed, starts with the machine, and runs; exit status 3 if it does not run."""
-    from portside.operate.service import status as status_of
+    from portside.operate.service import get_status
 
-    state = status_of(read_installed_service(root))
+    state = get_status(read_installed_service(root))
     if as_json:
         show_json(state)
     else:
@@ -110,7 +110,7 @@ def read_installed_service(root: Path) -> "Service":
     """Return the service as its unit and its settings describe it, or the usual one."""
     import re
 
-    from portside.operate.service import Service, read_settings, written_folders
+    from portside.operate.service import Service, list_writable_folders, read_settings
 
     usual = Service(root=root.absolute())
     try:
@@ -121,7 +121,7 @@ def read_installed_service(root: Path) -> "Service":
     user = re.search(r"^User=(.+)$", text, re.MULTILINE)
     home = re.search(r"^WorkingDirectory=(.+)$", text, re.MULTILINE)
     try:
-        folders = written_folders(read_settings(usual.settings_file))
+        folders = list_writable_folders(read_settings(usual.settings_file))
     except OSError:
         # Other users may not read the settings. The unit has the folders that they named when it was written.
         line = re.search(r"^ReadWritePaths=.* /var/tmp(.*)$", text, re.MULTILINE)
@@ -134,7 +134,7 @@ def read_installed_service(root: Path) -> "Service":
         # The unit has % twice, because one begins a specifier.
         home=Path(home[1].replace("%%", "%")) if home else usual.home,
         has_containers="Delegate=yes" in text,
-        written=folders,
+        writable_folders=folders,
     )
 
 

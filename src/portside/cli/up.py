@@ -66,7 +66,7 @@ def up(*, example: bool, **options: Any) -> None:
     from portside.kernel.files import write_private
     from portside.kernel.settings import load_settings
     from portside.platform.app import DatabaseInUse, PlatformApp, run_platform
-    from portside.platform.backups import embedded_of
+    from portside.platform.backups import build_embedded
     from portside.platform.hand_over import execute_next, take
     from portside.platform.home import Home
     from portside.platform.settings import PlatformSettings
@@ -78,7 +78,7 @@ def up(*, example: bool, **options: Any) -> None:
 
     home.lock()
     endpoint = _open_endpoint(home, settings, inheritance)
-    embedded = None if settings.database_url else embedded_of(settings)
+    embedded = None if settings.database_url else build_embedded(settings)
 
     # Before that of Postgres. Agents that were adopted are no children of this platform's listener.
     interruption.at_once(lambda: kill_all_processes(home.path / "dataplane"))

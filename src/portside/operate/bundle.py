@@ -75,37 +75,37 @@ class Masks:
 
         # The longest first: one value may contain another.
         self.forms = sorted(forms, key=len, reverse=True)
-        self._known = re.compile("|".join(map(re.escape, self.forms))) if forms else None
+        self._pattern = re.compile("|".join(map(re.escape, self.forms))) if forms else None
 
     def mask(self, text: str) -> str:
         """Return the text without secrets."""
-        if self._known is not None:
-            text = self._known.sub(_MASK, text)
+        if self._pattern is not None:
+            text = self._pattern.sub(_MASK, text)
 
         text = _FORMS.sub(_MASK, mask_credentials(text))
         return _NAMED.sub(lambda match: f"{match[1]}{_MASK}", text)
 
-    def holds_known(self, text: str) -> bool:
+    def holds_secret(self, text: str) -> bool:
         """Whether a known value is in the text."""
-        return self._known is not None and self._known.search(text) is not None
+        return self._pattern is not None and self._pattern.search(text) is not None
 
 
-def values_of(environ: Mapping[str, str]) -> list[str]:
+def list_secret_values(environ: Mapping[str, str]) -> list[str]:
     """Return the values of variables that are named like secrets, and the passwords of URLs."""
-    found: list[str] = []
+    values: list[str] = []
 
     for name, value in environ.items():
         if any(word in name.lower() for word in _SECRET_NAMES):
-            found += [value, *value.split(",")]
+            values += [value, *value.split(",")]
 
         try:
             parts = urlsplit(value)
         except ValueError:
             continue
 
-        found += [part for part in (parts.password, unquote(parts.password or "")) if part]
+        values += [part for part in (parts.password, unquote(parts.password or "")) if part]
 
-    return found
+    return values
 
 
 class Bundle:
@@ -121,34 +121,34 @@ class Bundle:
 
     def add(self, name: str, value: Any) -> None:
         """Add a file of JSON; strings are masked one by one, so that it stays JSON."""
-        plain = self._masked(msgspec.to_builtins(value, str_keys=True))
+        plain = self._mask(msgspec.to_builtins(value, str_keys=True))
         self._files[name] = json.dumps(plain, indent=2, default=str) + "\n"
 
     def add_log(self, name: str, file: Path) -> None:
         """Add the end of a log file, if there is one."""
         try:
-            with file.open("rb") as opened:
+            with file.open("rb") as stream:
                 start = max(0, file.stat().st_size - TAIL_BYTES)
-                opened.seek(start)
-                text = opened.read(TAIL_BYTES).decode("utf-8", "replace")
+                stream.seek(start)
+                text = stream.read(TAIL_BYTES).decode("utf-8", "replace")
         except OSError:
             return
 
         # The first line may be cut within a secret, whose rest would not be recognized.
         self.add_text(name, text.partition("\n")[2] if start else text)
 
-    def _masked(self, value: Any) -> Any:
+    def _mask(self, value: Any) -> Any:
         if isinstance(value, str):
             return self._masks.mask(value)
         if isinstance(value, dict):
-            return {self._masks.mask(str(key)): self._masked(item) for key, item in value.items()}
+            return {self._masks.mask(str(key)): self._mask(item) for key, item in value.items()}
 
-        return [self._masked(item) for item in value] if isinstance(value, list | tuple) else value
+        return [self._mask(item) for item in value] if isinstance(value, list | tuple) else value
 
     def write(self, file: Path) -> None:
         """Write the archive, for this user alone. Raises UserMistake if the file exists or a secret is left."""
         for name, text in self._files.items():
-            if self._masks.holds_known(text) or self._masks.holds_known(name):
+            if self._masks.holds_secret(text) or self._masks.holds_secret(name):
                 raise UserMistake(f"{name} still holds a secret, so no bundle was written; please report this")
 
         try:
@@ -156,7 +156,7 @@ class Bundle:
         except OSError as exc:
             raise UserMistake(f"cannot write {file}: {exc.strerror}; choose another file with --to") from exc
 
-        with os.fdopen(descriptor, "wb") as opened, tarfile.open(fileobj=opened, mode="w:gz") as archive:
+        with os.fdopen(descriptor, "wb") as stream, tarfile.open(fileobj=stream, mode="w:gz") as archive:
             for name, text in self._files.items():
                 content = text.encode()
                 entry = tarfile.TarInfo(f"{file.name.partition('.')[0]}/{name}")
@@ -174,102 +174,102 @@ async def write_bundle(
 
     `settings` are those in force, already without secrets; `environ` is the environment that the platform runs with.
     """
-    missing: list[str] = []
-    known = [*values_of(environ), *_values_in_files(installation)]
-    async with _opened(installation, missing) as opened:
+    reasons: list[str] = []
+    values = [*list_secret_values(environ), *_read_secret_values(installation)]
+    async with _open_if_possible(installation, reasons) as database:
         may_show_deployments = False
 
-        if opened is not None:
+        if database is not None:
+            master_key = installation.home / "master-key"
             try:
-                box = (
-                    SecretBox.from_file(installation.home / "master-key")
-                    if (installation.home / "master-key").exists()
-                    else None
-                )
-
-                known += [] if box is None else await read_all_values(opened.db, box)
-                may_show_deployments = box is not None
+                if master_key.exists():
+                    values += await read_all_values(database.db, SecretBox.from_file(master_key))
+                    may_show_deployments = True
             except (UserMistake, asyncpg.PostgresError) as exc:
-                missing.append(f"logs and states of deployments: their secrets cannot be read to be masked ({exc})")
+                reasons.append(f"logs and states of deployments: their secrets cannot be read to be masked ({exc})")
 
-        bundle = Bundle(Masks(known))
-        bundle.add("versions.json", _versions())
+        bundle = Bundle(Masks(values))
+        bundle.add("versions.json", _get_versions())
         bundle.add("settings.json", settings)
 
-        if opened is not None:
-            await record_command(opened.db, "support_bundle.create", file.name)
-            await _add_disk_usage(bundle, installation, opened, missing)
+        if database is not None:
+            await record_command(database.db, "support_bundle.create", file.name)
+            await _add_disk_usage(bundle, installation, database, reasons)
 
-        if opened is not None and may_show_deployments:
-            bundle.add("deployments.json", [dict(row) for row in await opened.db.fetch(sql.states_of_deployments)])
+        if database is not None and may_show_deployments:
+            bundle.add("deployments.json", [dict(row) for row in await database.db.fetch(sql.states_of_deployments)])
             for log in sorted((installation.home / "dataplane" / "deployments").glob("*/logs/*.log")):
                 bundle.add_log(f"logs/deployments/{log.parent.parent.name}/{log.name}", log)
 
-    bundle.add(
-        "doctor.json", await examine(installation, skipped=frozenset(() if may_show_deployments else ("deployments",)))
-    )
+    skipped = frozenset[str]() if may_show_deployments else frozenset({"deployments"})
+    bundle.add("doctor.json", await examine(installation, skipped=skipped))
 
     if may_show_deployments:
         # The listener writes what builds and servers print, and Postgres the values of statements that fail.
         for name, path in _LOGS.items():
             bundle.add_log(f"logs/{name}", installation.home / path)
 
+    await _add_health(bundle, installation, reasons)
+    bundle.add("left-out.json", reasons)
+    bundle.write(file)
+    return reasons
+
+
+async def _add_health(bundle: Bundle, installation: ExaminedInstallation, reasons: list[str]) -> None:
     for name, path in (("health.json", "/ok"), ("metrics.txt", "/metrics")):
-        text = await _get(f"{installation.url}{path}")
+        text = await _fetch(f"{installation.url}{path}")
         if text is None:
-            missing.append(f"{path}: the platform does not answer")
+            reasons.append(f"{path}: the platform does not answer")
         else:
             bundle.add_text(name, text)
 
-    bundle.add("left-out.json", missing)
-    bundle.write(file)
-    return missing
-
 
 async def _add_disk_usage(
-    bundle: Bundle, installation: ExaminedInstallation, opened: OpenDatabase, missing: list[str]
+    bundle: Bundle, installation: ExaminedInstallation, database: OpenDatabase, reasons: list[str]
 ) -> None:
+    disk_usage = DiskUsage(database.db, database.url, installation.home, installation.reserve)
     try:
-        bundle.add(
-            "disk.json", await DiskUsage(opened.db, opened.url, installation.home, installation.reserve).report(None)
-        )
+        bundle.add("disk.json", await disk_usage.report(None))
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
         # A database of a start that failed may have no tables yet.
-        missing.append(f"disk.json: {exc}")
+        reasons.append(f"disk.json: {exc}")
 
 
 @asynccontextmanager
-async def _opened(installation: ExaminedInstallation, missing: list[str]) -> AsyncIterator[OpenDatabase | None]:
-    """Open the database, or note that it cannot be opened."""
+async def _open_if_possible(
+    installation: ExaminedInstallation, reasons: list[str]
+) -> AsyncIterator[OpenDatabase | None]:
+    """Open the database; add to `reasons` why it cannot be opened, and yield None."""
     opening = open_database(installation)
     try:
-        opened = await opening.__aenter__()
+        database = await opening.__aenter__()
     except UserMistake as exc:
-        missing.append(f"everything that is in the database: {exc}")
+        reasons.append(f"everything that is in the database: {exc}")
         yield None
         return
 
     try:
-        yield opened
+        yield database
     finally:
         await opening.__aexit__(None, None, None)
 
 
-def _values_in_files(installation: ExaminedInstallation) -> list[str]:
+def _read_secret_values(installation: ExaminedInstallation) -> list[str]:
+    """Return the contents of the key files, and the passwords of the deployments' databases."""
     files = [installation.home / name for name in installation.key_files]
     files += (installation.home / "dataplane" / "deployments").glob("*/database-password")
-    found: list[str] = []
+    values: list[str] = []
 
     for file in files:
         try:
-            found += file.read_text("utf-8").split()
+            values += file.read_text("utf-8").split()
         except OSError:
             continue
 
-    return found
+    return values
 
 
-def _versions() -> dict[str, Any]:
+def _get_versions() -> dict[str, Any]:
     return {
         "portside": full_version(),
         "python": sys.version,
@@ -279,7 +279,7 @@ def _versions() -> dict[str, Any]:
     }
 
 
-async def _get(url: str) -> str | None:
+async def _fetch(url: str) -> str | None:
     try:
         async with httpx2.AsyncClient(timeout=_TIMEOUT_S) as client:
             return (await client.get(url)).text

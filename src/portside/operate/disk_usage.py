@@ -132,139 +132,157 @@ class DiskUsage:
         self._home = home
         self._reserve = reserve
         self._lock = asyncio.Lock()
-        self._measured: tuple[float, DiskReport] | None = None
+        self._last_report: tuple[float, DiskReport] | None = None
         self._builds: dict[tuple[str, int], int] = {}
 
     async def report(self, shortage: str | None) -> DiskReport:
         """Return what takes the space; the result may be some seconds old."""
         async with self._lock:
-            if self._measured is None or time.monotonic() - self._measured[0] > _VALID_S:
-                self._measured = time.monotonic(), await self._measure()
-            return msgspec.structs.replace(self._measured[1], shortage=shortage)
+            if self._last_report is None or time.monotonic() - self._last_report[0] > _VALID_S:
+                self._last_report = (time.monotonic(), await self._measure())
+
+            return msgspec.structs.replace(self._last_report[1], shortage=shortage)
 
     async def _measure(self) -> DiskReport:
-        taken = Counter[_SizeKey]()
+        sizes = Counter[_SizeKey]()
         dead = Counter[_SizeKey]()
-        databases = [
-            await self._measure_database(row, taken, dead) for row in await self._db.fetch(sql.databases_by_size)
-        ]
-        home_bytes = await asyncio.to_thread(self._measure_files, taken)
+
+        rows = await self._db.fetch(sql.databases_by_size)
+        databases = [await self._measure_database(row, sizes, dead) for row in rows]
+        home_bytes = await asyncio.to_thread(self._measure_files, sizes)
 
         total = sum(database.bytes for database in databases)
         if (self._home / "postgres" / "data").is_dir():
             # The files of the embedded Postgres that belong to no database.
             key = _SizeKey("Postgres itself", "files")
-            taken[key] = max(0, taken[key] - total)
+            sizes[key] = max(0, sizes[key] - total)
 
         names = {row["id"]: row["name"] for row in await self._db.fetch(sql.names_of_deployments)}
+        taken = [
+            SpaceTaken(
+                kind=key.kind,
+                place=key.place,
+                bytes=size,
+                deployment_id=key.deployment_id,
+                deployment=_get_deployment_name(key.deployment_id, names),
+                dead_bytes=dead[key],
+            )
+            for key, size in sizes.most_common()
+        ]
+
         space = measure(self._home)
         return DiskReport(
-            str(self._home),
-            space.total,
-            space.free,
-            self._reserve.of(space.total),
-            None,
-            home_bytes,
-            total,
-            databases,
-            [
-                SpaceTaken(key.kind, key.place, size, key.deployment_id, _name_of(key.deployment_id, names), dead[key])
-                for key, size in taken.most_common()
-            ],
+            folder=str(self._home),
+            total_bytes=space.total,
+            free_bytes=space.free,
+            reserve_bytes=self._reserve.of(space.total),
+            shortage=None,
+            home_bytes=home_bytes,
+            databases_bytes=total,
+            databases=databases,
+            taken=taken,
         )
 
-    async def _measure_database(self, row: Any, taken: Counter[_SizeKey], dead: Counter[_SizeKey]) -> DatabaseSize:
+    async def _measure_database(self, row: Any, sizes: Counter[_SizeKey], dead: Counter[_SizeKey]) -> DatabaseSize:
         """Add the tables of a database, and what it has beside them."""
-        found = DatabaseSize(row["name"], row["bytes"])
+        database = DatabaseSize(row["name"], row["bytes"])
         match = _AGENT_DATABASE.match(row["name"])
         deployment_id = None if match is None else UUID(match[1])
-        left = found.bytes
+        rest = database.bytes
 
         if match is not None or row["is_own"]:
             try:
-                async with self._connected(row["name"]) as connection:
+                async with self._connect(row["name"]) as connection:
                     tables = await connection.fetch(sql.table_sizes.sql)
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-                found.problem = str(exc) or type(exc).__name__
+                database.problem = str(exc) or type(exc).__name__
                 tables = []
 
             for table in tables:
-                key = _SizeKey(_kind_of(table, is_agent=match is not None), "database", deployment_id)
-                taken[key] += table["bytes"]
+                key = _SizeKey(_get_kind(table, is_agent=match is not None), "database", deployment_id)
+                sizes[key] += table["bytes"]
                 dead[key] += table["bytes"] * table["dead_rows"] // max(1, table["dead_rows"] + table["live_rows"])
-                left -= table["bytes"]
+                rest -= table["bytes"]
 
         is_foreign = match is None and not row["is_own"]
-        taken[_SizeKey("other databases" if is_foreign else "catalogs", "database", deployment_id)] += max(0, left)
-        return found
+        rest_kind = "other databases" if is_foreign else "catalogs"
+        sizes[_SizeKey(rest_kind, "database", deployment_id)] += max(0, rest)
+
+        return database
 
     @asynccontextmanager
-    async def _connected(self, name: str) -> Any:
+    async def _connect(self, name: str) -> Any:
         connection = await asyncpg.connect(self._url, database=name, timeout=_TIMEOUT_S, command_timeout=_TIMEOUT_S)
         try:
             yield connection
         finally:
             await connection.close(timeout=5)
 
-    def _measure_files(self, taken: Counter[_SizeKey]) -> int:
+    def _measure_files(self, sizes: Counter[_SizeKey]) -> int:
         """Add the files of the home, and return what all of them take."""
-        seen: set[tuple[int, int]] = set()
-        before = taken.total()
+        inodes: set[tuple[int, int]] = set()
+        before = sizes.total()
         deployments = self._home / "dataplane" / "deployments"
         parts: dict[Path, _SizeKey] = {
             self._home / name: _SizeKey(kind, "files") for name, kind in _FILES_OF_HOME.items()
         }
         parts[self._home / "postgres" / "data"] = _SizeKey("Postgres itself", "files")
 
-        for folder in _folders(deployments):
-            with_id = _uuid(folder.name)
+        for folder in _list_folders(deployments):
+            deployment_id = _parse_uuid(folder.name)
             for name, kind in _FILES_OF_DEPLOYMENT.items():
-                parts[folder / name] = _SizeKey(kind, "files", with_id)
+                parts[folder / name] = _SizeKey(kind, "files", deployment_id)
 
         for path, key in parts.items():
             inside = {other for other in parts if other != path and path in other.parents}
             if key.kind == "builds":
-                taken[key] += sum(self._size_of_build(build, seen) for build in _folders(path)) + _blocks(path)
+                sizes[key] += sum(
+                    self._measure_build(build, inodes) for build in _list_folders(path)
+                ) + _get_block_bytes(path)
             else:
-                taken[key] += size_of(path, seen, skipped=inside)
+                sizes[key] += measure_size(path, inodes, skipped=inside)
 
-        taken[_SizeKey("other", "files")] += size_of(self._home, seen, skipped=set(parts))
-        return taken.total() - before
+        sizes[_SizeKey("other", "files")] += measure_size(self._home, inodes, skipped=set(parts))
+        return sizes.total() - before
 
-    def _size_of_build(self, build: Path, seen: set[tuple[int, int]]) -> int:
+    def _measure_build(self, build: Path, inodes: set[tuple[int, int]]) -> int:
+        """Return the size of a build; that of a complete one is measured once."""
         marker = build / "built.json"
         try:
             key = (str(build), marker.stat().st_mtime_ns)
         except OSError:
-            return size_of(build, seen)
+            return measure_size(build, inodes)
 
         if key not in self._builds:
-            self._builds[key] = size_of(build, seen)
+            self._builds[key] = measure_size(build, inodes)
 
         return self._builds[key]
 
 
-def size_of(path: Path, seen: set[tuple[int, int]], skipped: Iterable[Path] = ()) -> int:
-    """Return the bytes that a file or folder takes on the disk; what is in `seen` was counted before."""
-    left_out = {str(each) for each in skipped}
+def measure_size(path: Path, inodes: set[tuple[int, int]], skipped: Iterable[Path] = ()) -> int:
+    """Return the bytes that a file or folder takes on the disk; what is in `inodes` was counted before."""
+    excluded = {str(skipped_path) for skipped_path in skipped}
     size = 0
 
     waiting = [str(path)]
     while waiting:
-        each = waiting.pop()
-        if each in left_out:
+        current = waiting.pop()
+        if current in excluded:
             continue
 
         try:
-            status = os.lstat(each)
-            if status.st_nlink > 1 and not _is_folder(status.st_mode):
-                if (status.st_dev, status.st_ino) in seen:
+            status = os.lstat(current)
+            is_folder = _is_folder(status.st_mode)
+            if status.st_nlink > 1 and not is_folder:
+                inode = (status.st_dev, status.st_ino)
+                if inode in inodes:
                     continue
-                seen.add((status.st_dev, status.st_ino))
+
+                inodes.add(inode)
 
             size += status.st_blocks * _BLOCK
-            if _is_folder(status.st_mode):
-                waiting += [entry.path for entry in os.scandir(each)]
+            if is_folder:
+                waiting += [entry.path for entry in os.scandir(current)]
         except OSError:
             continue  # Removed in the meantime, or another user's.
 
@@ -275,44 +293,44 @@ def _is_folder(mode: int) -> bool:
     return mode & 0o170000 == 0o040000
 
 
-def _blocks(path: Path) -> int:
+def _get_block_bytes(path: Path) -> int:
     try:
         return path.lstat().st_blocks * _BLOCK
     except OSError:
         return 0
 
 
-def _folders(parent: Path) -> Iterator[Path]:
+def _list_folders(parent: Path) -> Iterator[Path]:
     try:
         yield from (entry for entry in parent.iterdir() if entry.is_dir() and not entry.is_symlink())
     except OSError:
         return
 
 
-def _uuid(text: str) -> UUID | None:
+def _parse_uuid(text: str) -> UUID | None:
     try:
         return UUID(text)
     except ValueError:
         return None
 
 
-def _name_of(deployment_id: UUID | None, names: dict[UUID, str]) -> str | None:
+def _get_deployment_name(deployment_id: UUID | None, names: dict[UUID, str]) -> str | None:
     if deployment_id is None:
         return None
     return names.get(deployment_id, f"deleted ({deployment_id})")
 
 
-def _kind_of(table: Any, *, is_agent: bool) -> str:
+def _get_kind(table: Any, *, is_agent: bool) -> str:
     name = str(table["name"])
     if not is_agent:
-        return _first_match(name, _KINDS_OF_PLATFORM, "platform")
+        return _find_kind(name, _KINDS_OF_PLATFORM, "platform")
     if table["schema"] != _OWN_SCHEMA:
         return "tables of the project"
 
-    return _first_match(name, _KINDS_OF_AGENT, "agent server")
+    return _find_kind(name, _KINDS_OF_AGENT, "agent server")
 
 
-def _first_match(name: str, kinds: dict[str, str], otherwise: str) -> str:
+def _find_kind(name: str, kinds: dict[str, str], otherwise: str) -> str:
     return next((kind for start, kind in kinds.items() if name.startswith(start)), otherwise)
 
 
@@ -335,8 +353,8 @@ class DatabaseLimit(Task):
         size = int(await self._db.fetchval(sql.databases_size)) if self._max_bytes else 0
         is_full = self._max_bytes > 0 and size > self._max_bytes * _FULL_AT
         if is_full and not self._notice.exists():
-            allowed = megabytes(self._max_bytes)
-            text = f"its databases take {megabytes(size)} of the {allowed} that DATABASE_MAX_BYTES allows"
+            limit = megabytes(self._max_bytes)
+            text = f"its databases take {megabytes(size)} of the {limit} that DATABASE_MAX_BYTES allows"
 
             # Not private: agents in containers read it.
             await asyncio.to_thread(self._notice.write_text, text + "\n", "utf-8")

@@ -25,42 +25,46 @@ async def examine(installation: ExaminedInstallation, *, skipped: frozenset[str]
 
     for name, check in CHECKS.items():
         if name not in skipped:
-            await _run(name, asyncio.to_thread(_extend, check, installation, findings), findings)
+            await _run(name, asyncio.to_thread(_collect_sync, check, installation, findings), findings)
 
     for name, service_check in SERVICE_CHECKS.items():
         if name not in skipped:
             await _run(name, _collect(service_check(installation), findings), findings)
 
-    findings = _without_repeated(findings)
+    findings = _drop_repeated(findings)
     # A check that found something wrong ends with what is well all the same.
     wrong = {finding.check for finding in findings if finding.level != "ok"}
-    found = [each for each in findings if each.check not in skipped and (each.level != "ok" or each.check not in wrong)]
-    levels = [finding.level for finding in found]
+    findings = [
+        finding
+        for finding in findings
+        if finding.check not in skipped and (finding.level != "ok" or finding.check not in wrong)
+    ]
 
-    return Diagnosis(found, levels.count("fault"), levels.count("warning"))
+    levels = [finding.level for finding in findings]
+    return Diagnosis(findings, faults=levels.count("fault"), warnings=levels.count("warning"))
 
 
-def _without_repeated(findings: list[Finding]) -> list[Finding]:
+def _drop_repeated(findings: list[Finding]) -> list[Finding]:
     """Return one fault of each part that is down: the platform reports it, and the checks notice it themselves."""
-    kept: list[Finding] = []
+    distinct: list[Finding] = []
     down: set[str] = set()
     for finding in findings:
         is_down = finding.check in PARTS and finding.level == "fault"
         if not is_down or finding.check not in down:
-            kept.append(finding)
+            distinct.append(finding)
 
         if is_down:
             down.add(finding.check)
 
-    return kept
+    return distinct
 
 
-def _extend(check: Check, installation: ExaminedInstallation, into: list[Finding]) -> None:
+def _collect_sync(check: Check, installation: ExaminedInstallation, into: list[Finding]) -> None:
     into.extend(check(installation))
 
 
-async def _collect(found: AsyncIterator[Finding], into: list[Finding]) -> None:
-    async for finding in found:
+async def _collect(check: AsyncIterator[Finding], into: list[Finding]) -> None:
+    async for finding in check:
         into.append(finding)  # noqa: PERF401 - what was found before a failure stays
 
 

@@ -35,7 +35,7 @@ routes = kernel_routes.Routes[Context]("system")
 
 
 @routes.get("/system/disk", permission="organization:manage")
-async def show_disk(ctx: Context) -> DiskReport:
+async def get_disk(ctx: Context) -> DiskReport:
     """Return what takes the space of this platform, by deployment and kind of data."""
     disk = ctx.services.disk
     return await ctx.services.disk_usage.report(None if disk is None else disk.shortage)
@@ -49,7 +49,7 @@ async def run_doctor(ctx: Context) -> Diagnosis:
 
 
 @routes.get("/system/request", permission="organization:manage")
-async def show_request(ctx: Context) -> SeenRequest:
+async def get_request(ctx: Context) -> SeenRequest:
     """Return how this request arrived, so that the doctor sees how proxies in front of the platform change it."""
     client = client_address(ctx.scope, ctx.services.trusted_proxies)
     return SeenRequest(get_header(ctx.scope, b"host"), ctx.scope["scheme"], client)

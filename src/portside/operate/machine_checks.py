@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from portside.backup.history import last_backup
-from portside.backup.listing import restorable_backups, spans_of
+from portside.backup.history import get_last_backup
+from portside.backup.listing import join_spans, list_restorable_backups
 from portside.backup.stores import open_store
 from portside.ingress.caddy import INSTALL_CADDY, find_caddy
 from portside.kernel.crypto import SecretBox
@@ -68,7 +68,8 @@ def check_home(installation: ExaminedInstallation) -> Iterator[Finding]:
     if status.st_mode & 0o077:
         yield fault(name, f"other users of this machine can enter {home}", f"chmod 700 {home}")
 
-    if (path := find_foreign_file(home, status.st_uid)) is not None:
+    path = find_foreign_file(home, status.st_uid)
+    if path is not None:
         yield fault(
             name,
             f"{path} belongs to another user than {home}: Portside was started as several users",
@@ -117,7 +118,7 @@ def check_keys(installation: ExaminedInstallation) -> Iterator[Finding]:
 
 def check_lock(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the process that holds the home serves, and that no lock prevents the start of Postgres."""
-    holder = lock_holder(installation.home)
+    holder = find_lock_holder(installation.home)
     lock = installation.home / "platform.lock"
     if holder is not None and not _answers(installation):
         who = f"process {holder}" if holder else "a process that does not name itself"
@@ -132,7 +133,7 @@ def check_lock(installation: ExaminedInstallation) -> Iterator[Finding]:
     pid_file = installation.home / "postgres" / "data" / "postmaster.pid"
     with contextlib.suppress(OSError, ValueError, IndexError):
         pid = int(pid_file.read_text().splitlines()[0])
-        program = _program_of(pid)
+        program = _read_program_name(pid)
         if program is not None and not program.startswith("postgres"):
             yield fault(
                 "lock",
@@ -140,11 +141,13 @@ def check_lock(installation: ExaminedInstallation) -> Iterator[Finding]:
                 f"rm {pid_file}",
             )
 
-    running = "the platform runs" + (f" as process {holder}" if holder else "")
-    yield fine("lock", "no platform is running on this home" if holder is None else running)
+    if holder is None:
+        yield fine("lock", "no platform is running on this home")
+    else:
+        yield fine("lock", "the platform runs" + (f" as process {holder}" if holder else ""))
 
 
-def lock_holder(home: Path) -> int | None:
+def find_lock_holder(home: Path) -> int | None:
     """Return the process that holds the home's lock; 0 if it is unknown, None if nobody does."""
     return find_holder(home / "platform.lock")
 
@@ -217,18 +220,17 @@ def check_clock(installation: ExaminedInstallation) -> Iterator[Finding]:
         yield fault("clock", f"the clock shows {time.strftime('%Y-%m-%d', time.gmtime(now))}", "set it, by NTP")
 
     newest = None
-    at = now + _AHEAD_S
-    for path in (
-        installation.home,
-        *(installation.home / name for name in (*installation.key_files, "postgres/log", "postgres/data", "logs")),
-    ):
+    latest = now + _AHEAD_S
+    names = (*installation.key_files, "postgres/log", "postgres/data", "logs")
+    for path in (installation.home, *(installation.home / name for name in names)):
         with contextlib.suppress(OSError):
-            if (changed := path.lstat().st_mtime) > at:
+            modified_at = path.lstat().st_mtime
+            if modified_at > latest:
                 newest = path
-                at = changed
+                latest = modified_at
 
     if newest is not None:
-        hours = (at - now) / 3600
+        hours = (latest - now) / 3600
         yield fault(
             "clock",
             f"{newest} was changed {hours:.1f} hours in the future: the clock was set back, or is wrong",
@@ -240,23 +242,23 @@ def check_clock(installation: ExaminedInstallation) -> Iterator[Finding]:
 
 def check_limits(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the process has enough descriptors, and the machine enough memory."""
-    holder = lock_holder(installation.home) or None
+    holder = find_lock_holder(installation.home) or None
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    used = 0
+    open_files = 0
 
     if holder is not None:
         with contextlib.suppress(OSError):
             hard = resource.prlimit(holder, resource.RLIMIT_NOFILE)[1]
-            used = len(os.listdir(f"/proc/{holder}/fd"))  # noqa: PTH208 - counts only
+            open_files = len(os.listdir(f"/proc/{holder}/fd"))  # noqa: PTH208 - counts only
 
     if hard != resource.RLIM_INFINITY:
         do = "raise the hard limit: LimitNOFILE= of systemd, --ulimit nofile= of containers, or limits.conf"
-        if hard < _MIN_DESCRIPTORS or used > hard * 0.9:
-            yield fault("descriptors", f"the limit of open files is {hard}, and {used} are open", do)
+        if hard < _MIN_DESCRIPTORS or open_files > hard * 0.9:
+            yield fault("descriptors", f"the limit of open files is {hard}, and {open_files} are open", do)
         elif hard < _FEW_DESCRIPTORS:
             yield warning("descriptors", f"the limit of open files is {hard}; each connection takes one", do)
 
-    free = _available_memory()
+    free = _read_available_memory()
     if free is not None and free < _LITTLE_MEMORY:
         do = "stop something, lower scales of deployments, or add memory; the kernel kills processes when none is left"
         level = fault if free < _MIN_MEMORY else warning
@@ -268,9 +270,9 @@ def check_limits(installation: ExaminedInstallation) -> Iterator[Finding]:
 def check_programs(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the programs that builds and the front need are installed and run."""
     if installation.has_listener:
-        yield _program("git", shutil.which("git"), fault, "install git: builds fetch repositories with it")
-        yield _uv()
-        yield _program(
+        yield _check_program("git", shutil.which("git"), fault, "install git: builds fetch repositories with it")
+        yield _check_uv()
+        yield _check_program(
             "node",
             shutil.which("node"),
             warning,
@@ -290,41 +292,40 @@ def check_programs(installation: ExaminedInstallation) -> Iterator[Finding]:
 
         if caddy is None:
             level = fault if installation.front.domain else warning
-            missing = (
-                f"PORTSIDE_CADDY names {installation.caddy}, which is no program"
-                if installation.caddy
-                else "there is no Caddy"
-            )
+            reason = "there is no Caddy"
+            if installation.caddy:
+                reason = f"PORTSIDE_CADDY names {installation.caddy}, which is no program"
 
-            yield level("caddy", f"{missing}, so agents have no addresses at the platform's port", do)
+            yield level("caddy", f"{reason}, so agents have no addresses at the platform's port", do)
         else:
             yield fine("caddy", caddy.program)
 
 
-def _program(name: str, found: str | None, level: Callable[[str, str, str], Finding], do: str) -> Finding:
-    if found is None:
+def _check_program(name: str, path: str | None, level: Callable[[str, str, str], Finding], do: str) -> Finding:
+    if path is None:
         return level(name, f"{name} is not on the PATH", do)
 
     try:
-        done = subprocess.run(
-            [found, "--version"], capture_output=True, text=True, check=True, timeout=_PROGRAM_TIMEOUT_S
+        process = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, check=True, timeout=_PROGRAM_TIMEOUT_S
         )
     except (OSError, subprocess.SubprocessError) as exc:
-        return level(name, f"{found} does not run: {exc}", do)
+        return level(name, f"{path} does not run: {exc}", do)
 
-    return fine(name, done.stdout.strip().splitlines()[0] if done.stdout.strip() else found)
+    lines = process.stdout.strip().splitlines()
+    return fine(name, lines[0] if lines else path)
 
 
-def _uv() -> Finding:
+def _check_uv() -> Finding:
     from uv import find_uv_bin
 
     do = "install Portside again: its package uv holds the program"
     try:
-        found = find_uv_bin()
+        path = find_uv_bin()
     except FileNotFoundError:
         return fault("uv", "uv is missing, with which builds install packages", do)
 
-    return _program("uv", found, fault, do)
+    return _check_program("uv", path, fault, do)
 
 
 def check_registry(installation: ExaminedInstallation) -> Iterator[Finding]:
@@ -335,7 +336,7 @@ def check_registry(installation: ExaminedInstallation) -> Iterator[Finding]:
         return
 
     with contextlib.suppress(FileNotFoundError):
-        done = subprocess.run(
+        process = subprocess.run(
             [find_uv_bin(), "pip", "compile", "-", "--no-cache", "--no-deps", "--quiet", "--no-header"],
             input=_PROBED_PACKAGE,
             capture_output=True,
@@ -345,11 +346,11 @@ def check_registry(installation: ExaminedInstallation) -> Iterator[Finding]:
             env={**os.environ, "UV_HTTP_TIMEOUT": "10", "UV_HTTP_RETRIES": "0"},
             cwd=tempfile.gettempdir(),
         )
-        if done.returncode == 0:
+        if process.returncode == 0:
             yield fine("registry", "the package index answers")
             return
 
-        reason = re.sub(r"(?<=://)[^/@\s]+@", "***@", " ".join(done.stderr.split()))[-400:]
+        reason = re.sub(r"(?<=://)[^/@\s]+@", "***@", " ".join(process.stderr.split()))[-400:]
         yield fault(
             "registry",
             f"uv cannot get packages, so builds fail: {reason}",
@@ -359,14 +360,14 @@ def check_registry(installation: ExaminedInstallation) -> Iterator[Finding]:
 
 def check_port(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the ports are free or the platform's, and that this user may open them."""
-    if lock_holder(installation.home) is None:
-        yield from _port_is_free(installation.host, installation.port)
+    if find_lock_holder(installation.home) is None:
+        yield from _check_port_is_free(installation.host, installation.port)
         if installation.front.is_public:
-            yield from _port_is_free("0.0.0.0", installation.front.https_port)  # noqa: S104 - as the front does
+            yield from _check_port_is_free("0.0.0.0", installation.front.https_port)  # noqa: S104 - as the front does
 
     if installation.front.is_public:
         lowest = min(installation.front.http_port, installation.front.https_port)
-        if os.geteuid() != 0 and lowest < _first_free_port() and not _may_bind_low_ports():
+        if os.geteuid() != 0 and lowest < _read_first_free_port() and not _may_bind_low_ports():
             yield fault(
                 "ports",
                 f"this user may not open port {lowest}",
@@ -374,7 +375,7 @@ def check_port(installation: ExaminedInstallation) -> Iterator[Finding]:
             )
 
 
-def _port_is_free(host: str, port: int) -> Iterator[Finding]:
+def _check_port_is_free(host: str, port: int) -> Iterator[Finding]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -412,15 +413,15 @@ def check_files(installation: ExaminedInstallation) -> Iterator[Finding]:
 def check_backup(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that somebody took a backup of this platform within the last days, and that the last one succeeded."""
     name = "backup"
-    found = last_backup(installation.home)
+    history = get_last_backup(installation.home)
     how = "set BACKUP_TO and PORTSIDE_BACKUP_PASSPHRASE_FILE, or run 'portside backup create' now and then"
 
-    if found.failed is not None:
-        yield warning(name, f"the last backup failed: {found.failed.error}", "remove the cause, and take another")
+    if history.failed is not None:
+        yield warning(name, f"the last backup failed: {history.failed.error}", "remove the cause, and take another")
 
-    if found.succeeded is not None:
-        days = (datetime.now(UTC) - found.succeeded.ended_at).days
-        place = f"{found.succeeded.location}/{found.succeeded.name}"
+    if history.succeeded is not None:
+        days = (datetime.now(UTC) - history.succeeded.ended_at).days
+        place = f"{history.succeeded.location}/{history.succeeded.name}"
         if days > _OLD_BACKUP_DAYS:
             yield warning(name, f"the last backup is {days} days old: {place}", how)
         else:
@@ -438,7 +439,7 @@ def check_point_in_time(installation: ExaminedInstallation) -> Iterator[Finding]
 
     how = "the log of the platform says why; 'portside backup status' shows the times"
     try:
-        spans = spans_of(restorable_backups(open_store(location, installation.store_environment)))
+        spans = join_spans(list_restorable_backups(open_store(location, installation.store_environment)))
     except UserMistake as exc:
         yield warning(name, f"the archived WAL cannot be read: {exc}", "make the location of BACKUP_TO readable")
         return
@@ -452,6 +453,50 @@ def check_point_in_time(installation: ExaminedInstallation) -> Iterator[Finding]
         yield warning(name, f"{text}, and none after that", how)
     else:
         yield fine(name, text)
+
+
+def _answers(installation: ExaminedInstallation) -> bool:
+    host = installation.url.removeprefix("http://").rpartition(":")[0].strip("[]")
+    try:
+        with socket.create_connection((host, installation.port), timeout=5) as probe:
+            probe.sendall(b"GET /ok HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            return probe.recv(4) == b"HTTP"
+    except OSError:
+        return False
+
+
+def _is_foreign(path: Path) -> bool:
+    return path.stat().st_uid != os.geteuid()
+
+
+def _read_program_name(pid: int) -> str | None:
+    """Return the name of a running program, or None."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return None
+
+
+def _read_available_memory() -> int | None:
+    with contextlib.suppress(OSError):
+        match = re.search(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        return int(match[1]) * 1024 if match else None
+
+    return None
+
+
+def _read_first_free_port() -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text())
+    return 1024
+
+
+def _may_bind_low_ports() -> bool:
+    with contextlib.suppress(OSError):
+        match = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+        return match is not None and bool(int(match[1], 16) & _BIND_SERVICE)
+
+    return False
 
 
 CHECKS: dict[str, Check] = {
@@ -470,47 +515,3 @@ CHECKS: dict[str, Check] = {
     "backup": check_backup,
     "point-in-time": check_point_in_time,
 }
-
-
-def _answers(installation: ExaminedInstallation) -> bool:
-    host = installation.url.removeprefix("http://").rpartition(":")[0].strip("[]")
-    try:
-        with socket.create_connection((host, installation.port), timeout=5) as probe:
-            probe.sendall(b"GET /ok HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            return probe.recv(4) == b"HTTP"
-    except OSError:
-        return False
-
-
-def _is_foreign(path: Path) -> bool:
-    return path.stat().st_uid != os.geteuid()
-
-
-def _program_of(pid: int) -> str | None:
-    """Return the name of a running program, or None."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return None
-
-
-def _available_memory() -> int | None:
-    with contextlib.suppress(OSError):
-        found = re.search(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
-        return int(found[1]) * 1024 if found else None
-
-    return None
-
-
-def _first_free_port() -> int:
-    with contextlib.suppress(OSError, ValueError):
-        return int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text())
-    return 1024
-
-
-def _may_bind_low_ports() -> bool:
-    with contextlib.suppress(OSError):
-        found = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
-        return found is not None and bool(int(found[1], 16) & _BIND_SERVICE)
-
-    return False

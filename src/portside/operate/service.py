@@ -21,12 +21,22 @@ import msgspec
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import write_private
 
+Say = Callable[[str], None]
+
 UNITS = Path("etc/systemd/system")
 SETTINGS = Path("etc/portside/portside.env")
 # Settings that may name folders outside the home, in which the platform writes.
-WRITTEN = ("BACKUP_TO", "UV_CACHE_DIR")
+FOLDER_SETTINGS = ("BACKUP_TO", "UV_CACHE_DIR")
 _TIMEOUT_S = 330.0
-_SHOWN = ("LoadState", "UnitFileState", "ActiveState", "SubState", "MainPID", "NRestarts", "ActiveEnterTimestamp")
+_SHOWN_PROPERTIES = (
+    "LoadState",
+    "UnitFileState",
+    "ActiveState",
+    "SubState",
+    "MainPID",
+    "NRestarts",
+    "ActiveEnterTimestamp",
+)
 _UNIT = """\
 # Written by 'portside service install'. For changes of your own: systemctl edit {name}
 [Unit]
@@ -101,10 +111,10 @@ class RunningService(msgspec.Struct):
     starts_with_machine: bool
 
 
-def running_service(root: Path = Path("/")) -> RunningService | None:
+def find_running_service(root: Path = Path("/")) -> RunningService | None:
     """Return the service that this process belongs to, or None."""
     try:
-        unit = unit_of((root / "proc/self/cgroup").read_text())
+        unit = parse_unit((root / "proc/self/cgroup").read_text())
     except OSError:
         return None
 
@@ -114,7 +124,7 @@ def running_service(root: Path = Path("/")) -> RunningService | None:
     return RunningService(unit, getpass.getuser(), any((root / UNITS).glob(f"*.target.wants/{unit}")))
 
 
-def unit_of(cgroups: str) -> str | None:
+def parse_unit(cgroups: str) -> str | None:
     """Return the service of systemd that the content of a process's file `cgroup` names, which restarts the process.
 
     A terminal of a desktop is in a scope below the service `user@1000.service`, or in a service that is named app-….
@@ -133,7 +143,7 @@ def unit_of(cgroups: str) -> str | None:
 class Service(msgspec.Struct, frozen=True, kw_only=True):
     """A service to install. `root` is where the system's files are: / or the folder of an image.
 
-    `written` are folders outside the home in which it may write.
+    `writable_folders` are folders outside the home in which it may write.
     """
 
     name: str = "portside"
@@ -141,7 +151,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     home: Path = Path("/var/lib/portside")
     python: Path = Path(sys.executable)
     has_containers: bool = False
-    written: tuple[Path, ...] = ()
+    writable_folders: tuple[Path, ...] = ()
     root: Path = Path("/")
 
     @property
@@ -164,6 +174,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
             path.is_relative_to(folder) for path in interpreters for folder in ("/home", "/root", "/run/user")
         )
 
+        optional_folders = [_quote(f"-{folder}") for folder in self.writable_folders]
         return _UNIT.format(
             name=self.name,
             user=self.user,
@@ -171,17 +182,15 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
             working_directory=str(self.home).replace("%", "%%"),
             settings=Path("/") / SETTINGS,
             # In commands, $ begins a variable.
-            command=" ".join(_quoted(part).replace("$", "$$") for part in parts),
+            command=" ".join(_quote(part).replace("$", "$$") for part in parts),
             privileges=_WITH_CONTAINERS if self.has_containers else _HARDENED,
             protect_home="yes" if is_hidden else "read-only",
             # The service starts without a folder that is not there.
-            written=" ".join(
-                [_quoted(str(self.home)), "/tmp", "/var/tmp", *(_quoted(f"-{each}") for each in self.written)]  # noqa: S108
-            ),
+            written=" ".join([_quote(str(self.home)), "/tmp", "/var/tmp", *optional_folders]),  # noqa: S108
         )
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     """Quote a word of a list in a unit, where % begins a specifier."""
     text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{text}"' if text != word or " " in word else word
@@ -189,22 +198,19 @@ def _quoted(word: str) -> str:
 
 def read_settings(file: Path) -> dict[str, str]:
     """Return the variables in a file of settings. Raises OSError and UnicodeDecodeError."""
-    found = {}
+    settings = {}
     for line in file.read_text("utf-8").splitlines():
         name, is_set, value = line.strip().partition("=")
         if is_set and not name.startswith(("#", ";")):
-            found[name.strip()] = value.strip().strip("\"'")
+            settings[name.strip()] = value.strip().strip("\"'")
 
-    return found
+    return settings
 
 
-def written_folders(settings: Mapping[str, str]) -> tuple[Path, ...]:
+def list_writable_folders(settings: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the folders that settings name and the platform writes in."""
-    named = (settings.get(name, "") for name in WRITTEN)
-    return tuple(Path(folder) for folder in named if folder.startswith("/"))
-
-
-Say = Callable[[str], None]
+    values = (settings.get(name, "") for name in FOLDER_SETTINGS)
+    return tuple(Path(folder) for folder in values if folder.startswith("/"))
 
 
 def install(service: Service, settings: Mapping[str, str], say: Say, *, starts: bool = True) -> None:
@@ -226,9 +232,11 @@ def install(service: Service, settings: Mapping[str, str], say: Say, *, starts: 
         _make_home(service)
 
     _write_settings(service, settings, say)
-    service = msgspec.structs.replace(service, written=written_folders(read_settings(service.settings_file)))
+    service = msgspec.structs.replace(
+        service, writable_folders=list_writable_folders(read_settings(service.settings_file))
+    )
     if is_live:
-        _make_written(service, say)
+        _make_writable_folders(service, say)
 
     service.unit_file.parent.mkdir(parents=True, exist_ok=True)
     service.unit_file.write_text(service.unit)
@@ -289,19 +297,19 @@ def uninstall(service: Service, say: Say) -> None:
     say(f"removed; {service.home}, {service.settings_file} and the user {service.user} stay")
 
 
-def status(service: Service) -> dict[str, str]:
+def get_status(service: Service) -> dict[str, str]:
     """Return how the service is: whether it is installed, starts with the machine, and runs. Raises UserMistake."""
     if not service.unit_file.exists():
         return {"LoadState": "not-found", "ActiveState": "inactive"}
 
     is_current = service.unit_file.read_text() == service.unit
-    found = {"unit": str(service.unit_file), "is_current": "yes" if is_current else "no"}
+    state = {"unit": str(service.unit_file), "is_current": "yes" if is_current else "no"}
     if service.root == Path("/") and is_booted():
-        shown = _systemctl(service, "show", service.name, f"--property={','.join(_SHOWN)}")
-        return found | dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+        output = _systemctl(service, "show", service.name, f"--property={','.join(_SHOWN_PROPERTIES)}")
+        return state | dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
 
     enabled = _systemctl(service, "is-enabled", service.name, check=False).strip()
-    return found | {
+    return state | {
         "LoadState": "loaded",
         "UnitFileState": enabled,
         "ActiveState": "unknown: systemd does not run here",
@@ -346,10 +354,10 @@ def _make_home(service: Service) -> None:
         )
 
 
-def _make_written(service: Service, say: Say) -> None:
+def _make_writable_folders(service: Service, say: Say) -> None:
     """Make the folders outside the home that are missing, for the service's user alone."""
     user = pwd.getpwnam(service.user)
-    for folder in service.written:
+    for folder in service.writable_folders:
         if not folder.exists():
             folder.mkdir(mode=0o700, parents=True)
             os.chown(folder, user.pw_uid, user.pw_gid)
@@ -361,13 +369,13 @@ def _check_interpreter(service: Service) -> None:
     command = ["setpriv", f"--reuid={service.user}", f"--regid={service.user}", "--clear-groups"]
     probe = [*command, str(service.python), "-P", "-c", "import portside.platform"]
     try:
-        done = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S, cwd="/")
+        process = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S, cwd="/")
     except OSError as exc:
         raise UserMistake(f"{probe[0]} does not run: {exc}; install util-linux") from exc
 
-    if done.returncode != 0:
+    if process.returncode != 0:
         raise UserMistake(
-            f"the user {service.user} cannot run {service.python}: {done.stderr.strip()[-300:]}. Install Portside "
+            f"the user {service.user} cannot run {service.python}: {process.stderr.strip()[-300:]}. Install Portside "
             "where every user can read it, for example: python3 -m venv /opt/portside, and run its portside command"
         )
 
@@ -379,13 +387,13 @@ def _systemctl(service: Service, *arguments: str, check: bool = True) -> str:
 
 
 def _run(program: str, *arguments: str, check: bool = True) -> str:
-    found = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
-    if found is None:
+    path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
+    if path is None:
         raise UserMistake(f"there is no {program}; a service needs a Linux with systemd")
 
     try:
-        done = subprocess.run(
-            [found, *arguments],
+        process = subprocess.run(
+            [path, *arguments],
             capture_output=True,
             text=True,
             check=False,
@@ -395,7 +403,9 @@ def _run(program: str, *arguments: str, check: bool = True) -> str:
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise UserMistake(f"{program} {arguments[0]} failed: {exc}") from exc
 
-    if check and done.returncode != 0:
-        raise UserMistake(f"{program} {' '.join(arguments)} failed: {(done.stderr or done.stdout).strip()[-600:]}")
+    if check and process.returncode != 0:
+        raise UserMistake(
+            f"{program} {' '.join(arguments)} failed: {(process.stderr or process.stdout).strip()[-600:]}"
+        )
 
-    return done.stdout
+    return process.stdout

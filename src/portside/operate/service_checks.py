@@ -28,7 +28,7 @@ from portside.kernel.embedded import SUPERUSER, EmbeddedPostgres
 from portside.kernel.errors import DependencyUnavailable, UserMistake
 from portside.kernel.migrations import find_pending, is_migrated
 from portside.operate.findings import AsyncCheck, ExaminedInstallation, Finding, fault, fine, warning
-from portside.operate.machine_checks import lock_holder
+from portside.operate.machine_checks import find_lock_holder
 from portside.operate.sql import sql
 
 _MIN_VERSION = 15
@@ -52,7 +52,7 @@ _WHAT_TO_DO = {
 
 async def check_platform(installation: ExaminedInstallation) -> AsyncIterator[Finding]:
     """Check that the platform answers, and that the parts it supervises run."""
-    if lock_holder(installation.home) is None:
+    if find_lock_holder(installation.home) is None:
         yield warning("platform", "the platform does not run on this home", "start it with 'portside up'")
         return
 
@@ -78,18 +78,18 @@ async def check_platform(installation: ExaminedInstallation) -> AsyncIterator[Fi
 async def check_database(installation: ExaminedInstallation) -> AsyncIterator[Finding]:
     """Check that Postgres answers, has the right settings, and holds the database of this home."""
     try:
-        async with open_database(installation) as opened:
-            if opened is None:
+        async with open_database(installation) as database:
+            if database is None:
                 return
 
-            db = opened.db
-            async for finding in _server(installation, db):
+            db = database.db
+            async for finding in _check_server(installation, db):
                 yield finding
 
-            async for finding in _content(installation, db):
+            async for finding in _check_content(installation, db):
                 yield finding
     except DependencyUnavailable as exc:
-        yield _unreachable(exc.__cause__ or exc)
+        yield _describe_failure(exc.__cause__ or exc)
     except UserMistake as exc:
         yield fault("postgres", f"the embedded Postgres does not start: {exc}", "see HOME/postgres/log")
 
@@ -118,7 +118,7 @@ async def open_database(installation: ExaminedInstallation) -> AsyncIterator[Ope
             return
 
         engine = EmbeddedPostgres(installation.home, connections=installation.max_connections)
-        if lock_holder(installation.home) is None:
+        if find_lock_holder(installation.home) is None:
             url = await asyncio.to_thread(engine.acquire, 0.0)
         else:
             url = engine.url(SUPERUSER)
@@ -135,7 +135,7 @@ async def open_database(installation: ExaminedInstallation) -> AsyncIterator[Ope
             await asyncio.to_thread(engine.release)
 
 
-def _unreachable(exc: BaseException) -> Finding:
+def _describe_failure(exc: BaseException) -> Finding:
     match exc:
         case asyncpg.InvalidAuthorizationSpecificationError():
             do = "correct user and password in DATABASE_URL"
@@ -153,7 +153,7 @@ def _unreachable(exc: BaseException) -> Finding:
     return fault("postgres", f"Postgres does not answer: {exc or type(exc).__name__}", do)
 
 
-async def _server(installation: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
+async def _check_server(installation: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
     """Check the version, the settings and the limits of the server."""
     facts: Any = await db.fetchrow(sql.server_facts)
     if facts["version"] < _MIN_VERSION:
@@ -208,7 +208,7 @@ async def _server(installation: ExaminedInstallation, db: Database) -> AsyncIter
     yield fine("postgres", f"Postgres {facts['version']} answers")
 
 
-async def _content(installation: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
+async def _check_content(installation: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
     """Check that the database belongs to this home and this version; report silent listeners and failed deployments."""
     if not await is_migrated(db):
         if (installation.home / "api-key").exists():
@@ -222,10 +222,10 @@ async def _content(installation: ExaminedInstallation, db: Database) -> AsyncIte
 
     try:
         if pending := await find_pending(db, list(installation.packages)):
-            shown = ", ".join(pending[:3]) + (" …" if len(pending) > 3 else "")
+            names = ", ".join(pending[:3]) + (" …" if len(pending) > 3 else "")
             yield warning(
                 "migrations",
-                f"the next start changes the database: {shown}",
+                f"the next start changes the database: {names}",
                 "make a backup, then restart it",
             )
     except UserMistake as exc:
@@ -243,11 +243,11 @@ async def _content(installation: ExaminedInstallation, db: Database) -> AsyncIte
                 "restore the file that was saved with this database, or correct DATABASE_URL",
             )
 
-    async for finding in _keys(installation, db):
+    async for finding in _check_keys(installation, db):
         yield finding
 
     silent_s = await db.fetchval(sql.last_seen_listener) if installation.has_listener else None
-    if silent_s is not None and silent_s > _LISTENER_SILENT_S and lock_holder(installation.home) is not None:
+    if silent_s is not None and silent_s > _LISTENER_SILENT_S and find_lock_holder(installation.home) is not None:
         yield fault("listener", f"the listener has been silent for {silent_s:.0f} s", _WHAT_TO_DO["listener"])
 
     for row in await db.fetch(sql.troubled_deployments):
@@ -259,13 +259,13 @@ async def _content(installation: ExaminedInstallation, db: Database) -> AsyncIte
         )
 
 
-async def _keys(installation: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
+async def _check_keys(installation: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
     """Check that the key files of the home hold valid keys."""
     for file, do in (
         ("api-key", "write a valid key into the file; commands on this machine use it"),
         ("listener-key", "nothing, if the platform runs: it makes a new one within seconds"),
     ):
-        key = _read(installation.home / file)
+        key = _read_key(installation.home / file)
         if key is not None and not await is_valid(db, key):
             yield warning(file, f"the key in {installation.home / file} was revoked, or is one of another platform", do)
 
@@ -274,38 +274,44 @@ async def check_certificates(installation: ExaminedInstallation) -> AsyncIterato
     """Check that certificates in files fit the domain and their key, and that the served one is valid."""
     if installation.front.tls == "files" and installation.front.certificate and installation.front.key:
         try:
-            found = list(
-                _certificate_files(installation, Path(installation.front.certificate), Path(installation.front.key))
+            findings = list(
+                _check_certificate_files(
+                    installation, Path(installation.front.certificate), Path(installation.front.key)
+                )
             )
         except (OSError, ValueError, TypeError) as exc:
-            found = [fault("certificate", f"the certificate or its key cannot be read: {exc}", "put both as PEM files")]
+            findings = [
+                fault("certificate", f"the certificate or its key cannot be read: {exc}", "put both as PEM files")
+            ]
 
-        for finding in found:
+        for finding in findings:
             yield finding
 
-    if installation.front.is_public and lock_holder(installation.home) is not None:
+    if installation.front.is_public and find_lock_holder(installation.home) is not None:
         try:
-            served = await asyncio.to_thread(
-                _served_certificate, installation.front.domain or "", installation.front.https_port
+            certificate = await asyncio.to_thread(
+                _fetch_certificate, installation.front.domain or "", installation.front.https_port
             )
         except OSError as exc:
             do = "see HOME/logs/ingress.log; the domain's port 80 and 443 must be reachable for ACME"
             yield fault("certificate", f"no certificate is served for {installation.front.domain}: {exc}", do)
             return
 
-        for finding in _dates(served, f"the certificate that is served for {installation.front.domain}"):
+        for finding in _check_dates(certificate, f"the certificate that is served for {installation.front.domain}"):
             yield finding
 
 
-def _certificate_files(installation: ExaminedInstallation, file: Path, key_file: Path) -> Iterator[Finding]:
+def _check_certificate_files(installation: ExaminedInstallation, file: Path, key_file: Path) -> Iterator[Finding]:
     certificate = x509.load_pem_x509_certificates(file.read_bytes())[0]
-    yield from _dates(certificate, str(file))
+    yield from _check_dates(certificate, str(file))
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
 
-    served = names.get_values_for_type(x509.DNSName)
+    host_names = names.get_values_for_type(x509.DNSName)
     domain = installation.front.domain or ""
-    if domain not in served and f"*.{domain.partition('.')[2]}" not in served:
-        yield fault("certificate", f"{file} is for {', '.join(served)} and not for {domain}", "get one for the domain")
+    if domain not in host_names and f"*.{domain.partition('.')[2]}" not in host_names:
+        yield fault(
+            "certificate", f"{file} is for {', '.join(host_names)} and not for {domain}", "get one for the domain"
+        )
 
     key = load_pem_private_key(key_file.read_bytes(), None).public_key()
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -316,7 +322,7 @@ def _certificate_files(installation: ExaminedInstallation, file: Path, key_file:
         yield warning("certificate", f"other users can read {key_file}", f"chmod 600 {key_file}")
 
 
-def _dates(certificate: x509.Certificate, what: str) -> Iterator[Finding]:
+def _check_dates(certificate: x509.Certificate, what: str) -> Iterator[Finding]:
     now = dt.datetime.now(dt.UTC)
     end = certificate.not_valid_after_utc
     if end < now:
@@ -329,7 +335,7 @@ def _dates(certificate: x509.Certificate, what: str) -> Iterator[Finding]:
         yield fine("certificate", f"{what} is valid until {end:%Y-%m-%d}")
 
 
-def _served_certificate(domain: str, port: int) -> x509.Certificate:
+def _fetch_certificate(domain: str, port: int) -> x509.Certificate:
     # Only the dates are examined: clients may trust an authority that this machine does not.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -350,14 +356,14 @@ async def check_domain(installation: ExaminedInstallation) -> AsyncIterator[Find
     level = fault if installation.front.tls == "acme" else warning
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(installation.front.domain, 443, type=socket.SOCK_STREAM)
+        entries = await loop.getaddrinfo(installation.front.domain, 443, type=socket.SOCK_STREAM)
     except OSError as exc:
         do = "add an A or AAAA record with the address of this machine at your DNS provider"
         yield level("domain", f"{installation.front.domain} has no address: {exc}", do)
         return
 
-    addresses = sorted({str(address[4][0]) for address in found})
-    if not any(_is_own(address) for address in addresses):
+    addresses = sorted({str(address[4][0]) for address in entries})
+    if not any(_is_of_this_machine(address) for address in addresses):
         yield warning(
             "domain",
             f"{installation.front.domain} leads to {', '.join(addresses)}, which no interface of this machine has",
@@ -369,7 +375,7 @@ async def check_domain(installation: ExaminedInstallation) -> AsyncIterator[Find
     yield fine("domain", f"{installation.front.domain} leads to this machine")
 
 
-def _is_own(address: str) -> bool:
+def _is_of_this_machine(address: str) -> bool:
     family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -384,8 +390,8 @@ async def check_proxy(installation: ExaminedInstallation) -> AsyncIterator[Findi
     """Check that the proxy in front of the platform passes on the host, the scheme and the client's address."""
     if (
         installation.public_url is None
-        or lock_holder(installation.home) is None
-        or (key := _read(installation.home / "api-key")) is None
+        or find_lock_holder(installation.home) is None
+        or (key := _read_key(installation.home / "api-key")) is None
     ):
         return
 
@@ -402,24 +408,24 @@ async def check_proxy(installation: ExaminedInstallation) -> AsyncIterator[Findi
         async with httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=context) as client:
             headers = {"X-Api-Key": key, "X-Forwarded-For": _CLAIMED, "X-Forwarded-Host": _CLAIMED}
             response = await client.get(installation.public_url + str(_PROBED), headers=headers)
-            seen = response.raise_for_status().json()
+            request = response.raise_for_status().json()
     except (httpx2.HTTPError, ValueError, OSError) as exc:
         do = "fine where this machine cannot reach its own public address; otherwise see the proxy's log"
         yield warning("proxy", f"{installation.public_url} does not answer from here: {exc}", do)
         return
 
     do = "use the configuration of 'portside ingress print nginx|caddy|traefik'"
-    wanted = httpx2.URL(installation.public_url).netloc.decode()
-    if seen["host"] != wanted:
-        yield fault("proxy", f"the proxy passes the Host header {seen['host']}, and {wanted} was requested", do)
+    host = httpx2.URL(installation.public_url).netloc.decode()
+    if request["host"] != host:
+        yield fault("proxy", f"the proxy passes the Host header {request['host']}, and {host} was requested", do)
 
-    if installation.front.tls == "off" and seen["scheme"] != "https":
+    if installation.front.tls == "off" and request["scheme"] != "https":
         yield fault("proxy", "the platform sees http: no X-Forwarded-Proto, or TRUSTED_PROXIES lacks the proxy", do)
 
-    if seen["client"] == _CLAIMED:
+    if request["client"] == _CLAIMED:
         yield fault("proxy", "the proxy passes on the X-Forwarded-For of clients: anybody may claim any address", do)
 
-    yield fine("proxy", f"{installation.public_url} answers, and sees this machine as {seen['client']}")
+    yield fine("proxy", f"{installation.public_url} answers, and sees this machine as {request['client']}")
 
 
 async def check_sign_in(installation: ExaminedInstallation) -> AsyncIterator[Finding]:
@@ -441,6 +447,13 @@ async def check_sign_in(installation: ExaminedInstallation) -> AsyncIterator[Fin
     yield fine("sign-in", f"{installation.oidc_issuer} answers")
 
 
+def _read_key(file: Path) -> str | None:
+    try:
+        return file.read_text("utf-8").strip() or None
+    except OSError:
+        return None
+
+
 SERVICE_CHECKS: dict[str, AsyncCheck] = {
     "platform": check_platform,
     "database": check_database,
@@ -449,10 +462,3 @@ SERVICE_CHECKS: dict[str, AsyncCheck] = {
     "proxy": check_proxy,
     "sign-in": check_sign_in,
 }
-
-
-def _read(file: Path) -> str | None:
-    try:
-        return file.read_text("utf-8").strip() or None
-    except OSError:
-        return None

@@ -13,8 +13,8 @@ from uuid import UUID
 
 import msgspec
 
-from portside.backup.databases import platform_databases
-from portside.backup.history import last_backup
+from portside.backup.databases import list_platform_databases
+from portside.backup.history import get_last_backup
 from portside.kernel.clock import now
 from portside.kernel.db import Database, Record
 from portside.kernel.disk import find_shortage, measure, megabytes
@@ -24,7 +24,7 @@ from portside.kernel.files import write_private
 from portside.kernel.migrations import find_missing, find_pending, is_migrated
 from portside.kernel.version import full_version
 from portside.operate.findings import ExaminedInstallation, Finding, fault, fine, warning
-from portside.operate.machine_checks import lock_holder
+from portside.operate.machine_checks import find_lock_holder
 from portside.operate.service_checks import open_database
 from portside.operate.sql import sql
 
@@ -55,8 +55,8 @@ def read_upgrades(home: Path) -> list[Upgrade]:
 
 def record_upgrade(home: Path, upgrade: Upgrade) -> None:
     """Add an upgrade, before it begins."""
-    kept = [upgrade, *read_upgrades(home)][:_KEPT]
-    write_private(home / _UPGRADES, msgspec.json.encode(kept).decode())
+    upgrades = [upgrade, *read_upgrades(home)][:_KEPT]
+    write_private(home / _UPGRADES, msgspec.json.encode(upgrades).decode())
 
 
 class PendingChanges(msgspec.Struct, kw_only=True):
@@ -118,17 +118,17 @@ async def plan_upgrade(
             fault("settings", installation.problem, "correct the variable or the option that it names")
         )
 
-    plan.findings += _about_platform(installation, running)
-    plan.findings += _about_settings(running, known_settings)
-    plan.findings += await asyncio.to_thread(_about_postgres, installation)
-    async for finding in _about_databases(installation, plan):
+    plan.findings += _check_platform(installation, running)
+    plan.findings += _check_settings(running, known_settings)
+    plan.findings += await asyncio.to_thread(_check_postgres, installation)
+    async for finding in _check_databases(installation, plan):
         plan.findings.append(finding)
 
-    plan.findings += await asyncio.to_thread(lambda: [*_about_disk(installation), *_about_backup(installation)])
+    plan.findings += await asyncio.to_thread(lambda: [*_check_disk(installation), *_check_backup(installation)])
     return plan
 
 
-def _about_platform(installation: ExaminedInstallation, running: RunningPlatform | None) -> list[Finding]:
+def _check_platform(installation: ExaminedInstallation, running: RunningPlatform | None) -> list[Finding]:
     if running is not None:
         if running.can_hand_over:
             return [fine("platform", f"{running.version} runs; its agents continue while it is replaced")]
@@ -136,7 +136,7 @@ def _about_platform(installation: ExaminedInstallation, running: RunningPlatform
         do = "deploy nothing meanwhile; if it is a service, run 'portside service install' instead of this"
         return [warning("platform", f"{running.version} runs, which cannot be replaced in place: it is stopped", do)]
 
-    if lock_holder(installation.home) is None:
+    if find_lock_holder(installation.home) is None:
         return [warning("platform", "it does not run", "start it with this version after the backup: portside up")]
 
     return [
@@ -144,15 +144,19 @@ def _about_platform(installation: ExaminedInstallation, running: RunningPlatform
     ]
 
 
-def _about_settings(running: RunningPlatform | None, known: Collection[str]) -> list[Finding]:
-    gone = sorted((running.settings if running else frozenset()) - set(known))
+def _check_settings(running: RunningPlatform | None, known_settings: Collection[str]) -> list[Finding]:
+    names = running.settings if running else frozenset[str]()
+    unknown = sorted(names - set(known_settings))
+    if not unknown:
+        return [fine("settings", "no setting in use was renamed or removed")]
+
     return [
         warning("settings", f"{name} is set, and this version has no such setting", "CHANGELOG.md says what it became")
-        for name in gone
-    ] or [fine("settings", "no setting in use was renamed or removed")]
+        for name in unknown
+    ]
 
 
-def _about_postgres(installation: ExaminedInstallation) -> list[Finding]:
+def _check_postgres(installation: ExaminedInstallation) -> list[Finding]:
     if installation.database_url is not None:
         return []
 
@@ -166,26 +170,27 @@ def _about_postgres(installation: ExaminedInstallation) -> list[Finding]:
     return [fine("postgres", "the embedded Postgres keeps its major version")]
 
 
-async def _about_databases(installation: ExaminedInstallation, plan: UpgradePlan) -> AsyncIterator[Finding]:
+async def _check_databases(installation: ExaminedInstallation, plan: UpgradePlan) -> AsyncIterator[Finding]:
     """Examine every database, and add what will change to the plan."""
     try:
-        async with open_database(installation) as opened:
-            if opened is None:
+        async with open_database(installation) as platform_database:
+            if platform_database is None:
                 do = "there is nothing to upgrade: start this version with 'portside up'"
                 yield fault("database", "there is no database of this home yet", do)
                 return
 
             names: dict[str, str] = {}
-            for row in await opened.db.fetch(sql.serving_revisions):
+            for row in await platform_database.db.fetch(sql.serving_revisions):
                 names[f"agent_{UUID(str(row['id'])).hex}"] = row["name"]
-                plan.agents.append(await asyncio.to_thread(_change_of, installation.home, row))
+                plan.agents.append(await asyncio.to_thread(_plan_agent, installation.home, row))
 
-            for number, database in enumerate(await platform_databases(opened.url)):
-                is_platform = number == 0
-                packages, schema = (list(installation.packages), None) if is_platform else ([_AGENT], "portside")
-                db = await Database.connect(_url_of(opened.url, database.name), max_size=1, schema=schema)
+            for number, database in enumerate(await list_platform_databases(platform_database.url)):
+                # The first one is the platform's.
+                packages = list(installation.packages) if number == 0 else [_AGENT]
+                schema = None if number == 0 else "portside"
+                db = await Database.connect(_build_url(platform_database.url, database.name), max_size=1, schema=schema)
                 try:
-                    changes = await _changes_of(db, packages, database.name, names.get(database.name))
+                    changes = await _find_changes(db, packages, database.name, names.get(database.name))
                 finally:
                     await db.close()
 
@@ -195,7 +200,7 @@ async def _about_databases(installation: ExaminedInstallation, plan: UpgradePlan
         yield fault("database", str(exc), "follow the message; nothing was changed")
         return
 
-    one_way = sorted({reason for each in plan.databases for reason in each.one_way})
+    one_way = sorted({reason for pending in plan.databases for reason in pending.one_way})
     if one_way:
         yield warning(
             "way-back",
@@ -206,11 +211,11 @@ async def _about_databases(installation: ExaminedInstallation, plan: UpgradePlan
         yield fine("way-back", "the version before runs on what this one changes")
 
 
-def _url_of(url: str, database: str) -> str:
+def _build_url(url: str, database: str) -> str:
     return urlunsplit(urlsplit(url)._replace(path=f"/{quote(database)}"))
 
 
-async def _changes_of(
+async def _find_changes(
     db: Database, packages: list[str], database: str, deployment: str | None
 ) -> PendingChanges | None:
     """Return what will be applied to a database, or None. Raises UserMistake for one that will be refused."""
@@ -221,13 +226,13 @@ async def _changes_of(
     if not pending:
         return None
 
-    missing = await find_missing(db, packages)
+    migrations = await find_missing(db, packages)
     counts = {row["name"]: int(row["number"]) for row in await db.fetch(sql.row_counts)}
-    rows = sum(counts.get(table, 0) for migration in missing for table in migration.tables)
+    rows = sum(counts.get(table, 0) for migration in migrations for table in migration.tables)
 
     one_way = [
         f"{migration.package}/{migration.name} ({migration.older_versions or 'it does not say that they run'})"
-        for migration in missing
+        for migration in migrations
         if migration.older_versions != "run"
     ]
 
@@ -240,7 +245,7 @@ class _BuildLayout(msgspec.Struct):
     layout: str = "combined"
 
 
-def _change_of(home: Path, row: Record) -> AgentChange:
+def _plan_agent(home: Path, row: Record) -> AgentChange:
     folder = home / "dataplane" / "deployments" / str(row["id"]) / "revisions" / str(row["active_revision_id"])
     try:
         layout = msgspec.json.decode((folder / "built.json").read_bytes(), type=_BuildLayout).layout
@@ -253,7 +258,7 @@ def _change_of(home: Path, row: Record) -> AgentChange:
     )
 
 
-def _about_disk(installation: ExaminedInstallation) -> list[Finding]:
+def _check_disk(installation: ExaminedInstallation) -> list[Finding]:
     if (shortage := find_shortage(installation.home, installation.reserve)) is not None:
         return [fault("disk", shortage, "make room: 'portside disk' shows what takes the space")]
 
@@ -261,13 +266,13 @@ def _about_disk(installation: ExaminedInstallation) -> list[Finding]:
     return [fine("disk", f"{megabytes(space.free)} free of {megabytes(space.total)}")]
 
 
-def _about_backup(installation: ExaminedInstallation) -> list[Finding]:
-    found = last_backup(installation.home).succeeded
-    if found is None:
+def _check_backup(installation: ExaminedInstallation) -> list[Finding]:
+    backup = get_last_backup(installation.home).succeeded
+    if backup is None:
         return [warning("backup", "there is no backup", "'portside upgrade' takes one: --backup-to, or BACKUP_TO")]
 
-    age = now() - found.ended_at
-    text = f"the last one is {age.total_seconds() / 3600:.1f} hours old: {found.location}/{found.name}"
+    age = now() - backup.ended_at
+    text = f"the last one is {age.total_seconds() / 3600:.1f} hours old: {backup.location}/{backup.name}"
     if age > _RECENT:
         return [warning("backup", text, "'portside upgrade' takes one, unless --no-backup")]
 

@@ -85,14 +85,14 @@ from portside.operate.disk_usage import DatabaseLimit, DiskUsage
 from portside.operate.http import OperateServices
 from portside.operate.http import routes as operate
 from portside.operate.upgrade import read_upgrades
-from portside.platform.backups import backup_tasks, schedule_of
+from portside.platform.backups import build_backup_tasks, build_schedule
 from portside.platform.hand_over import SIGNAL, HandedOver
 from portside.platform.home import Home, read_key
 from portside.platform.listener import ListenerKey, ListenerLog, ListenerProcess, ensure_listener_key
 from portside.platform.master_key import KeyRotation, KeyRotationServices, check_key, rotate_stopped
 from portside.platform.master_key import routes as master_key
 from portside.platform.settings import PlatformSettings
-from portside.platform.system import SystemServices, installation_of, settings_in_force
+from portside.platform.system import SystemServices, build_installation, list_settings_in_force
 from portside.platform.system import routes as system
 from portside.prompts.http import routes as prompts
 from portside.prompts.repos import empty_workspace as empty_prompts
@@ -113,6 +113,28 @@ from portside.usage.http import UsageServices
 from portside.usage.http import routes as usage
 from portside.usage.totals import PastHours
 
+Problem = Callable[[], str | None]
+
+# Other processes cache keys for ten seconds, and may accept data in that time. It must be deleted too.
+DELETE_AFTER = timedelta(seconds=60)
+STREAM_GRACE_S = 5.0
+PACKAGES = [
+    "portside.identity",
+    "portside.audit",
+    "portside.limits",
+    "portside.tracing",
+    "portside.usage",
+    "portside.datasets",
+    "portside.prompts",
+    "portside.annotation",
+    "portside.control",
+    "portside.alerts",
+]
+PREFIXES = ("/api/v1", "/api-host", "/api")
+# The routes outside the hosted API, to which its rate limits do not apply, by their paths.
+UNLIMITED = frozenset(route.path for route in (*health.routes, *control, *ingress, *console))
+SERVER_INFO = ServerInfo("Portside platform", __version__, unlimited=UNLIMITED)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlatformServices(
@@ -129,10 +151,6 @@ class PlatformServices(
     AlertServices,
 ):
     """The services of the platform."""
-
-
-# Other processes cache keys for ten seconds, and may accept data in that time. It must be deleted too.
-DELETE_AFTER = timedelta(seconds=60)
 
 
 class DeletedWorkspaces(Task):
@@ -200,19 +218,6 @@ async def background_tasks(
         await driver.close()
 
 
-PACKAGES = [
-    "portside.identity",
-    "portside.audit",
-    "portside.limits",
-    "portside.tracing",
-    "portside.usage",
-    "portside.datasets",
-    "portside.prompts",
-    "portside.annotation",
-    "portside.control",
-    "portside.alerts",
-]
-PREFIXES = ("/api/v1", "/api-host", "/api")
 ROUTES: list[Route[Context[PlatformServices]]] = [
     *health.routes,
     *identity,
@@ -235,10 +240,6 @@ ROUTES: list[Route[Context[PlatformServices]]] = [
     *backup,
     *alerts,
 ]
-Problem = Callable[[], str | None]
-# The routes outside the hosted API, to which its rate limits do not apply, by their paths.
-UNLIMITED = frozenset(route.path for route in (*health.routes, *control, *ingress, *console))
-SERVER_INFO = ServerInfo("Portside platform", __version__, unlimited=UNLIMITED)
 
 
 class PlatformApp(msgspec.Struct):
@@ -287,11 +288,11 @@ async def open_platform(
             home.keep_key(home.api_key, new_key)
 
         changes = DesiredChanges()
-        authenticator = Authenticator(db, _session_rules(settings))
+        authenticator = Authenticator(db, _build_session_rules(settings))
         workspace_id = await first_start.first_workspace(db)
         windows = Windows(db)
-        limits = _limits(settings, authenticator, windows)
-        backups = backup_tasks(settings, database_url, problems)
+        limits = _build_rate_limits(settings, authenticator, windows)
+        backups = build_backup_tasks(settings, database_url, problems)
 
         services = PlatformServices(
             db=db,
@@ -312,13 +313,13 @@ async def open_platform(
             archives=ArchiveStore(home.archives),
             deletion_checks=WorkspaceDeletionChecks([describe_deployments]),
             trusted_proxies=read_networks(settings.trusted_proxies),
-            oidc=_oidc(settings, box),
-            outbound_rules=_private(settings.allow_private_git_hosts),
+            oidc=_build_oidc_sign_in(settings, box),
+            outbound_rules=_build_outbound_rules(settings.allow_private_git_hosts),
             addresses=PublicAddresses(workspace_id, agents_pattern(settings.front)) if front else None,
             router=front or NO_ROUTER,
             front=front,
-            agent_origins=_agent_origins(settings, front),
-            installation=installation_of(settings, PACKAGES),
+            agent_origins=_list_agent_origins(settings, front),
+            installation=build_installation(settings, PACKAGES),
             key_rotation=KeyRotation(db, home, box),
             backups=backups.backups,
             keeps_log=backups.archive is not None,
@@ -326,7 +327,9 @@ async def open_platform(
             settings=settings,
             home_folder=home.path,
             rollouts=ServerRollouts(db, changes, full_version(), is_automatic=settings.roll_forward == "automatic"),
-            channels=AlertChannels(db, box, _private(settings.alert_private_hosts), _mail_server(settings)),
+            channels=AlertChannels(
+                db, box, _build_outbound_rules(settings.alert_private_hosts), _build_mail_server(settings)
+            ),
         )
 
         draining = asyncio.Event()
@@ -359,11 +362,17 @@ async def open_platform(
             more += [ListenerKey(db, home), ListenerLog(home.listener_log)]
 
         more += [SuppressedRefusals(recorder), ExpiredEntries(db, settings.audit_log_days)]
-        await record_start(db, full_version(), _settings_in_use(settings))
+        await record_start(db, full_version(), _list_settings_in_use(settings))
         deliveries = AlertDeliveries(services.channels)
-        schedule = schedule_of(settings)
-        every = None if schedule is None else schedule.every
-        parts = MeasuredParts(db, home.path, disk, settings.front if front else None, problems, every)
+        schedule = build_schedule(settings)
+        parts = MeasuredParts(
+            db=db,
+            home=home.path,
+            disk=disk,
+            front=settings.front if front else None,
+            problems=problems,
+            backup_every=None if schedule is None else schedule.every,
+        )
 
         more += [
             deliveries,
@@ -376,7 +385,13 @@ async def open_platform(
             await front.open(db, workspace_id)
 
         async with windows.maintained(), background_tasks(services, settings, more):
-            yield PlatformApp(FromFront(asgi) if front else asgi, draining, changes, new_key, listener_key)
+            yield PlatformApp(
+                asgi=FromFront(asgi) if front else asgi,
+                draining=draining,
+                changes=changes,
+                new_key=new_key,
+                listener_key=listener_key,
+            )
     finally:
         await db.close()
 
@@ -393,11 +408,11 @@ async def _migrate(db: Database, home: Home) -> None:
         raise UserMistake(f"{exc}. That of the upgrade to {last.after} is {last.backup}") from exc
 
 
-def _private(is_allowed: bool) -> OutboundRules:  # noqa: FBT001 - the value of a setting
+def _build_outbound_rules(is_allowed: bool) -> OutboundRules:  # noqa: FBT001 - the value of a setting
     return OutboundRules(allow_private=is_allowed, allow_loopback=is_allowed)
 
 
-def _mail_server(settings: PlatformSettings) -> MailServer | None:
+def _build_mail_server(settings: PlatformSettings) -> MailServer | None:
     """Return the mail server, if one is configured. Raises UserMistake."""
     if settings.smtp_host is None:
         return None
@@ -405,36 +420,36 @@ def _mail_server(settings: PlatformSettings) -> MailServer | None:
         raise UserMistake("setting SMTP_FROM: not set, and SMTP_HOST needs it")
 
     return MailServer(
-        settings.smtp_host,
-        settings.smtp_port,
-        settings.smtp_from,
-        settings.smtp_tls,
-        settings.smtp_user,
-        settings.smtp_password,
+        host=settings.smtp_host,
+        port=settings.smtp_port,
+        sender=settings.smtp_from,
+        tls=settings.smtp_tls,
+        user=settings.smtp_user,
+        password=settings.smtp_password,
     )
 
 
-def _settings_in_use(settings: PlatformSettings) -> list[str]:
+def _list_settings_in_use(settings: PlatformSettings) -> list[str]:
     """Return the names of the settings that are not at their defaults."""
-    return [shown.name for shown in settings_in_force(settings) if not shown.is_default]
+    return [entry.name for entry in list_settings_in_force(settings) if not entry.is_default]
 
 
-def _agent_origins(settings: PlatformSettings, front: Front | None) -> tuple[str, ...]:
+def _list_agent_origins(settings: PlatformSettings, front: Front | None) -> tuple[str, ...]:
     """Return the origins of agents that the console may call: of the front, of this machine, and named ones."""
-    named = tuple(settings.console_agent_origins.split())
+    origins = tuple(settings.console_agent_origins.split())
     if front is None:
-        return ("http://127.0.0.1:*", "http://localhost:*", *named)
+        return ("http://127.0.0.1:*", "http://localhost:*", *origins)
     if settings.agents == "host":
-        return (f"https://*.{settings.front.domain}{settings.front.port_suffix}", *named)
+        return (f"https://*.{settings.front.domain}{settings.front.port_suffix}", *origins)
 
-    return named
+    return origins
 
 
-def _session_rules(settings: PlatformSettings) -> SessionRules:
+def _build_session_rules(settings: PlatformSettings) -> SessionRules:
     return SessionRules(timedelta(hours=settings.session_lifetime_hours), timedelta(hours=settings.session_idle_hours))
 
 
-def _oidc(settings: PlatformSettings, box: SecretBox) -> OidcSignIn | None:
+def _build_oidc_sign_in(settings: PlatformSettings, box: SecretBox) -> OidcSignIn | None:
     """Return the sign-in provider, if one is configured. Raises UserMistake."""
     if settings.oidc_issuer is None:
         return None
@@ -484,7 +499,7 @@ async def move_paths(url: str, before: str, after: str) -> None:
         await db.close()
 
 
-def _limits(
+def _build_rate_limits(
     settings: PlatformSettings, authenticator: Authenticator, windows: Windows
 ) -> tuple[Table, Callers, Windows] | None:
     """Return the parts of the rate limits; None without any. Raises UserMistake for an invalid table or proxy list."""
@@ -497,12 +512,15 @@ def _limits(
 
 
 def needs_key(api: Api[PlatformServices]) -> Callable[[Any], bool]:
-    """Return whether a request needs a key or login."""
+    """Return a function that tells of the scope of a request whether it needs a key or login."""
     return lambda scope: (route := api.find(scope)) is not None and not route.public
 
 
 def is_unlimited(api: Api[PlatformServices]) -> Callable[[Any], bool]:
-    """Return whether the rate limits do not apply to a request, by its route: a path below it may be another route."""
+    """Return a function that tells of the scope of a request whether the rate limits do not apply to it.
+
+    It goes by the route: a path below it may be another route.
+    """
     return lambda scope: (route := api.find(scope)) is not None and route.path in UNLIMITED
 
 
@@ -528,7 +546,6 @@ async def rotate_master_key(home: Home, database_url: str) -> int:
     return reencrypted
 
 
-STREAM_GRACE_S = 5.0
 OnReady = Callable[[PlatformApp], Awaitable[None]]
 
 
@@ -547,7 +564,7 @@ class PublicEndpoint(NamedTuple):
 
 
 @asynccontextmanager
-async def _running(front: Front | None, replaced: asyncio.Event) -> AsyncIterator[None]:
+async def _run_front(front: Front | None, replaced: asyncio.Event) -> AsyncIterator[None]:
     """Run the front's program during the block; it starts while the platform opens its database.
 
     It continues if this program is replaced.
@@ -581,8 +598,8 @@ async def run_platform(
     loop = asyncio.get_running_loop()
 
     # The server closes its own descriptor.
-    handed = HandedOver(os.dup(endpoint.listening.fileno()))
-    async with _running(front, replaced), open_platform(home, settings, database.url, problems, front) as app:
+    hand_over_state = HandedOver(os.dup(endpoint.listening.fileno()))
+    async with _run_front(front, replaced), open_platform(home, settings, database.url, problems, front) as app:
         server = Server(
             app.asgi,
             draining=app.draining,
@@ -593,7 +610,7 @@ async def run_platform(
         await server.open([endpoint.listening])
         closing = asyncio.Event()
         serving = asyncio.create_task(server.serve_until(closing))
-        listener = ListenerProcess(_listener_environment(home, settings, database.url, app), home.listener_log)
+        listener = ListenerProcess(_build_listener_environment(home, settings, database.url, app), home.listener_log)
         problems["listener"] = lambda: listener.problem
 
         if settings.own_listener:
@@ -628,12 +645,12 @@ async def run_platform(
                 await serving
 
     if front is not None:
-        handed.front = front.pid
+        hand_over_state.front = front.pid
 
-    return handed if replaced.is_set() else None
+    return hand_over_state if replaced.is_set() else None
 
 
-def _listener_environment(
+def _build_listener_environment(
     home: Home, settings: PlatformSettings, database_url: str, app: PlatformApp
 ) -> dict[str, str]:
     return {

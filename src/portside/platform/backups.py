@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from portside.audit.recording import record_at
 from portside.backup.container import Passphrase
 from portside.backup.contents import Progress
-from portside.backup.create import BackupTarget, MadeBackup, SourcePlatform, create_backup, new_name
+from portside.backup.create import BackupResult, BackupTarget, SourcePlatform, create_backup, new_name
 from portside.backup.history import Attempt, record_attempt
 from portside.backup.schedule import BackupPlan, ScheduledBackups
 from portside.backup.stores import Store, open_store
@@ -26,7 +26,7 @@ from portside.platform.settings import PlatformSettings
 
 
 @asynccontextmanager
-async def origin_of(settings: PlatformSettings, *, as_dumps: bool) -> AsyncIterator[SourcePlatform]:
+async def open_origin(settings: PlatformSettings, *, as_dumps: bool) -> AsyncIterator[SourcePlatform]:
     """Yield the platform of a home folder, running or not; its embedded Postgres runs during the block.
 
     Raises UserMistake if there is no platform.
@@ -39,7 +39,7 @@ async def origin_of(settings: PlatformSettings, *, as_dumps: bool) -> AsyncItera
         yield SourcePlatform(home, settings.database_url, "dumps")
         return
 
-    embedded = embedded_of(settings)
+    embedded = build_embedded(settings)
     if not (embedded.data / "PG_VERSION").exists():
         raise UserMistake(f"{home} has no embedded Postgres; set DATABASE_URL as for the platform")
 
@@ -50,33 +50,36 @@ async def origin_of(settings: PlatformSettings, *, as_dumps: bool) -> AsyncItera
         await asyncio.to_thread(embedded.release)
 
 
-def embedded_of(settings: PlatformSettings) -> EmbeddedPostgres:
+def build_embedded(settings: PlatformSettings) -> EmbeddedPostgres:
     """Return the embedded Postgres of the settings' home."""
     return EmbeddedPostgres(
         settings.home_path, connections=settings.postgres_max_connections, is_archiving=settings.backup_point_in_time
     )
 
 
-def schedule_of(settings: PlatformSettings) -> BackupPlan | None:
+def build_schedule(settings: PlatformSettings) -> BackupPlan | None:
     """Return when and where backups are taken, or None without BACKUP_TO."""
     if settings.backup_to is None:
         return None
 
     return BackupPlan(
-        settings.home_path,
-        settings.backup_to,
-        timedelta(hours=settings.backup_every_hours),
-        settings.backup_keep,
-        timedelta(days=settings.backup_keep_days),
-        settings.backup_point_in_time,
+        home=settings.home_path,
+        location=settings.backup_to,
+        every=timedelta(hours=settings.backup_every_hours),
+        keep=settings.backup_keep,
+        keep_for=timedelta(days=settings.backup_keep_days),
+        keeps_log=settings.backup_point_in_time,
     )
 
 
-def passphrase_of(settings: PlatformSettings) -> Passphrase | None:
+def load_passphrase(settings: PlatformSettings) -> Passphrase | None:
     """Return the passphrase of the settings, from its file if one is named. Raises UserMistake if that is unusable."""
     if settings.backup_passphrase_file is not None:
         return Passphrase.from_file(settings.backup_passphrase_file, "PORTSIDE_BACKUP_PASSPHRASE_FILE")
-    return Passphrase(settings.backup_passphrase) if settings.backup_passphrase else None
+    if settings.backup_passphrase:
+        return Passphrase(settings.backup_passphrase)
+
+    return None
 
 
 def take_backup(
@@ -86,7 +89,7 @@ def take_backup(
     passphrase: Passphrase,
     progress: Progress,
     **how: bool,
-) -> tuple[MadeBackup, Attempt]:
+) -> tuple[BackupResult, Attempt]:
     """Take a backup, and record the attempt in the home's history. Raises UserMistake.
 
     `as_dumps` and `is_scheduled` say how, and are false by default.
@@ -95,33 +98,33 @@ def take_backup(
     started_at = datetime.now(UTC)
     target = BackupTarget(store, name or new_name(started_at), passphrase)
 
-    async def run() -> MadeBackup:
-        async with origin_of(settings, as_dumps=how.get("as_dumps", False)) as origin:
+    async def run() -> BackupResult:
+        async with open_origin(settings, as_dumps=how.get("as_dumps", False)) as origin:
             # Before the copy, so that it is in the backup too.
             await record_at(origin.url, "backup.create", target.name)
             return await create_backup(origin, target, progress)
 
-    def attempt(**result: Any) -> Attempt:
+    def build_attempt(**outcome: Any) -> Attempt:
         return Attempt(
             started_at=started_at,
             ended_at=datetime.now(UTC),
             location=store.location,
             name=target.name,
             is_scheduled=how.get("is_scheduled", False),
-            **result,
+            **outcome,
         )
 
     try:
-        made = interruption.run(run())
+        result = interruption.run(run())
     except Exception as exc:
         # A backup that was interrupted has not failed; the next start of the platform takes it again.
         if Home(settings.home_path).master_key.exists():
-            record_attempt(settings.home_path, attempt(error=str(exc) or type(exc).__name__))
+            record_attempt(settings.home_path, build_attempt(error=str(exc) or type(exc).__name__))
         raise
 
-    taken = attempt(size_bytes=made.size_bytes)
-    record_attempt(settings.home_path, taken)
-    return made, taken
+    attempt = build_attempt(size_bytes=result.size_bytes)
+    record_attempt(settings.home_path, attempt)
+    return result, attempt
 
 
 async def record_trial(settings: PlatformSettings, name: str) -> None:
@@ -130,7 +133,7 @@ async def record_trial(settings: PlatformSettings, name: str) -> None:
         return
 
     try:
-        async with origin_of(settings, as_dumps=False) as origin:
+        async with open_origin(settings, as_dumps=False) as origin:
             await record_at(origin.url, "backup.try_restore", name)
     except UserMistake as exc:
         log_failure("the audit log could not record a command", exc, action="backup.try_restore")
@@ -148,17 +151,17 @@ class BackupTasks(NamedTuple):
         return [task for task in self if task is not None]
 
 
-def backup_tasks(
+def build_backup_tasks(
     settings: PlatformSettings, database_url: str, problems: MutableMapping[str, Callable[[], str | None]]
 ) -> BackupTasks:
     """Return the tasks of scheduled backups, and add what may be wrong with them. Raises UserMistake."""
-    schedule = schedule_of(settings)
+    schedule = build_schedule(settings)
     if schedule is None:
         if settings.backup_point_in_time:
             raise UserMistake("setting BACKUP_POINT_IN_TIME: needs BACKUP_TO, where the WAL is archived")
         return BackupTasks()
 
-    passphrase = passphrase_of(settings)
+    passphrase = load_passphrase(settings)
     if passphrase is None:
         raise UserMistake(
             "setting BACKUP_TO: needs a passphrase; set PORTSIDE_BACKUP_PASSPHRASE_FILE or PORTSIDE_BACKUP_PASSPHRASE"

@@ -46,7 +46,7 @@ def name_next(home: Path, interpreter: str) -> None:
     write_private(home / _PROGRAM, f"{interpreter}\n")
 
 
-def execute_next(home: Path, handed: HandedOver) -> None:
+def execute_next(home: Path, state: HandedOver) -> None:
     """Replace this program by the named one, or else by what is installed now. Raises OSError; else does not return."""
     try:
         interpreter = (home / _PROGRAM).read_text().strip()
@@ -54,11 +54,11 @@ def execute_next(home: Path, handed: HandedOver) -> None:
     except FileNotFoundError:
         interpreter = sys.executable
 
-    for descriptor in (handed.listening, handed.postgres_lock):
+    for descriptor in (state.listening, state.postgres_lock):
         if descriptor is not None:
             os.set_inheritable(descriptor, True)
 
-    environment = {**os.environ, _VARIABLE: msgspec.json.encode(handed).decode()}
+    environment = {**os.environ, _VARIABLE: msgspec.json.encode(state).decode()}
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(interpreter, [interpreter, "-P", "-m", "portside", *sys.argv[1:]], environment)  # noqa: S606

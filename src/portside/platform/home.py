@@ -24,7 +24,7 @@ def make_repository(target: Path) -> Path:
 
     fresh = target.with_name(f".{target.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copytree(_source(), fresh, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    shutil.copytree(_find_example(), fresh, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     _git(fresh, "init", "--quiet", "--initial-branch=main")
     _git(fresh, "add", "--all")
     _git(fresh, *_IDENTITY, "commit", "--quiet", "--message", "The hello agent")
@@ -33,7 +33,7 @@ def make_repository(target: Path) -> Path:
     return target
 
 
-def _source() -> Path:
+def _find_example() -> Path:
     """Return the folder of the example, in an installed package or in a checkout."""
     package = Path(portside.__file__).parent
     for folder in (package / "examples" / NAME, package.parents[1] / "examples" / NAME):
@@ -46,14 +46,14 @@ def _source() -> Path:
 def _git(folder: Path, *arguments: str) -> None:
     environment = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1"}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60
         )
     except FileNotFoundError as exc:
         raise UserMistake("git is needed to deploy from repositories; install it") from exc
 
-    if done.returncode != 0:
-        raise UserMistake(f"git {arguments[0]} failed: {done.stderr.strip()}")
+    if process.returncode != 0:
+        raise UserMistake(f"git {arguments[0]} failed: {process.stderr.strip()}")
 
 
 class Home:

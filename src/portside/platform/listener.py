@@ -41,10 +41,10 @@ async def ensure_listener_key(db: Database, home: Home) -> tuple[str, bool]:
 
     owner = await first_start.first_owner(db)
     request = KeyRequest("The platform's own listener", [PERMISSION])
-    made = await create_key(db, owner, request, used_by=USED_BY)
-    home.keep_key(home.listener_key, made.key)
+    new_key = await create_key(db, owner, request, used_by=USED_BY)
+    home.keep_key(home.listener_key, new_key.key)
 
-    return made.key, True
+    return new_key.key, True
 
 
 class ListenerKey(Task):
@@ -141,12 +141,12 @@ class ListenerProcess:
     async def _keep(self) -> None:
         backoff = Backoff(RESTART_AFTER_S, RESTART_LIMIT_S, reset_after_s=HEALTHY_AFTER_S)
         while True:
-            began = time.monotonic()
+            start = time.monotonic()
             self._process = await self._start_process()
             self._start_problem = None
 
             code = await self._wait_for_end(self._process)
-            delay_s = backoff.next(time.monotonic() - began)
+            delay_s = backoff.next(time.monotonic() - start)
             if delay_s > RESTART_AFTER_S:
                 self._end_problem = (
                     f"The listener {describe_exit(code)} again, so deployments do not change; the next start is in "

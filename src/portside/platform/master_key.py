@@ -99,7 +99,7 @@ class KeyRotation(Task):
             box = await asyncio.to_thread(begin_rotation, self._file)
             self._box.use_keys(*box.keys)
             reencrypted = await reencrypt(self._db, self._box)
-            return RotationState(reencrypted, await self._remove_at())
+            return RotationState(reencrypted, await self._get_removal_time())
 
     async def activate(self) -> Status:
         """End a rotation when nothing uses the older key any more."""
@@ -108,14 +108,14 @@ class KeyRotation(Task):
                 return Status()
 
             reencrypted = await reencrypt(self._db, self._box)
-            if reencrypted == 0 and await self._remove_at() <= now():
+            if reencrypted == 0 and await self._get_removal_time() <= now():
                 box = await asyncio.to_thread(end_rotation, self._file)
                 self._box.use_keys(*box.keys)
                 log.warning("the master key was rotated; the older one is in master-key.previous")
 
         return Status({"reencrypted": reencrypted})
 
-    async def _remove_at(self) -> datetime:
+    async def _get_removal_time(self) -> datetime:
         status = await asyncio.to_thread(self._file.stat)
         return datetime.fromtimestamp(status.st_mtime, now().tzinfo) + REMOVE_AFTER
 

@@ -29,7 +29,7 @@ from portside.kernel.http import routes as kernel_routes
 from portside.kernel.settings import describe
 from portside.kernel.version import full_version
 from portside.operate.findings import ExaminedInstallation
-from portside.operate.service import RunningService, running_service
+from portside.operate.service import RunningService, find_running_service
 from portside.operate.upgrade import Upgrade, read_upgrades
 from portside.platform.settings import PlatformSettings
 
@@ -114,15 +114,16 @@ routes = kernel_routes.Routes[Context]("system")
 
 
 @routes.get("/system", permission="organization:manage")
-async def show_system(ctx: Context) -> SystemState:
+async def get_system(ctx: Context) -> SystemState:
     """Return the settings in force without secrets, the ways to sign in, the disk of the home, and the service."""
     settings = ctx.services.settings
     methods: list[Literal["api-key", "oidc", "password"]] = ["password", "api-key"]
     if settings.oidc_issuer is not None:
         methods.append("oidc")
 
-    disk = await asyncio.to_thread(_disk_of, ctx.services.home_folder)
-    return SystemState(settings_in_force(settings), methods, disk, await asyncio.to_thread(running_service))
+    disk = await asyncio.to_thread(_measure_disk, ctx.services.home_folder)
+    service = await asyncio.to_thread(find_running_service)
+    return SystemState(list_settings_in_force(settings), methods, disk, service)
 
 
 class UpgradeState(msgspec.Struct):
@@ -146,9 +147,9 @@ class RollForward(msgspec.Struct):
 
 
 @routes.get("/system/upgrade", permission="organization:manage")
-async def show_upgrade(ctx: Context) -> UpgradeState:
+async def get_upgrade(ctx: Context) -> UpgradeState:
     """Return the platform's version and those of its agents' servers, and how far the replacement of these is."""
-    return await _upgrade_state(ctx.services)
+    return await _get_upgrade_state(ctx.services)
 
 
 @routes.post("/system/upgrade/roll-forward", permission="organization:manage")
@@ -156,19 +157,27 @@ async def roll_forward(ctx: Context, body: RollForward) -> UpgradeState:
     """Begin to replace servers of earlier versions, or continue after a halt: what failed is tried again."""
     await resume_rollout(ctx.services.db, full_version(), body.skip)
     ctx.services.rollouts.signal.set()
-    return await _upgrade_state(ctx.services)
+    return await _get_upgrade_state(ctx.services)
 
 
-async def _upgrade_state(services: SystemServices) -> UpgradeState:
+async def _get_upgrade_state(services: SystemServices) -> UpgradeState:
     servers = await get_servers(services.db, full_version())
     last = next(iter(await asyncio.to_thread(read_upgrades, services.home_folder)), None)
     is_automatic = services.settings.roll_forward == "automatic"
-    return UpgradeState(full_version(), STARTED_AT, is_automatic, servers.rollout, servers.servers, last)
+
+    return UpgradeState(
+        version=full_version(),
+        started_at=STARTED_AT,
+        is_automatic=is_automatic,
+        rollout=servers.rollout,
+        agents=servers.servers,
+        last=last,
+    )
 
 
-def settings_in_force(settings: PlatformSettings) -> list[SettingInForce]:
+def list_settings_in_force(settings: PlatformSettings) -> list[SettingInForce]:
     """List all settings in the order of the reference; texts that are not in `SHOWN` have no value."""
-    found = []
+    entries = []
     for field, doc in zip(msgspec.structs.fields(PlatformSettings), describe(PlatformSettings), strict=True):
         value = getattr(settings, field.name)
         is_default = value == doc.default
@@ -178,13 +187,21 @@ def settings_in_force(settings: PlatformSettings) -> list[SettingInForce]:
 
         is_set = value is not None
         is_hidden = field.name not in SHOWN and (value is None or isinstance(value, str))
-        shown = None if is_hidden else value
-        found.append(SettingInForce(doc.names[0], doc.description, shown, is_set, is_default, is_hidden))
+        entries.append(
+            SettingInForce(
+                name=doc.names[0],
+                description=doc.description,
+                value=None if is_hidden else value,
+                is_set=is_set,
+                is_default=is_default,
+                is_hidden=is_hidden,
+            )
+        )
 
-    return found
+    return entries
 
 
-def installation_of(
+def build_installation(
     settings: PlatformSettings,
     packages: Sequence[str],
     problem: str | None = None,
@@ -215,6 +232,6 @@ def installation_of(
     )
 
 
-def _disk_of(folder: Path) -> Disk:
+def _measure_disk(folder: Path) -> Disk:
     space = measure(folder)
     return Disk(str(folder), space.total, space.free)

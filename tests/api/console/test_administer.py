@@ -15,7 +15,7 @@ from langsmith import Client
 from playwright.async_api import Browser, Page, expect
 
 from portside.kernel.crypto import SecretBox
-from portside.operate.service import running_service
+from portside.operate.service import find_running_service
 from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in_as, view
 from tests.platforms import Platform, Repository
 
@@ -268,7 +268,7 @@ async def test_page_says_whether_the_platform_is_a_service(page: Page) -> None:
     await page.get_by_role("link", name="Settings").click()
 
     # The platform is a child of this process, and belongs to what this process belongs to.
-    service = running_service()
+    service = find_running_service()
     text = "sudo portside service install" if service is None else f"{service.unit} of the user {service.user}"
     await expect(page.get_by_label("Service")).to_contain_text(text)
     await check_accessible(page)
