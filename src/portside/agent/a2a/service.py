@@ -549,7 +549,7 @@ async def _answer_interrupts(
     Raises InvalidParams unless it is clear which interrupt the message answers, and UnsupportedOperation if none is
     open any more.
     """
-    interrupt_ids = await records.pending_interrupts(db, thread_id)
+    interrupt_ids = await records.list_pending_interrupts(db, thread_id)
     if interrupt_ids is None:
         # The run of another answer began or ended after the task was read.
         raise UnsupportedOperation(ANSWERED)

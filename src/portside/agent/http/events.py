@@ -6,8 +6,10 @@ from starlette.responses import Response
 
 from portside.agent.access.service import get_caller
 from portside.agent.http.services import Context, Routes, SocketContext, SocketRoutes
-from portside.agent.protocol.commands import ClientConnection, Commands, Subscriptions, ThreadAccess
+from portside.agent.protocol.commands import Commands, ThreadAccess
+from portside.agent.protocol.connection import ClientConnection
 from portside.agent.protocol.sequence import EventSequence
+from portside.agent.protocol.subscriptions import Subscriptions
 from portside.agent.protocol.wire import CHANNELS, CommandFailed, read_stream_request
 from portside.agent.streams.events import parse_thread_modes, resume_position
 from portside.agent.types.threads import (
@@ -86,7 +88,7 @@ async def serve_connection(ctx: SocketContext, thread_id: UUID) -> None:
     """Take commands and send the events that they subscribe to, over one connection."""
     subscriptions = Subscriptions(ctx.services.hub, thread_id)
     check = await _access(ctx, thread_id).authorize_follow()
-    connection = ClientConnection(ctx.frames(), ctx.send, subscriptions, check)
+    connection = ClientConnection(ctx.frames(), ctx.send, subscriptions=subscriptions, check=check)
     await connection.serve(_commands(ctx, thread_id, subscriptions))
 
 
@@ -96,4 +98,9 @@ def _access(ctx: Context | SocketContext, thread_id: UUID) -> ThreadAccess:
 
 def _commands(ctx: Context | SocketContext, thread_id: UUID, subscriptions: Subscriptions | None) -> Commands:
     services = (ctx.db, ctx.services.runs, ctx.services.states)
-    return Commands(services, _access(ctx, thread_id), ctx.request.state.request_id, subscriptions)
+    return Commands(
+        services,
+        access=_access(ctx, thread_id),
+        request_id=ctx.request.state.request_id,
+        subscriptions=subscriptions,
+    )

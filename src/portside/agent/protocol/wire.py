@@ -37,7 +37,8 @@ class InvalidCommand(CommandError):
     def __init__(self, message: str, value: Any) -> None:
         super().__init__("invalid_argument", message)
         command_id = value.get("id") if isinstance(value, dict) else None
-        self.id = command_id if _is_id(command_id) or isinstance(command_id, str) else None
+        is_id = _is_id(command_id) or isinstance(command_id, str)
+        self.id = command_id if is_id else None
 
 
 class ProtocolCommand(NamedTuple):
@@ -55,7 +56,8 @@ def read_command(raw: bytes | str) -> ProtocolCommand:
     except Invalid as exc:
         raise BadRequest("Invalid JSON body") from exc
 
-    if not isinstance(value, dict) or not isinstance(value.get("method"), str) or not _is_id(value.get("id")):
+    is_command = isinstance(value, dict) and isinstance(value.get("method"), str) and _is_id(value.get("id"))
+    if not is_command:
         raise InvalidCommand(NO_ENVELOPE, value)
 
     params = value.get("params")
@@ -65,7 +67,7 @@ def read_command(raw: bytes | str) -> ProtocolCommand:
     return ProtocolCommand(value["id"], value["method"], params or {})
 
 
-def success_response(command: ProtocolCommand, result: Any, applied_through_seq: int) -> bytes:
+def encode_success(command: ProtocolCommand, result: Any, applied_through_seq: int) -> bytes:
     """Encode the response to a command that succeeded."""
     meta = {"applied_through_seq": applied_through_seq}
     return dump_user({"type": "success", "id": command.id, "result": result, "meta": meta})
@@ -80,7 +82,7 @@ class CommandFailed(msgspec.Struct, kw_only=True):
     message: str
 
 
-def error_response(command_id: int | str | None, failure: CommandError) -> bytes:
+def encode_error(command_id: int | str | None, failure: CommandError) -> bytes:
     """Encode the response to a command that failed."""
     return dump_api(CommandFailed(id=command_id, error=failure.code, message=str(failure)))
 
@@ -119,7 +121,7 @@ class InputRespond(msgspec.Struct):
     config: RunConfig | None = None
     metadata: dict[str, Any] | None = None
 
-    def answers(self) -> list[InterruptResponse]:
+    def list_answers(self) -> list[InterruptResponse]:
         """Return all answers. Raises CommandError if there is none."""
         if self.responses:
             return self.responses
@@ -186,16 +188,21 @@ class ChannelFilter(NamedTuple):
 
     def wants(self, channel: str, namespace: tuple[str, ...]) -> bool:
         """Whether the reader asked for the events of a channel and namespace."""
-        if channel not in self.channels and not (channel.startswith(NAMED_CUSTOM) and "custom" in self.channels):
+        is_custom = channel.startswith(NAMED_CUSTOM) and "custom" in self.channels
+        if channel not in self.channels and not is_custom:
             return False
 
-        return any(
-            _is_within(namespace, prefix) and (self.depth is None or len(namespace) - len(prefix) <= self.depth)
-            for prefix in self.namespaces or ((),)
-        )
+        for prefix in self.namespaces or ((),):
+            depth = len(namespace) - len(prefix)
+            if _is_within(namespace, prefix) and (self.depth is None or depth <= self.depth):
+                return True
+
+        return False
 
 
 class SubscriptionParams(msgspec.Struct):
+    """Parameters of `subscription.subscribe`; `_parse_channels` checks the channels."""
+
     channels: Any = None
     namespaces: list[list[str]] | None = None
     depth: int | None = None
@@ -209,7 +216,7 @@ def read_filter(params: Any) -> ChannelFilter:
     except msgspec.ValidationError as exc:
         raise BadRequest(f"Invalid subscription: {exc}") from exc
 
-    channels = _channels(subscription.channels)
+    channels = _parse_channels(subscription.channels)
     if any(number is not None and number < 0 for number in (subscription.depth, subscription.since)):
         raise BadRequest("depth and since must not be negative")
     if subscription.since is not None and subscription.since > MAX_SEQ:
@@ -218,7 +225,7 @@ def read_filter(params: Any) -> ChannelFilter:
         raise BadRequest(f"at most {MAX_NAMESPACES} namespaces may be named")
 
     namespaces = tuple(tuple(namespace) for namespace in subscription.namespaces or ())
-    return ChannelFilter(channels, namespaces, subscription.depth, subscription.since)
+    return ChannelFilter(channels, namespaces=namespaces, depth=subscription.depth, since=subscription.since)
 
 
 def read_stream_request(raw: bytes, last_event_id: str | None) -> ChannelFilter:
@@ -234,7 +241,7 @@ def read_stream_request(raw: bytes, last_event_id: str | None) -> ChannelFilter:
     return channel_filter
 
 
-def _channels(names: Any) -> frozenset[str]:
+def _parse_channels(names: Any) -> frozenset[str]:
     if not isinstance(names, list) or not names:
         raise BadRequest("channels is required and must be a non-empty array")
     if len(names) > MAX_CHANNELS:
@@ -254,7 +261,12 @@ def _is_channel(name: Any) -> bool:
 
 def _is_within(namespace: tuple[str, ...], prefix: tuple[str, ...]) -> bool:
     """Whether a namespace begins with a prefix, in which parts may omit the id after the node's name."""
-    return len(prefix) <= len(namespace) and all(
-        part == pattern or (":" not in pattern and part.partition(":")[0] == pattern)
-        for pattern, part in zip(prefix, namespace, strict=False)
-    )
+    if len(prefix) > len(namespace):
+        return False
+
+    for pattern, part in zip(prefix, namespace, strict=False):
+        node_name = part.partition(":")[0]
+        if pattern not in (part, node_name):
+            return False
+
+    return True

@@ -112,7 +112,7 @@ async def get_thread(db: Session, thread_id: UUID, *, with_ttl: bool = False) ->
     return thread
 
 
-async def pending_interrupts(db: Session, thread_id: UUID) -> list[str] | None:
+async def list_pending_interrupts(db: Session, thread_id: UUID) -> list[str] | None:
     """Return the ids of the interrupts that a thread waits at; None if it is not interrupted or does not exist."""
     row = await db.fetchrow(sql.pending_interrupts, thread_id=thread_id)
     if row is None:
