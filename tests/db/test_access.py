@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from portside.agent.access.service import matches
+from portside.agent.access.filters import matches_filter
 from portside.agent.sql import sql
 from portside.agent.threads import records
 from portside.agent.types.threads import ThreadCreate, ThreadSearch
@@ -72,7 +72,7 @@ async def test_access_filter_matches_alike_in_sql_and_python(db: Database) -> No
     made = {(await records.create_thread(db, ThreadCreate(metadata=each))).thread_id: each for each in STORED}
     for wanted in WANTED:
         read = read_filter(wanted)
-        fitting = {thread_id for thread_id, metadata in made.items() if matches(metadata, read)}
+        fitting = {thread_id for thread_id, metadata in made.items() if matches_filter(metadata, read)}
         page = await records.search_threads(db, ThreadSearch(limit=1000), read)
         assert {thread.thread_id for thread in page.items} == fitting, wanted
         assert page.total == len(fitting), wanted
@@ -117,12 +117,12 @@ def test_bad_filter_is_refused(given: dict[Any, Any]) -> None:
 
 def test_ids_in_filters_become_strings() -> None:
     owner = uuid4()
-    assert matches({"owner": str(owner)}, read_filter({"owner": owner}))
+    assert matches_filter({"owner": str(owner)}, read_filter({"owner": owner}))
 
 
 def test_the_order_of_conditions_makes_no_difference() -> None:
     parts = [{"owner": "ada"}, {"team": "x"}, {"members": {"$contains": "b"}}]
     metadata = {"owner": "ada", "team": "x", "members": ["b"]}
     for ordered in itertools.permutations(parts):
-        assert matches(metadata, read_filter({"$and": list(ordered)}))
-        assert not matches({**metadata, "members": []}, read_filter({"$and": list(ordered)}))
+        assert matches_filter(metadata, read_filter({"$and": list(ordered)}))
+        assert not matches_filter({**metadata, "members": []}, read_filter({"$and": list(ordered)}))

@@ -117,8 +117,8 @@ def test_both_versions_write_the_same_task() -> None:
     }
 
     status = {"state": "TASK_STATE_INPUT_REQUIRED", "timestamp": "2026-11-21T02:10:20.934Z", "message": shown}
-    assert MODERN.sent(task) == {"task": {"id": "t", "contextId": "c", "status": status, "history": [shown]}}
-    assert OLD.sent(task) is task
+    assert MODERN.to_send_result(task) == {"task": {"id": "t", "contextId": "c", "status": status, "history": [shown]}}
+    assert OLD.to_send_result(task) is task
     states = ("submitted", "working", "input-required", "completed", "failed", "canceled")
     assert [to_old_state(to_modern_state(state)) for state in states] == list(states)
 

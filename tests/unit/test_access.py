@@ -25,7 +25,8 @@ from portside.agent.access.authentication import (
     load_access_policy,
     refuse_open_address,
 )
-from portside.agent.access.service import Access, StreamLimit, TooManyStreams
+from portside.agent.access.service import Access
+from portside.agent.access.stream_limit import StreamLimit, TooManyStreams
 from portside.agent.config import load_config
 from portside.agent.settings import AgentSettings
 from portside.agent.types.access import IN_PROCESS, AuthCache, Caller

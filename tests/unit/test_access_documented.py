@@ -10,7 +10,8 @@ from langgraph_sdk.auth import is_studio_user
 from starlette.requests import Request
 
 from portside.agent.access.authentication import CustomAuthentication, caller_from
-from portside.agent.access.service import apply_run_changes, check_store_filter, run_handler_value
+from portside.agent.access.filters import check_store_filter
+from portside.agent.access.handler_values import apply_run_changes, to_run_handler_value
 from portside.agent.config import load_config
 from portside.agent.types.runs import Command, RunConfig, RunCreate
 from portside.executor.auth import Authentication, AuthorizationHandlers, HandlerFailed
@@ -114,10 +115,10 @@ def test_handler_changes_of_a_run_are_applied() -> None:
     }
 
     untouched = RunCreate(assistant_id="agent", **asked)
-    apply_run_changes(untouched, run_handler_value(untouched, {}))
+    apply_run_changes(untouched, to_run_handler_value(untouched, {}))
     assert untouched == RunCreate(assistant_id="agent", **asked)
     body = untouched
-    value = run_handler_value(untouched, {})
+    value = to_run_handler_value(untouched, {})
     changed = {"webhook": None, "command": None, "stream_mode": "updates", "interrupt_before": None}
 
     value["kwargs"].update(changed)

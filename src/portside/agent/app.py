@@ -17,7 +17,8 @@ import msgspec
 
 from portside.agent.a2a.service import A2A, A2AServices
 from portside.agent.access.authentication import AccessPolicy, load_access_policy
-from portside.agent.access.service import Access, StreamLimit
+from portside.agent.access.service import Access
+from portside.agent.access.stream_limit import StreamLimit
 from portside.agent.api_description import describe_api
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants

@@ -303,7 +303,7 @@ def _read_sections(content: dict[str, Any], sources: dict[str, str]) -> dict[str
         # Other servers store their data in the backend that these keys name, so a string here is not a mistake.
         names_backend = key in {"checkpointer", "store"} and not isinstance(value, dict)
         if names_backend or key not in {*_READ, *_KEYS}:
-            _ignore(sources[key], key, value, meant=did_you_mean(key, CONFIG_KEYS - content.keys()))
+            _ignore(sources[key], key, value, suggestion=did_you_mean(key, CONFIG_KEYS - content.keys()))
         else:
             sections[key] = _read_keys(sources[key], key, value)
 
@@ -364,11 +364,11 @@ def _auth(source: str, section: Any) -> AuthConfig:
 def _http(source: str, section: Any) -> HttpConfig:
     # Some projects write an empty prefix or an empty set of rules for none.
     is_object = isinstance(section, dict)
-    given = {key: value for key, value in section.items() if value not in ({}, "", None)} if is_object else section
-    if is_object and isinstance(app := given.get("app"), str) and is_javascript(app):
-        given["app"] = _javascript_location(source, "http.app", app)
+    settings = {key: value for key, value in section.items() if value not in ({}, "", None)} if is_object else section
+    if is_object and isinstance(app := settings.get("app"), str) and is_javascript(app):
+        settings["app"] = _javascript_location(source, "http.app", app)
 
-    http: HttpConfig = _typed(source, "http", given, HttpConfig)
+    http: HttpConfig = _typed(source, "http", settings, HttpConfig)
     if http.cors and http.cors.allow_credentials and "*" in http.cors.allow_origins:
         log.warning("http.cors.allow_credentials has no effect while allow_origins is *; name the origins", file=source)
 
@@ -411,14 +411,14 @@ def _read_keys(source: str, key: str, value: Any) -> Any:
 def _known(source: str, section: str, value: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return the keys of a section with these names, and ignore the others."""
     for name in sorted(value.keys() - names):
-        _ignore(source, f"{section}.{name}", value[name], meant=did_you_mean(name, names))
+        _ignore(source, f"{section}.{name}", value[name], suggestion=did_you_mean(name, names))
     return {name: setting for name, setting in value.items() if name in names}
 
 
-def _ignore(source: str, key: str, value: Any, *, meant: str) -> None:
+def _ignore(source: str, key: str, value: Any, *, suggestion: str) -> None:
     """Log that a key is ignored. Raises UserMistake if it asks for protection.
 
-    `meant` is the end of the message about an unknown key: the known key that somebody may have meant.
+    `suggestion` ends the message about an unknown key: the known key that somebody may have meant.
     """
     if _is_off(value) or (key in _SATISFIED and _SATISFIED[key] == value):
         return
@@ -426,10 +426,10 @@ def _ignore(source: str, key: str, value: Any, *, meant: str) -> None:
     if key.startswith(_PROTECTING):
         raise UserMistake(
             f"{source}: unknown key {key}. It may ask for protection, which the server must not run without; remove "
-            f"the key to start{meant}"
+            f"the key to start{suggestion}"
         )
 
-    reason = _IGNORED.get(key, f"unknown key{meant}")
+    reason = _IGNORED.get(key, f"unknown key{suggestion}")
     log.warning("a configuration key is ignored", file=source, key=key, reason=reason)
 
 
@@ -483,8 +483,8 @@ def _env(path: Path, value: Any) -> dict[str, str]:
         return {}
 
     if not isinstance(value, str):
-        given = _typed(str(path), "env", value, dict[str, str | int | float | bool | None])
-        return {name: _as_text(setting) for name, setting in given.items() if setting is not None}
+        variables = _typed(str(path), "env", value, dict[str, str | int | float | bool | None])
+        return {name: _as_text(setting) for name, setting in variables.items() if setting is not None}
 
     file = path.parent / value
     here = Path.cwd()

@@ -264,8 +264,8 @@ def to_run_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
     config = dict(run.kwargs["config"])
 
     # A rollback finds the run's checkpoints by this id, so a client must not override it.
-    own = {"run_attempt": run.attempt, "run_id": str(run.run_id)}
-    config["metadata"] = {**config["metadata"], **own}
+    ids = {"run_attempt": run.attempt, "run_id": str(run.run_id)}
+    config["metadata"] = {**config["metadata"], **ids}
     return RunRequest(
         graph_id=config["configurable"]["graph_id"],
         input=kwargs["input"],

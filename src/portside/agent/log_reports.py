@@ -198,10 +198,10 @@ def forwarded_logs(settings: AgentSettings, environ: Mapping[str, str] = os.envi
         reports.close()
 
 
-def _parse_address(given: str | None) -> str:
+def _parse_address(endpoint: str | None) -> str:
     parts = None
     with contextlib.suppress(ValueError):
-        parts = urlsplit(given or "")
+        parts = urlsplit(endpoint or "")
 
     if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname:
         raise UserMistake("SELF_HOSTED_LOGS_ENABLED needs an http or https URL in SELF_HOSTED_LOGS_ENDPOINT")
@@ -223,14 +223,14 @@ def _describe_source(settings: AgentSettings) -> dict[str, Any]:
 
 def list_secrets(environ: Mapping[str, str]) -> list[str]:
     """Return the values that no report may contain: those of secret-like variables, list items, and URL passwords."""
-    found: list[str] = []
+    secrets: list[str] = []
 
     for name, value in environ.items():
         if any(word in name.lower() for word in _SECRET_NAMES):
-            found += [value, *value.split(",")]
+            secrets += [value, *value.split(",")]
 
         with contextlib.suppress(ValueError):
             password = urlsplit(value).password or ""
-            found += [password, unquote(password)]
+            secrets += [password, unquote(password)]
 
-    return found
+    return secrets

@@ -25,19 +25,23 @@ def find_media(block: Any) -> Media | None:
     if family not in FAMILIES:
         return None
 
-    held = _get_container(block, str(kind))
-    url = _find_text(held, "url")
-    data = _find_text(held, "base64", "data", "file_data")
-    mime_type = _find_text(held, "mime_type", "mimeType", "media_type")
-    name = _find_text(block, "filename") or _find_text(held, "filename") or _find_text(block.get("extras"), "filename")
+    container = _get_container(block, str(kind))
+    url = _find_text(container, "url")
+    data = _find_text(container, "base64", "data", "file_data")
+    mime_type = _find_text(container, "mime_type", "mimeType", "media_type")
+    name = (
+        _find_text(block, "filename")
+        or _find_text(container, "filename")
+        or _find_text(block.get("extras"), "filename")
+    )
 
-    audio_format = _find_text(held, "format")
+    audio_format = _find_text(container, "format")
     if mime_type is None and audio_format is not None:
         mime_type = f"audio/{audio_format}"
 
-    for given in (url, data):
-        if given is not None and given.startswith("data:"):
-            head, _, data = given.removeprefix("data:").partition(",")
+    for content in (url, data):
+        if content is not None and content.startswith("data:"):
+            head, _, data = content.removeprefix("data:").partition(",")
             url = None
             mime_type = mime_type or head.partition(";")[0] or None
 
@@ -80,7 +84,7 @@ def _get_container(block: dict[str, Any], kind: str) -> Any:
     return block
 
 
-def _find_text(held: Any, *names: str) -> str | None:
+def _find_text(container: Any, *names: str) -> str | None:
     """Return the first of these members that is a non-empty string."""
-    found = (held.get(name) for name in names) if isinstance(held, dict) else ()
-    return next((value for value in found if isinstance(value, str) and value), None)
+    values = (container.get(name) for name in names) if isinstance(container, dict) else ()
+    return next((value for value in values if isinstance(value, str) and value), None)

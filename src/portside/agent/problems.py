@@ -23,8 +23,8 @@ _TRACES = (
 
 def sends_traces() -> bool:
     """Whether the environment asks for traces. The tracing client, which only the graphs need, has the same rule."""
-    given = next((value for name in _TRACING_VARIABLES if (value := os.environ.get(name))), "")
-    return given == "true"
+    setting = next((value for name in _TRACING_VARIABLES if (value := os.environ.get(name))), "")
+    return setting == "true"
 
 
 class Problems:

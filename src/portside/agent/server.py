@@ -264,7 +264,7 @@ def _await_handover(server: Server, app: AgentApp, public_fd: int, pipe: int) ->
 
 def _await_heir(public_fd: int, heir_fd: int) -> None:
     # The server closes its own descriptor when it drains; the connections in the socket's backlog must outlive that.
-    kept = os.dup(public_fd)
+    public_copy = os.dup(public_fd)
     heir = socket.socket(fileno=heir_fd)
     heir.setblocking(False)
 
@@ -273,6 +273,6 @@ def _await_heir(public_fd: int, heir_fd: int) -> None:
         with contextlib.suppress(OSError):
             requester, _address = heir.accept()
             with requester:
-                socket.send_fds(requester, [b"1"], [kept, heir.fileno()])
+                socket.send_fds(requester, [b"1"], [public_copy, heir.fileno()])
 
     asyncio.get_running_loop().add_reader(heir.fileno(), on_readable)

@@ -18,6 +18,29 @@ MEDIA_TYPES = ["application/json", "text/plain"]
 HISTORY_SCOPE = "urn:portside:a2a:history-scope"
 MAX_CACHED_SKILLS = 1000
 TAGS = ["assistant", "langgraph"]
+_CAPABILITIES = {
+    "streaming": True,
+    "pushNotifications": False,
+    "stateTransitionHistory": False,
+    "extensions": [
+        {
+            "uri": HISTORY_SCOPE,
+            "description": "A task has the history of its whole context; with historyScope=task, of the task alone",
+            "required": False,
+            "params": {"header": "LangGraph-A2A-History-Scope", "scopes": ["context", "task"]},
+        }
+    ],
+}
+_ONLY_IN_OLD_CARDS = frozenset(
+    {"protocolVersion", "url", "preferredTransport", "supportsAuthenticatedExtendedCard", "security"}
+)
+_SCHEMES = {
+    "apiKey": "apiKeySecurityScheme",
+    "http": "httpAuthSecurityScheme",
+    "oauth2": "oauth2SecurityScheme",
+    "openIdConnect": "openIdConnectSecurityScheme",
+    "mutualTLS": "mtlsSecurityScheme",
+}
 
 Plain = dict[str, Any]
 
@@ -35,9 +58,8 @@ class Agents:
     def __init__(self, assistants: Assistants, descriptions: Descriptions, access: Access) -> None:
         self._assistants = assistants
         self._descriptions = descriptions
-        self._security = _security(access.security)
+        self._security = _describe_security(access.security)
         self.has_extended_card = not access.is_open
-
         """The extended card is the one for authenticated callers: without authentication there is none."""
         self._skills: LRUCache[tuple[UUID, str], Skill] = LRUCache(MAX_CACHED_SKILLS)
 
@@ -54,7 +76,8 @@ class Agents:
         Reading the schema opens the graph, so it is cached for each version of the assistant.
         """
         key = (agent.assistant_id, agent.updated_at)
-        if (skill := self._skills.get(key)) is None:
+        skill = self._skills.get(key)
+        if skill is None:
             schema = (await self._descriptions.schemas(agent.assistant_id)).input_schema
             skill = self._skills[key] = Skill(InputFields.of(schema), schema or {})
 
@@ -77,34 +100,19 @@ class Agents:
             "capabilities": _CAPABILITIES,
             "defaultInputModes": MEDIA_TYPES,
             "defaultOutputModes": MEDIA_TYPES,
-            "skills": [_skill(agent, description, skill)],
+            "skills": [_describe_skill(agent, description, skill)],
             **({"supportsAuthenticatedExtendedCard": True} if self.has_extended_card else {}),
             **self._security,
         }
 
 
-_CAPABILITIES = {
-    "streaming": True,
-    "pushNotifications": False,
-    "stateTransitionHistory": False,
-    "extensions": [
-        {
-            "uri": HISTORY_SCOPE,
-            "description": "A task has the history of its whole context; with historyScope=task, of the task alone",
-            "required": False,
-            "params": {"header": "LangGraph-A2A-History-Scope", "scopes": ["context", "task"]},
-        }
-    ],
-}
-
-
-def _security(described: AuthOpenApi | None) -> Plain:
-    if described is None or not described.securitySchemes:
+def _describe_security(security: AuthOpenApi | None) -> Plain:
+    if security is None or not security.securitySchemes:
         return {}
-    return {"securitySchemes": described.securitySchemes, "security": described.security}
+    return {"securitySchemes": security.securitySchemes, "security": security.security}
 
 
-def _skill(agent: Assistant, description: str, skill: Skill) -> Plain:
+def _describe_skill(agent: Assistant, description: str, skill: Skill) -> Plain:
     schema = {
         "required": skill.schema.get("required", []),
         "properties": sorted(skill.schema.get("properties") or ()),
@@ -125,26 +133,29 @@ def _skill(agent: Assistant, description: str, skill: Skill) -> Plain:
 
 def to_combined_card(card: Plain) -> Plain:
     """Return a card that clients of both versions read: that of version 1.0, with the members of 0.3 that it lacks."""
-    return _with_missing(to_modern_card(card), card) | {"skills": card["skills"]}
+    combined = _add_missing(to_modern_card(card), card)
+    combined["skills"] = card["skills"]
+
+    return combined
 
 
-def _with_missing(value: Plain, other: Plain) -> Plain:
+def _add_missing(value: Plain, other: Plain) -> Plain:
     """Add the members of another object that an object lacks, also to the objects in both."""
-    added = dict(value)
-    for key, its in other.items():
-        own = added.setdefault(key, its)
-        if isinstance(own, dict) and isinstance(its, dict):
-            added[key] = _with_missing(own, its)
+    merged = dict(value)
+    for key, other_member in other.items():
+        member = merged.setdefault(key, other_member)
+        if isinstance(member, dict) and isinstance(other_member, dict):
+            merged[key] = _add_missing(member, other_member)
 
-    return added
+    return merged
 
 
 def to_modern_card(card: Plain) -> Plain:
     """Return a card in the form of version 1.0."""
-    written = {key: value for key, value in card.items() if key not in _ONLY_IN_OLD_CARDS}
+    modern = {key: value for key, value in card.items() if key not in _ONLY_IN_OLD_CARDS}
     # Version 1.0 has no metadata of a skill, and its clients may refuse what it does not have.
-    written["skills"] = [{key: value for key, value in skill.items() if key != "metadata"} for skill in card["skills"]]
-    written["supportedInterfaces"] = [
+    modern["skills"] = [{key: value for key, value in skill.items() if key != "metadata"} for skill in card["skills"]]
+    modern["supportedInterfaces"] = [
         {"url": card["url"], "protocolBinding": card["preferredTransport"], "protocolVersion": version}
         for version in ("1.0", "0.3")
     ]
@@ -153,35 +164,23 @@ def to_modern_card(card: Plain) -> Plain:
     if card.get("supportsAuthenticatedExtendedCard"):
         capabilities["extendedAgentCard"] = True
 
-    written["capabilities"] = capabilities
+    modern["capabilities"] = capabilities
 
     if "securitySchemes" in card:
         # Version 1.0 cannot express other types of OpenAPI's security schemes.
-        written["securitySchemes"] = {
-            name: {_SCHEMES[scheme["type"]]: _modern_scheme(scheme)}
+        modern["securitySchemes"] = {
+            name: {_SCHEMES[scheme["type"]]: _to_modern_scheme(scheme)}
             for name, scheme in card["securitySchemes"].items()
             if isinstance(scheme, dict) and scheme.get("type") in _SCHEMES
         }
 
-        written["securityRequirements"] = [
+        modern["securityRequirements"] = [
             {"schemes": {name: {"list": scopes} for name, scopes in requirement.items()}}
             for requirement in card["security"]
         ]
 
-    return written
+    return modern
 
 
-_ONLY_IN_OLD_CARDS = frozenset(
-    {"protocolVersion", "url", "preferredTransport", "supportsAuthenticatedExtendedCard", "security"}
-)
-_SCHEMES = {
-    "apiKey": "apiKeySecurityScheme",
-    "http": "httpAuthSecurityScheme",
-    "oauth2": "oauth2SecurityScheme",
-    "openIdConnect": "openIdConnectSecurityScheme",
-    "mutualTLS": "mtlsSecurityScheme",
-}
-
-
-def _modern_scheme(scheme: Plain) -> Plain:
+def _to_modern_scheme(scheme: Plain) -> Plain:
     return {"location" if key == "in" else key: value for key, value in scheme.items() if key != "type"}

@@ -41,6 +41,7 @@ ALL_TOOLS = "all"
 NO_TOOL = "none"
 MEDIA_FAMILIES = frozenset({"text", "image", "audio", "video"})
 MEDIA_TYPES = frozenset({"application/pdf", "application/json"})
+BLOCK_FAMILIES = frozenset({"image", "audio", "video"})
 _SCHEMES = frozenset({"http", "https"})
 _GRAPH_TYPES = {"user": "human", "ROLE_USER": "human", "agent": "ai", "ROLE_AGENT": "ai"}
 _ROLES = {"human": "user", "ai": "agent", "AIMessageChunk": "agent"}
@@ -81,16 +82,19 @@ def to_parts(content: Any) -> list[Plain]:
     """Return the content of a graph's message as parts, without reasoning and tool calls."""
     if isinstance(content, str):
         return [text_part(content)] if content else []
-    return [part for block in content or () for part in _read_block(block)] if isinstance(content, list) else []
+    if not isinstance(content, list):
+        return []
+
+    return [part for block in content for part in _read_block(block)]
 
 
 def text_part(text: str) -> Plain:
-    """Make a text part."""
+    """Return a text part."""
     return {"kind": "text", "text": text}
 
 
 def data_part(data: Any) -> Plain:
-    """Make a data part."""
+    """Return a data part."""
     return {"kind": "data", "data": data}
 
 
@@ -100,21 +104,25 @@ def as_dict(value: Any) -> Plain:
 
 
 def _read_part(part: MessagePart, where: str) -> Plain:
-    given = {"text": part.text, "data": part.data, "file": part.file, "raw": part.raw, "url": part.url}
-    found = [name for name, value in given.items() if value is not None and value is not UNSET]
-    if part.data is None and not found:
+    contents = {"text": part.text, "data": part.data, "file": part.file, "raw": part.raw, "url": part.url}
+    names = [name for name, value in contents.items() if value is not None and value is not UNSET]
+    if part.data is None and not names:
         # Clients send null for fields that they leave out, but null alone is the data of the part.
-        found.append("data")
+        names = ["data"]
 
-    if len(found) != 1:
+    if len(names) != 1:
         raise InvalidParams(f"Invalid params: {where}: a part holds exactly one of text, data and a file")
 
-    kind = "file" if found[0] in ("raw", "url") else found[0]
+    kind = "file" if names[0] in ("raw", "url") else names[0]
     if part.kind is not None and part.kind != kind:
         raise InvalidParams(f"Invalid params: {where}: kind is {part.kind}, but the part holds {kind}")
 
-    read: Plain = {"kind": kind, kind: _read_file(part, where) if kind == "file" else given[kind]}
-    return read | {"metadata": part.metadata} if part.metadata else read
+    content = _read_file(part, where) if kind == "file" else contents[kind]
+    plain: Plain = {"kind": kind, kind: content}
+    if part.metadata:
+        plain["metadata"] = part.metadata
+
+    return plain
 
 
 def _read_file(part: MessagePart, where: str) -> Plain:
@@ -134,13 +142,14 @@ def _read_file(part: MessagePart, where: str) -> Plain:
     if media_type is None:
         raise InvalidParams(f"Invalid params: {where}: the media type of the file is missing")
 
-    if media_type.split("/")[0] not in MEDIA_FAMILIES and media_type.split(";")[0].strip() not in MEDIA_TYPES:
+    is_readable = media_type.split("/")[0] in MEDIA_FAMILIES or media_type.split(";")[0].strip() in MEDIA_TYPES
+    if not is_readable:
         raise ContentTypeNotSupported(
             f"{where}: the agent does not read {media_type[:100]}; it reads text, images, audio, video, PDF and JSON"
         )
 
-    read = {"uri": file.uri, "bytes": file.bytes, "mimeType": media_type, "name": file.name}
-    return {key: value for key, value in read.items() if value is not None}
+    members = {"uri": file.uri, "bytes": file.bytes, "mimeType": media_type, "name": file.name}
+    return {key: value for key, value in members.items() if value is not None}
 
 
 def _to_text(part: Plain) -> str:
@@ -153,10 +162,16 @@ def _content_block(part: Plain) -> Plain:
 
     file = part["file"]
     family = file["mimeType"].split("/")[0]
-    block = {"type": family if family in ("image", "audio", "video") else "file", "mime_type": file["mimeType"]}
-    block |= {"url": file["uri"]} if "uri" in file else {"base64": file["bytes"]}
+    block: Plain = {"type": family if family in BLOCK_FAMILIES else "file", "mime_type": file["mimeType"]}
+    if "uri" in file:
+        block["url"] = file["uri"]
+    else:
+        block["base64"] = file["bytes"]
 
-    return block | {"extras": {"filename": file["name"]}} if "name" in file else block
+    if "name" in file:
+        block["extras"] = {"filename": file["name"]}
+
+    return block
 
 
 def _read_block(block: Any) -> Iterator[Plain]:
@@ -167,8 +182,12 @@ def _read_block(block: Any) -> Iterator[Plain]:
             yield text_part(block["text"])
     elif (media := find_media(block)) is not None:
         file = {"uri": media.url} if media.url is not None else {"bytes": media.data}
-        optional = {key: value for key, value in (("mimeType", media.mime_type), ("name", media.name)) if value}
-        yield {"kind": "file", "file": file | optional}
+        if media.mime_type:
+            file["mimeType"] = media.mime_type
+        if media.name:
+            file["name"] = media.name
+
+        yield {"kind": "file", "file": file}
 
 
 # From a message to the input of a run, or to the answer of an interrupt.
@@ -205,9 +224,12 @@ def mark_task(graph_input: Any, message: AgentMessage, start: str) -> None:
     A graph whose schema has no messages gets its input from data parts, which may have anything under `messages`.
     """
     messages = graph_input.get("messages") if isinstance(graph_input, dict) else None
-    for one in messages if isinstance(messages, list) else ():
-        if isinstance(one, dict) and one.get("id") == message.message_id:
-            one["additional_kwargs"] = {**as_dict(one.get("additional_kwargs")), TASK_START: start}
+    if not isinstance(messages, list):
+        return
+
+    for candidate in messages:
+        if isinstance(candidate, dict) and candidate.get("id") == message.message_id:
+            candidate["additional_kwargs"] = {**as_dict(candidate.get("additional_kwargs")), TASK_START: start}
 
 
 def find_command(send: SendParams, parts: list[Plain]) -> Command | None:
@@ -272,15 +294,18 @@ def _conversation_input(message: AgentMessage, parts: list[Plain], fields: Input
         else:
             rest.append(part)
 
-    sent = {"metadata": message.metadata, "extensions": message.extensions}
-    sent |= {"referenceTaskIds": message.reference_task_ids}
-    sent = {key: value for key, value in sent.items() if value}
+    optional = {
+        "metadata": message.metadata,
+        "extensions": message.extensions,
+        "referenceTaskIds": message.reference_task_ids,
+    }
+    members = {key: value for key, value in optional.items() if value}
 
     graph_message = {
         "type": _GRAPH_TYPES[message.role],
         "content": to_content(rest or parts),
         "id": message.message_id,
-        "additional_kwargs": {AS_SENT: sent} if sent else {},
+        "additional_kwargs": {AS_SENT: members} if members else {},
     }
 
     return {**graph_input, "messages": [graph_message]}
@@ -319,7 +344,7 @@ class ToolResults:
     """Which tools' results the history includes: all, none, or those that the setting names."""
 
     def __init__(self, setting: str) -> None:
-        names = frozenset(name for part in setting.split(",") if (name := part.strip()))
+        names = frozenset(part.strip() for part in setting.split(",")) - {""}
         self._names = None if names == {ALL_TOOLS} else names - {NO_TOOL}
 
     def includes(self, name: Any) -> bool:
@@ -337,9 +362,12 @@ def build_history(
 ) -> list[HistoryMessage]:
     """Return the messages among the values of a thread, oldest first; none where its graph has no messages."""
     messages = values.get("messages") if isinstance(values, dict) else None
+    if not isinstance(messages, list):
+        return []
+
     start: str | None = None
     history: list[HistoryMessage] = []
-    for index, message in enumerate(messages if isinstance(messages, list) else ()):
+    for index, message in enumerate(messages):
         if not isinstance(message, dict):
             continue
 
@@ -347,29 +375,37 @@ def build_history(
         if message.get("type") == "human" or TASK_START in kwargs:
             start = kwargs.get(TASK_START)
 
-        written = _tool_result(message, tool_results) if message.get("type") == "tool" else _message(message, kwargs)
-        if written is None:
+        if message.get("type") == "tool":
+            converted = _convert_tool_result(message, tool_results)
+        else:
+            converted = _convert_message(message, kwargs)
+
+        if converted is None:
             continue
 
-        if history and history[-1].start == start and is_tool_results(written) and is_tool_results(history[-1].message):
-            history[-1].message["parts"][0]["data"]["tool_results"] += written["parts"][0]["data"]["tool_results"]
+        last = history[-1] if history else None
+        if last is not None and last.start == start and is_tool_results(last.message) and is_tool_results(converted):
+            # Consecutive results of tools are one message.
+            last.message["parts"][0]["data"]["tool_results"] += converted["parts"][0]["data"]["tool_results"]
             continue
 
-        ids = {
-            "messageId": str(message.get("id") or uuid5(thread_id, f"message {index}")),
-            "contextId": context_id or str(thread_id),
-        }
+        converted["messageId"] = str(message.get("id") or uuid5(thread_id, f"message {index}"))
+        converted["contextId"] = context_id or str(thread_id)
+        if start:
+            converted["taskId"] = format_task_id(thread_id, start)
 
-        task = {"taskId": format_task_id(thread_id, start)} if start else {}
-        history.append(HistoryMessage(written | ids | task, start))
+        history.append(HistoryMessage(converted, start))
 
     return history
 
 
 def find_reply(history: Iterable[HistoryMessage], start: str) -> Plain | None:
     """Return the agent's last message in a task; results of tools do not count."""
-    own = [each.message for each in history if each.start == start and not is_tool_results(each.message)]
-    return own[-1] if own and own[-1]["role"] == "agent" else None
+    messages = [item.message for item in history if item.start == start and not is_tool_results(item.message)]
+    if not messages or messages[-1]["role"] != "agent":
+        return None
+
+    return messages[-1]
 
 
 def is_tool_results(message: Plain) -> bool:
@@ -378,7 +414,7 @@ def is_tool_results(message: Plain) -> bool:
     return part["kind"] == "data" and isinstance(part["data"], dict) and "tool_results" in part["data"]
 
 
-def _message(message: Plain, kwargs: Plain) -> Plain | None:
+def _convert_message(message: Plain, kwargs: Plain) -> Plain | None:
     role = _ROLES.get(str(message.get("type")))
     parts = to_parts(message.get("content"))
     if role is None or not parts:
@@ -387,7 +423,7 @@ def _message(message: Plain, kwargs: Plain) -> Plain | None:
     return {**as_dict(kwargs.get(AS_SENT)), "kind": "message", "role": role, "parts": parts}
 
 
-def _tool_result(message: Plain, tool_results: ToolResults) -> Plain | None:
+def _convert_tool_result(message: Plain, tool_results: ToolResults) -> Plain | None:
     if not tool_results.includes(message.get("name")):
         return None
 

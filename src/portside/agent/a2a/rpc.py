@@ -164,25 +164,25 @@ def refuse_content_type(content_type: str) -> None:
 def read_request(raw: bytes) -> RpcRequest:
     """Parse a request or a notification. Raises MalformedRequest."""
     try:
-        given = read_json(raw)
+        message = read_json(raw)
     except Invalid as exc:
         is_json = exc.problems[0].type != "json_invalid"
         raise MalformedRequest(InvalidParams(describe_problems(exc.problems)) if is_json else ParseError()) from exc
 
-    if not isinstance(given, dict):
-        why = "batches are not supported" if isinstance(given, list) else "a request is an object"
+    if not isinstance(message, dict):
+        why = "batches are not supported" if isinstance(message, list) else "a request is an object"
         raise MalformedRequest(InvalidRequest(f"Invalid Request: {why}"))
 
-    request_id = given.get("id")
-    if "id" in given and (isinstance(request_id, bool) or not isinstance(request_id, (str, int))):
+    request_id = message.get("id")
+    if "id" in message and (isinstance(request_id, bool) or not isinstance(request_id, (str, int))):
         raise MalformedRequest(InvalidRequest(BAD_ID))
     if isinstance(request_id, str) and len(request_id) > MAX_ID_LENGTH:
         raise MalformedRequest(InvalidRequest(f"Invalid Request: id must have at most {MAX_ID_LENGTH} characters"))
-    if given.get("jsonrpc") != "2.0":
+    if message.get("jsonrpc") != "2.0":
         raise MalformedRequest(InvalidRequest('Invalid Request: jsonrpc must be "2.0"'), request_id)
 
-    method = given.get("method")
-    params = given.get("params")
+    method = message.get("method")
+    params = message.get("params")
 
     if not isinstance(method, str) or not method:
         raise MalformedRequest(InvalidRequest("Invalid Request: method must be a string"), request_id)
@@ -331,15 +331,15 @@ def _to_camel_case(value: Any, shape: msgspec.inspect.Type) -> Any:
     elif isinstance(shape, msgspec.inspect.ListType) and isinstance(value, list):
         return [_to_camel_case(item, shape.item_type) for item in value]
     elif isinstance(shape, msgspec.inspect.StructType) and isinstance(value, dict):
-        named = dict(value)
+        members = dict(value)
         for field in shape.fields:
-            if field.name != field.encode_name and field.name in named:
-                given = named.pop(field.name)
-                named.setdefault(field.encode_name, given)
+            if field.name != field.encode_name and field.name in members:
+                snake_value = members.pop(field.name)
+                members.setdefault(field.encode_name, snake_value)
 
-            if field.encode_name in named:
-                named[field.encode_name] = _to_camel_case(named[field.encode_name], field.type)
+            if field.encode_name in members:
+                members[field.encode_name] = _to_camel_case(members[field.encode_name], field.type)
 
-        return named
+        return members
 
     return value

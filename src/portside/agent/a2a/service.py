@@ -151,12 +151,13 @@ class AgentCard(NamedTuple):
 
 
 class StartedTask(NamedTuple):
-    """A run that a message started, its context and thread, and the first run of its task."""
+    """A task whose run a message started: the first one, or one that answers a question."""
 
-    made: CreatedRun
+    created: CreatedRun
     context_id: str
     thread_id: UUID
     start: str
+    """The id of the task's first run."""
 
 
 class A2AServices(NamedTuple):
@@ -178,17 +179,15 @@ class A2A:
     """Answers calls of the protocol."""
 
     def __init__(self, services: A2AServices, settings: AgentSettings) -> None:
-        db = services.db
-        runs = services.runs
-        access = services.access
-        self._db = db
-        self._runs = runs
-        self._access = access
-        self._agents = Agents(services.assistants, services.descriptions, access)
-
+        self._db = services.db
+        self._runs = services.runs
+        self._access = services.access
+        self._agents = Agents(services.assistants, services.descriptions, services.access)
+        tool_results = ToolResults(settings.a2a_allowed_tool_call_results)
+        self._tasks = Tasks(services.db, services.runs, services.states, tool_results)
         self._started_at = now()
-        self._tasks = Tasks(db, runs, services.states, ToolResults(settings.a2a_allowed_tool_call_results))
-        self.default_agent = _default_agent(services.assistants, settings)
+
+        self.default_agent = _find_default_agent(services.assistants, settings)
         """The agent whose card is served where the request names none; None if there are several candidates."""
 
         methods: list[tuple[str, str, type[msgspec.Struct], Method]] = [
@@ -214,7 +213,7 @@ class A2A:
         card = await self._agents.card(agent, base_url)
 
         # A client that names no version may be of either.
-        card = _parse_version(version).card(card) if version else to_combined_card(card)
+        card = _parse_version(version).to_card(card) if version else to_combined_card(card)
         # A restart can change the graph, the routes and the authentication that a card describes.
         return AgentCard(card, max(datetime.fromisoformat(agent.updated_at), self._started_at))
 
@@ -252,20 +251,27 @@ class A2A:
         started = await self._start(call, params, is_resumable=not blocks)
 
         async def respond() -> bytes:
-            ids = (started.thread_id, started.made.run.run_id, started.start)
-            state = await self._tasks.after(call.agent.assistant_id, *ids)
-            task = await self._task(call, state, _read_send_options(call))
-            return encode_result(call.request.id, call.version.sent(task))
+            state = await self._tasks.find_after(
+                assistant_id=call.agent.assistant_id,
+                thread_id=started.thread_id,
+                run_id=started.created.run.run_id,
+                start=started.start,
+            )
+            task = await self._describe_task(call, state, _read_send_options(call))
+            return encode_result(call.request.id, call.version.to_send_result(task))
 
         async def respond_after_run() -> bytes:
-            await self._runs.result(started.thread_id, started.made.run.run_id)
+            await self._runs.result(started.thread_id, started.created.run.run_id)
             return await respond()
 
-        return DelayedReply(_report_errors(call, respond_after_run())) if blocks else Reply(await respond())
+        if blocks:
+            return DelayedReply(_report_errors(call, respond_after_run()))
+
+        return Reply(await respond())
 
     async def _stream(self, call: AgentCall) -> AnyReply:
         started = await self._start(call, call.params, is_resumable=True)
-        run = started.made.run
+        run = started.created.run
         state = TaskState(
             thread_id=started.thread_id,
             context_id=started.context_id,
@@ -276,13 +282,15 @@ class A2A:
             is_last=False,
         )
 
-        return StreamReply(self._follow(call, state, self._runs.events(started.made), _read_send_options(call)))
+        source = self._runs.events(started.created)
+        return StreamReply(self._follow(call, state, source, _read_send_options(call)))
 
     async def _get(self, call: AgentCall) -> AnyReply:
         params: TaskParams = call.params
         state = await self._find(call, "read")
-        task = await self._task(call, state, _build_options(call, params.history_length, params.history_scope))
-        return Reply(encode_result(call.request.id, call.version.task(add_completion(state, task))))
+        options = _build_options(call, params.history_length, params.history_scope)
+        task = await self._describe_task(call, state, options)
+        return Reply(encode_result(call.request.id, call.version.to_task(add_completion(state, task))))
 
     async def _cancel(self, call: AgentCall) -> AnyReply:
         state = await self._find(call, "update")
@@ -299,12 +307,12 @@ class A2A:
 
         async def respond_when_canceled() -> bytes:
             await self._runs.result(state.thread_id, state.run_id)
-            found = await self._tasks.find(call.agent.assistant_id, state.thread_id, state.start)
-            if found.state != "canceled":
+            canceled = await self._tasks.find(call.agent.assistant_id, state.thread_id, state.start)
+            if canceled.state != "canceled":
                 raise TaskNotCancelable
 
-            task = await self._task(call, found, _build_options(call))
-            return encode_result(call.request.id, call.version.task(task))
+            task = await self._describe_task(call, canceled, _build_options(call))
+            return encode_result(call.request.id, call.version.to_task(task))
 
         return DelayedReply(_report_errors(call, respond_when_canceled()))
 
@@ -326,17 +334,22 @@ class A2A:
         search: Plain = {"metadata": {}, "limit": params.page_size, "offset": 0}
         allowed = await self._access.authorize(call.caller, "threads", "search", search)
         thread_id = to_thread_id(params.context_id, call.caller) if params.context_id else None
-        page = await self._tasks.page(call.agent.assistant_id, params, thread_id, allowed)
+        page = await self._tasks.list_page(call.agent.assistant_id, params, thread_id, allowed)
         options = _build_options(call, params.history_length or 0, params.history_scope)
         with_artifacts = bool(params.include_artifacts)
 
         tasks = [
-            await self._tasks.show(call.agent.assistant_id, state, options, with_artifacts=with_artifacts)
+            await self._tasks.describe(call.agent.assistant_id, state, options, with_artifacts=with_artifacts)
             for state in page.tasks
         ]
 
-        counts = {"totalSize": page.total, "pageSize": page.size, "nextPageToken": page.next_token}
-        return Reply(encode_result(call.request.id, {"tasks": [call.version.task(task) for task in tasks], **counts}))
+        result = {
+            "tasks": [call.version.to_task(task) for task in tasks],
+            "totalSize": page.total,
+            "pageSize": page.size,
+            "nextPageToken": page.next_token,
+        }
+        return Reply(encode_result(call.request.id, result))
 
     async def _card(self, call: AgentCall) -> AnyReply:
         if not self._agents.has_extended_card:
@@ -345,7 +358,7 @@ class A2A:
 
         await self._access.authorize_assistant_use(call.caller, str(call.agent.assistant_id))
         card = await self._agents.card(call.agent, call.http.base_url)
-        return Reply(encode_result(call.request.id, call.version.card(card)))
+        return Reply(encode_result(call.request.id, call.version.to_card(card)))
 
     async def _find(self, call: AgentCall, action: str) -> TaskState:
         params: TaskParams = call.params
@@ -353,12 +366,14 @@ class A2A:
         await self._access.authorize_thread(call.caller, action, thread_id)
         return await self._tasks.find(call.agent.assistant_id, thread_id, start)
 
-    async def _task(self, call: AgentCall, state: TaskState, options: HistoryOptions) -> Plain:
-        return await self._tasks.show(call.agent.assistant_id, state, options)
+    async def _describe_task(self, call: AgentCall, state: TaskState, options: HistoryOptions) -> Plain:
+        return await self._tasks.describe(call.agent.assistant_id, state, options)
 
     async def _close(self, state: TaskState, *, is_superseded: bool) -> bool:
-        ids = {"thread_id": state.thread_id, "run_id": state.run_id}
-        return await self._db.fetchval(sql.a2a_close_task, **ids, is_superseded=is_superseded) is not None
+        closed_id = await self._db.fetchval(
+            sql.a2a_close_task, thread_id=state.thread_id, run_id=state.run_id, is_superseded=is_superseded
+        )
+        return closed_id is not None
 
     async def _follow(
         self,
@@ -373,26 +388,32 @@ class A2A:
         With `answers`, which follows the thread, a task that asks a question is followed further, until it has ended.
         """
 
-        def encoded(update: Plain) -> bytes:
-            return encode_event(encode_result(call.request.id, call.version.event(update)))
+        def encode(update: Plain) -> bytes:
+            return encode_event(encode_result(call.request.id, call.version.to_event(update)))
 
         try:
-            yield encoded(await self._task(call, state, options))
+            yield encode(await self._describe_task(call, state, options))
 
             while True:
                 if state.state in ACTIVE:
                     async for update in iterate_message_updates(source, state):
-                        yield encoded(update)
+                        yield encode(update)
                     await self._runs.result(state.thread_id, state.run_id)
 
-                stopped = await self._tasks.after(call.agent.assistant_id, state.thread_id, state.run_id, state.start)
-                for update in iterate_final_updates(stopped, await self._task(call, stopped, HistoryOptions(length=0))):
-                    yield encoded(update)
+                stopped = await self._tasks.find_after(
+                    assistant_id=call.agent.assistant_id,
+                    thread_id=state.thread_id,
+                    run_id=state.run_id,
+                    start=state.start,
+                )
+                task = await self._describe_task(call, stopped, HistoryOptions(length=0))
+                for update in iterate_final_updates(stopped, task):
+                    yield encode(update)
 
                 if answers is None or stopped.state in TERMINAL:
                     return
 
-                state = await self._after_question(call, stopped, answers)
+                state = await self._wait_for_answer(call, stopped, answers)
                 source = await self._open_events(state)
         except StreamCut:
             raise
@@ -400,7 +421,7 @@ class A2A:
             error = encode_error(call.request.id, _to_rpc_error(exc), with_details=call.version.is_modern)
             yield encode_event(error)
 
-    async def _after_question(self, call: AgentCall, asking: TaskState, answers: LogSubscription) -> TaskState:
+    async def _wait_for_answer(self, call: AgentCall, asking: TaskState, answers: LogSubscription) -> TaskState:
         """Wait until a task that asks a question got an answer, or was canceled. Raises TaskNotFound and StreamCut."""
         while True:
             state = await self._tasks.find(call.agent.assistant_id, asking.thread_id, asking.start)
@@ -414,11 +435,11 @@ class A2A:
                         await asyncio.sleep(QUESTION_POLL_S)
 
     async def _open_events(self, state: TaskState) -> AsyncIterator[bytes]:
-        ids = (state.thread_id, state.run_id)
-        return await self._runs.follow(*ids, after=FROM_THE_START, modes=frozenset({"messages"}))
+        return await self._runs.follow(
+            state.thread_id, state.run_id, after=FROM_THE_START, modes=frozenset({"messages"})
+        )
 
     # Messages become runs: of a new task, or of one that waits for an answer.
-
     async def _start(self, call: AgentCall, send: SendParams, *, is_resumable: bool) -> StartedTask:
         """Start a run for a message. Raises RpcError, and PortsideError of the run or of access."""
         _check_configuration(send.configuration)
@@ -426,17 +447,16 @@ class A2A:
         if not parts and send.command is None:
             raise InvalidParams("Invalid params: params.message.parts: a message has at least one part")
 
+        metadata = send.metadata or {}
         body = RunCreate(
             assistant_id=str(call.agent.assistant_id),
             context=send.context,
-            metadata={
-                key: value for key, value in (send.metadata or {}).items() if not key.startswith(RESERVED_METADATA)
-            },
+            metadata={key: value for key, value in metadata.items() if not key.startswith(RESERVED_METADATA)},
             stream_mode=STREAM_MODES,
             stream_resumable=is_resumable,
         )
 
-        target = await self._target(call, send, parts)
+        target = await self._find_target(call, send, parts)
         earlier = target.earlier
         if earlier is not None and earlier.state == "input-required":
             await _answer_interrupts(self._db, body, send, parts, earlier.thread_id)
@@ -445,7 +465,8 @@ class A2A:
         body.on_not_exist = "create"
         body.command = find_command(send, parts)
         if body.command is None:
-            body.input = build_input(send.message, parts, (await self._agents.skill(call.agent)).fields)
+            skill = await self._agents.skill(call.agent)
+            body.input = build_input(send.message, parts, skill.fields)
 
         started = await self._run(call, send, body, target._replace(earlier=None))
         if earlier is not None:
@@ -453,7 +474,7 @@ class A2A:
 
         return started
 
-    async def _target(self, call: AgentCall, send: SendParams, parts: list[Plain]) -> "Target":
+    async def _find_target(self, call: AgentCall, send: SendParams, parts: list[Plain]) -> "Target":
         """Return the context of a message, and the task in it that the message answers or supersedes."""
         message = send.message
         assistant_id = call.agent.assistant_id
@@ -498,10 +519,9 @@ class A2A:
     async def _run(self, call: AgentCall, send: SendParams, body: RunCreate, target: "Target") -> StartedTask:
         """Start the run; without an earlier task it is the first of a new one."""
         thread_id = target.thread_id
-        start = target.earlier.start if target.earlier else None
         grant = await self._access.authorize_run(call.caller, thread_id, body)
         run_id = grant.run_id or uuid7()
-        task_start = start or str(run_id)
+        task_start = target.earlier.start if target.earlier else str(run_id)
 
         mark_task(body.input, send.message, task_start)
         body.metadata = {**(body.metadata or {}), TASK_START: task_start, MESSAGE_ID: send.message.message_id}
@@ -511,15 +531,15 @@ class A2A:
         grant = grant._replace(run_id=run_id)
         awaited: Awaited = "events" if call.request.method in STREAMING else "end"
         try:
-            made = await self._runs.create(thread_id, body, call.http.request_id, grant=grant, awaited=awaited)
+            created = await self._runs.create(thread_id, body, call.http.request_id, grant=grant, awaited=awaited)
         except ThreadNotFound as exc:
-            if start is None:
+            if target.earlier is None:
                 # The thread exists, but not for this caller.
                 raise InvalidParams(NO_CONTEXT) from exc
 
             raise
 
-        return StartedTask(made, target.context_id, thread_id, task_start)
+        return StartedTask(created, target.context_id, thread_id, task_start)
 
 
 class Target(NamedTuple):
@@ -590,20 +610,23 @@ def _check_configuration(configuration: SendConfiguration | None) -> None:
         raise ContentTypeNotSupported("The agent answers in text/plain and application/json; accept one of them")
 
 
-def _default_agent(assistants: Assistants, settings: AgentSettings) -> str | None:
+def _find_default_agent(assistants: Assistants, settings: AgentSettings) -> str | None:
     """Return the agent that the settings name, else that of the only graph.
 
     Raises UserMistake if the setting names neither an assistant's id nor a graph.
     """
-    named = settings.a2a_default_assistant
-    if named and not assistants.can_be_named(named):
+    name = settings.a2a_default_assistant
+    if name and not assistants.can_be_named(name):
         raise UserMistake(
-            f"A2A_DEFAULT_ASSISTANT is {named}, which is neither the id of an assistant nor a graph of this server; "
+            f"A2A_DEFAULT_ASSISTANT is {name}, which is neither the id of an assistant nor a graph of this server; "
             "set it to one of them, or leave it out"
         )
 
-    own = assistants.system_ids()
-    return named or (str(own[0]) if len(own) == 1 else None)
+    if name:
+        return name
+
+    system_ids = assistants.system_ids()
+    return str(system_ids[0]) if len(system_ids) == 1 else None
 
 
 async def _report_errors(call: AgentCall, work: Awaitable[bytes]) -> bytes:

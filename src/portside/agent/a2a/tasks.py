@@ -46,20 +46,25 @@ ANSWERED = "The question has been answered by another message"
 COMPLETED = "Task completed successfully"
 DEFAULT_PAGE_SIZE = 50
 MESSAGES = "messages"
+_INTERRUPT_FIELDS = frozenset({"id", "value", "response_schema"})
+_AGENT_TYPES = frozenset({"ai", "AIMessageChunk"})
 
 Plain = dict[str, Any]
 
 
 class TaskState(NamedTuple):
-    """The state of a task and its last run; `is_last` if the thread's values are that run's."""
+    """The state of a task, which is that of its last run."""
 
     thread_id: UUID
     context_id: str
     start: str
+    """The id of the task's first run."""
     run_id: UUID
+    """The task's last run."""
     state: str
     updated_at: str
     is_last: bool
+    """Whether the thread's values are those of the last run."""
 
     @property
     def task_id(self) -> str:
@@ -86,19 +91,24 @@ class TaskState(NamedTuple):
 
 
 class HistoryOptions(NamedTuple):
-    """How many messages of the history to return at most, and whether those of the task alone."""
+    """Which messages of the history to return."""
 
     length: int | None = None
-    of_task: bool = False
+    """How many at most; None returns all."""
+    is_of_task: bool = False
+    """Only those of the task, not those of its whole context."""
 
 
 class TaskPage(NamedTuple):
-    """A page of tasks, the number of all tasks, the size of a page, and the token of the next page."""
+    """A page of tasks."""
 
     tasks: list[TaskState]
     total: int
+    """The number of tasks on all pages."""
     size: int
+    """How many tasks a page may have."""
     next_token: str
+    """The token of the next page; empty on the last one."""
 
 
 class Tasks:
@@ -112,27 +122,32 @@ class Tasks:
 
     async def find(self, assistant_id: UUID, thread_id: UUID, start: str) -> TaskState:
         """Return the state of an assistant's task. Raises TaskNotFound."""
-        ids = {"assistant_id": assistant_id, "thread_id": thread_id, "start": start}
-        row = await self._db.fetchrow(sql.a2a_task, **ids, late_error=UNKNOWN_INTERRUPT)
+        row = await self._db.fetchrow(
+            sql.a2a_task,
+            assistant_id=assistant_id,
+            thread_id=thread_id,
+            start=start,
+            late_error=UNKNOWN_INTERRUPT,
+        )
         if row is None:
             raise TaskNotFound
 
         return TaskState.of(row)
 
-    async def after(self, assistant_id: UUID, thread_id: UUID, run_id: UUID, start: str) -> TaskState:
+    async def find_after(self, assistant_id: UUID, thread_id: UUID, run_id: UUID, start: str) -> TaskState:
         """Return the state of a task after one of its runs.
 
         Raises TaskNotFound, and UnsupportedOperation if the run was a second answer to the same question.
         """
         state = await self.find(assistant_id, thread_id, start)
         if state.run_id != run_id:
-            error = (await self._runs.get(thread_id, run_id)).error or {}
-            if error.get("error") == UNKNOWN_INTERRUPT:
+            run = await self._runs.get(thread_id, run_id)
+            if run.error is not None and run.error.get("error") == UNKNOWN_INTERRUPT:
                 raise UnsupportedOperation(ANSWERED)
 
         return state
 
-    async def page(
+    async def list_page(
         self, assistant_id: UUID, params: ListTasksParams, thread_id: UUID | None, access: Filter | None
     ) -> TaskPage:
         """Return a page of an assistant's tasks, of one thread or of all that match the filter.
@@ -154,11 +169,20 @@ class Tasks:
             limit=size + 1,
         )
 
-        shown = rows[:size]
-        token = format_page_token(shown[-1]["updated_at"], shown[-1]["run_id"]) if len(rows) > size else ""
-        return TaskPage([TaskState.of(row) for row in shown], rows[0]["total"] if rows else 0, size, token)
+        page_rows = rows[:size]
+        next_token = ""
+        if len(rows) > size:
+            last = page_rows[-1]
+            next_token = format_page_token(last["updated_at"], last["run_id"])
 
-    async def show(
+        return TaskPage(
+            tasks=[TaskState.of(row) for row in page_rows],
+            total=rows[0]["total"] if rows else 0,
+            size=size,
+            next_token=next_token,
+        )
+
+    async def describe(
         self, assistant_id: UUID, state: TaskState, options: HistoryOptions, *, with_artifacts: bool = True
     ) -> Plain:
         """Return a task in the form of version 0.3. Raises ThreadNotFound and RunNotFound if it was deleted."""
@@ -169,28 +193,34 @@ class Tasks:
         thread = await records.get_thread(self._db, state.thread_id)
         run = await self._runs.get(state.thread_id, state.run_id)
         values = _load_raw(thread.values) or {}
-        values_with_input = _add_input(values, run, state)
+        history = self._build_history(_add_input(values, run, state), state)
 
-        history = build_history(values_with_input, state.thread_id, self._tool_results, state.context_id)
         if options.length != 0:
-            messages = [each.message for each in history if not options.of_task or each.start == state.start]
-            messages = messages or await self._inputs(assistant_id, state)
+            messages = [item.message for item in history if not options.is_of_task or item.start == state.start]
+            messages = messages or await self._list_inputs(assistant_id, state)
             task["history"] = messages[-options.length :] if options.length else messages
 
-        interrupts = [one for some in (_load_raw(thread.interrupts) or {}).values() for one in some]
+        interrupts_by_task = _load_raw(thread.interrupts) or {}
+        interrupts = [interrupt for interrupts in interrupts_by_task.values() for interrupt in interrupts]
         task["status"] = _build_status(state, run, interrupts)
 
-        if with_artifacts and (artifact := await self._artifact(state, history, values, interrupts)):
-            task["artifacts"] = [artifact]
+        if with_artifacts:
+            artifact = await self._find_artifact(state, history, values, interrupts)
+            if artifact is not None:
+                task["artifacts"] = [artifact]
 
         return task
 
-    async def _artifact(
+    def _build_history(self, values: Any, state: TaskState) -> list[HistoryMessage]:
+        return build_history(values, state.thread_id, self._tool_results, state.context_id)
+
+    async def _find_artifact(
         self, state: TaskState, history: list[HistoryMessage], values: Any, interrupts: list[Plain]
     ) -> Plain | None:
         if state.state == "input-required":
             questions = [
-                data_part({key: value for key, value in one.items() if key in _INTERRUPT_FIELDS}) for one in interrupts
+                data_part({key: value for key, value in interrupt.items() if key in _INTERRUPT_FIELDS})
+                for interrupt in interrupts
             ]
             return _build_artifact(state, "Interrupt", "Agent requires input to continue", questions)
 
@@ -199,20 +229,21 @@ class Tasks:
 
         reply = find_reply(history, state.start)
         if reply is None:
-            values = values if state.is_last else await self._values_of_run(state)
-            earlier = build_history(values, state.thread_id, self._tool_results, state.context_id)
-            reply = find_reply(earlier, state.start)
+            if not state.is_last:
+                values = await self._read_values(state)
+
+            reply = find_reply(self._build_history(values, state), state.start)
 
         parts = _read_output(values) if reply is None else reply["parts"]
         return _build_artifact(state, "Assistant Response", "What the agent answered", parts)
 
-    async def _values_of_run(self, state: TaskState) -> Any:
-        """Return the values at the end of a run; none if its checkpoints were pruned."""
+    async def _read_values(self, state: TaskState) -> Any:
+        """Return the values at the end of the task's last run; none if its checkpoints were pruned."""
         search = HistorySearch(limit=1, metadata={"run_id": str(state.run_id)})
         states = load(await self._states.history(state.thread_id, search))
         return states[0]["values"] if states else {}
 
-    async def _inputs(self, assistant_id: UUID, state: TaskState) -> list[Plain]:
+    async def _list_inputs(self, assistant_id: UUID, state: TaskState) -> list[Plain]:
         """Return the inputs of a task's runs as messages, for a graph that keeps none itself."""
         rows = await self._db.fetch(
             sql.a2a_runs_of_task, assistant_id=assistant_id, thread_id=state.thread_id, start=state.start
@@ -221,11 +252,8 @@ class Tasks:
         return [_build_input_message(run, state) for run in runs]
 
 
-_INTERRUPT_FIELDS = frozenset({"id", "value", "response_schema"})
-
-
 def build_agent_message(state: TaskState, message_id: str, parts: list[Plain]) -> Plain:
-    """Make a message of the agent in a task."""
+    """Return a message of the agent in a task."""
     return {"kind": "message", "role": "agent", "parts": parts, "messageId": message_id, **state.ids}
 
 
@@ -241,15 +269,21 @@ def add_completion(state: TaskState, task: Plain) -> Plain:
 def _add_input(values: Any, run: Run, state: TaskState) -> Any:
     """Add the input of an active run to the thread's values, which do not hold it before the run's first step."""
     run_input = run.kwargs["input"]
-    new = run_input.get("messages") if state.state in ACTIVE and isinstance(run_input, dict) else None
-    if not isinstance(new, list) or not isinstance(values, dict):
+    if state.state not in ACTIVE or not isinstance(run_input, dict) or not isinstance(values, dict):
+        return values
+
+    new = run_input.get("messages")
+    if not isinstance(new, list):
         return values
 
     stored = values.get("messages")
-    stored = stored if isinstance(stored, list) else []
-    known = {as_dict(message).get("id") for message in stored}
+    if not isinstance(stored, list):
+        stored = []
 
-    return {**values, "messages": [*stored, *(message for message in new if as_dict(message).get("id") not in known)]}
+    stored_ids = {as_dict(message).get("id") for message in stored}
+    missing = [message for message in new if as_dict(message).get("id") not in stored_ids]
+
+    return {**values, "messages": [*stored, *missing]}
 
 
 def _build_status(state: TaskState, run: Run, interrupts: list[Plain]) -> Plain:
@@ -260,7 +294,7 @@ def _build_status(state: TaskState, run: Run, interrupts: list[Plain]) -> Plain:
         error = run.error or {}
         parts = [text_part(str(error.get("message") or error.get("error") or "The run failed"))]
     elif state.state == "input-required":
-        values = [one.get("value") for one in interrupts]
+        values = [interrupt.get("value") for interrupt in interrupts]
         parts = [text_part(value) if isinstance(value, str) else data_part(value) for value in values]
 
     if parts:
@@ -270,9 +304,11 @@ def _build_status(state: TaskState, run: Run, interrupts: list[Plain]) -> Plain:
 
 
 def _build_artifact(state: TaskState, name: str, description: str, parts: list[Plain]) -> Plain | None:
+    if not parts:
+        return None
+
     artifact_id = str(uuid5(state.run_id, name))
-    artifact = {"artifactId": artifact_id, "name": name, "description": description, "parts": parts}
-    return artifact if parts else None
+    return {"artifactId": artifact_id, "name": name, "description": description, "parts": parts}
 
 
 def _read_output(values: Any) -> list[Plain]:
@@ -284,14 +320,14 @@ def _read_output(values: Any) -> list[Plain]:
 
 def _build_input_message(run: Run, state: TaskState) -> Plain:
     command = run.kwargs["command"]
-    run_input = run.kwargs["input"]
-    if command is not None:
-        resume = command.get("resume")
-        contents = list(resume.values()) if isinstance(resume, dict) and run.kwargs.get("strict_resume") else [resume]
+    if command is None:
+        contents = [run.kwargs["input"]]
     else:
-        contents = [run_input]
+        resume = command.get("resume")
+        is_by_interrupt = isinstance(resume, dict) and run.kwargs.get("strict_resume")
+        contents = list(resume.values()) if is_by_interrupt else [resume]
 
-    parts = [text_part(each) if isinstance(each, str) else data_part(each) for each in contents]
+    parts = [text_part(content) if isinstance(content, str) else data_part(content) for content in contents]
     message_id = run.metadata.get(MESSAGE_ID) or str(uuid5(run.run_id, "message"))
     return build_agent_message(state, message_id, parts) | {"role": "user"}
 
@@ -321,7 +357,7 @@ def _parse_time(text: str) -> datetime:
 
 
 def format_page_token(updated_at: datetime, run_id: UUID) -> str:
-    """Make the token of the page that begins after a task."""
+    """Return the token of the page that begins after a task."""
     return base64.urlsafe_b64encode(f"{updated_at.isoformat()} {run_id}".encode()).decode()
 
 
@@ -334,7 +370,6 @@ def _parse_page_token(token: str) -> tuple[datetime, UUID]:
 
 
 # A task as a stream: the task, the agent's messages as they grow, its artifacts, and its last state.
-_AGENT_TYPES = frozenset({"ai", "AIMessageChunk"})
 
 
 async def iterate_message_updates(source: AsyncIterator[bytes], state: TaskState) -> AsyncIterator[Plain]:
@@ -347,7 +382,11 @@ async def iterate_message_updates(source: AsyncIterator[bytes], state: TaskState
     async for chunk in source:
         grown: dict[str, None] = {}
         for name, data in _split_events(chunk):
-            if name == MESSAGES and (message_id := _append_piece(texts, load(data)[0])):
+            if name != MESSAGES:
+                continue
+
+            message_id = _append_piece(texts, load(data)[0])
+            if message_id:
                 grown[message_id] = None
 
         for message_id in grown:
@@ -373,12 +412,13 @@ def _append_piece(texts: dict[str, str], piece: Any) -> str | None:
         return None
 
     text = _join_text(piece.get("content"))
-    message_id = str(piece.get("id"))
-
     if not text:
         return None
 
-    texts[message_id] = (texts.get(message_id, "") if piece["type"] == "AIMessageChunk" else "") + text
+    message_id = str(piece.get("id"))
+    is_chunk = piece["type"] == "AIMessageChunk"
+    texts[message_id] = texts.get(message_id, "") + text if is_chunk else text
+
     return message_id
 
 

@@ -18,27 +18,26 @@ class ProtocolVersion(NamedTuple):
     """How a version of the protocol writes cards, tasks, responses to messages, and events of streams."""
 
     is_modern: bool
-    card: Callable[[Plain], Plain]
-    task: Callable[[Plain], Plain]
-    sent: Callable[[Plain], Plain]
-    event: Callable[[Plain], Plain]
+    to_card: Callable[[Plain], Plain]
+    to_task: Callable[[Plain], Plain]
+    to_send_result: Callable[[Plain], Plain]
+    to_event: Callable[[Plain], Plain]
 
 
-def _unchanged(value: Plain) -> Plain:
+def _keep(value: Plain) -> Plain:
     return value
 
 
 def _to_modern_task(task: Plain) -> Plain:
-    written = {key: task[key] for key in ("id", "contextId") if key in task} | {
-        "status": _to_modern_status(task["status"])
-    }
+    modern: Plain = {key: task[key] for key in ("id", "contextId") if key in task}
+    modern["status"] = _to_modern_status(task["status"])
     if "artifacts" in task:
-        written["artifacts"] = [_to_modern_artifact(artifact) for artifact in task["artifacts"]]
+        modern["artifacts"] = [_to_modern_artifact(artifact) for artifact in task["artifacts"]]
 
     if "history" in task:
-        written["history"] = [_to_modern_message(message) for message in task["history"]]
+        modern["history"] = [_to_modern_message(message) for message in task["history"]]
 
-    return written
+    return modern
 
 
 def _to_modern_event(event: Plain) -> Plain:
@@ -65,13 +64,16 @@ def to_old_state(state: str) -> str:
 
 def _to_modern_status(status: Plain) -> Plain:
     timestamp = datetime.fromisoformat(status["timestamp"]).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    written = {"state": to_modern_state(status["state"]), "timestamp": timestamp}
-    return written | {"message": _to_modern_message(status["message"])} if "message" in status else written
+    modern: Plain = {"state": to_modern_state(status["state"]), "timestamp": timestamp}
+    if "message" in status:
+        modern["message"] = _to_modern_message(status["message"])
+
+    return modern
 
 
 def _to_modern_message(message: Plain) -> Plain:
-    written = {key: value for key, value in message.items() if key != "kind"}
-    return written | {
+    modern = {key: value for key, value in message.items() if key != "kind"}
+    return modern | {
         "role": f"ROLE_{message['role'].upper()}",
         "parts": [_to_modern_part(part) for part in message["parts"]],
     }
@@ -91,7 +93,15 @@ def _to_modern_part(part: Plain) -> Plain:
     return {part["kind"]: part[part["kind"]]} | shared
 
 
-OLD = ProtocolVersion(False, _unchanged, _unchanged, _unchanged, _unchanged)
+def _to_modern_send_result(task: Plain) -> Plain:
+    return {"task": _to_modern_task(task)}
+
+
+OLD = ProtocolVersion(is_modern=False, to_card=_keep, to_task=_keep, to_send_result=_keep, to_event=_keep)
 MODERN = ProtocolVersion(
-    True, to_modern_card, _to_modern_task, lambda task: {"task": _to_modern_task(task)}, _to_modern_event
+    is_modern=True,
+    to_card=to_modern_card,
+    to_task=_to_modern_task,
+    to_send_result=_to_modern_send_result,
+    to_event=_to_modern_event,
 )

@@ -117,11 +117,11 @@ class CustomAuthentication:
         if self._cached is None:
             return Caller(*await self._identify(connection))
 
-        given = [connection.headers.get(name) for name in self._keys]
-        if not any(given):
+        credentials = [connection.headers.get(name) for name in self._keys]
+        if not any(credentials):
             return Caller(*await self._identify(connection))
 
-        key = digest_credentials(given)
+        key = digest_credentials(credentials)
         caller = self._cached.get(key)
         if caller is None:
             caller = self._cached[key] = Caller(*await self._identify(connection))
@@ -186,28 +186,32 @@ class PlatformAuthentication:
         authorization = connection.headers.get("authorization")
         if not (key or authorization):
             raise Unauthorized(NO_KEY)
-        if (caller := await self._tokens.find_caller(key or parse_bearer(authorization))) is not None:
+
+        caller = await self._tokens.find_caller(key or parse_bearer(authorization))
+        if caller is not None:
             return caller
 
         name = digest_credentials([key, authorization])
-        if (caller := self._accepted.get(name)) is not None:
+        caller = self._accepted.get(name)
+        if caller is not None:
             return caller
 
-        if (reason := self._rejected.get(name)) is not None:
+        reason = self._rejected.get(name)
+        if reason is not None:
             _refuse(reason)
 
         pending = self._requests.get(name)
         if pending is None:
-            given = {"X-Api-Key": key} if key else {"Authorization": authorization or ""}
-            pending = self._requests[name] = asyncio.ensure_future(self._request_identity(name, given))
+            headers = {"X-Api-Key": key} if key else {"Authorization": authorization or ""}
+            pending = self._requests[name] = asyncio.ensure_future(self._request_identity(name, headers))
             pending.add_done_callback(lambda _: self._requests.pop(name, None))
 
         return await asyncio.shield(pending)
 
     async def studio(self, connection: HTTPConnection) -> Caller:
         """Return the user of a request from the studio. Raises what a call raises."""
-        known = await self(connection)
-        return caller_from(StudioCaller(known.identity))
+        caller = await self(connection)
+        return caller_from(StudioCaller(caller.identity))
 
     async def close(self) -> None:
         """Close the connections to the platform."""
@@ -235,15 +239,16 @@ class PlatformAuthentication:
 
         return response
 
-    async def _request_identity(self, name: bytes, given: dict[str, str]) -> Caller:
+    async def _request_identity(self, name: bytes, headers: dict[str, str]) -> Caller:
         if self._tenant_id:
-            given["X-Tenant-Id"] = self._tenant_id
+            headers["X-Tenant-Id"] = self._tenant_id
 
         try:
-            response = await self.ask("/auth", given)
+            response = await self.ask("/auth", headers)
         except PlatformSilent:
             # Accept whom the platform accepted when it last responded.
-            if (caller := self._last_known.get(name)) is None:
+            caller = self._last_known.get(name)
+            if caller is None:
                 raise
             return caller
 
@@ -260,7 +265,7 @@ class PlatformAuthentication:
         if self._tenant_id is not None and identity.tenant_id != self._tenant_id:
             self._reject(name, "")
 
-        caller = _platform_caller(identity)
+        caller = _to_caller(identity)
         self._accepted[name] = caller
         self._last_known[name] = caller
 
@@ -300,14 +305,18 @@ def _read_response(response: "httpx.Response", kind: type[T]) -> T:
     raise PlatformSilent
 
 
-def _platform_caller(known: PlatformIdentity) -> Caller:
-    # Two keys may have the same short form, so it comes last.
-    identity = known.user_id or known.key_id or known.short_key
-    shown: dict[str, Any] = {"identity": identity, "display_name": known.user_email or known.short_key}
-    if known.user_id:
-        shown |= {"email": known.user_email, "roles": known.roles}
+def _to_caller(owner: PlatformIdentity) -> Caller:
+    user: dict[str, Any] = {
+        # Two keys may have the same short form, so it comes last.
+        "identity": owner.user_id or owner.key_id or owner.short_key,
+        "display_name": owner.user_email or owner.short_key,
+    }
+    if owner.user_id:
+        user["email"] = owner.user_email
+        user["roles"] = owner.roles
 
-    return caller_from({**shown, "permissions": known.permissions})
+    user["permissions"] = owner.permissions
+    return caller_from(user)
 
 
 class _TokenVerifier:
@@ -318,7 +327,8 @@ class _TokenVerifier:
         # The platform issues tokens for deployments only: a server that is none accepts no token.
         self._audience = deployment_id or ""
         self._keys: Mapping[str, Any] = {}
-        self._keys_until = self._ask_after = 0.0
+        self._keys_until = 0.0
+        self._ask_after = 0.0
         self._asking = asyncio.Lock()
 
     async def find_caller(self, credential: str | None) -> Caller | None:
@@ -341,11 +351,11 @@ class _TokenVerifier:
         except caller_tokens.InvalidToken as exc:
             raise Unauthorized(f"The token is not valid: {exc}. Get a new one from the platform.") from exc
 
-        known = PlatformIdentity(
+        owner = PlatformIdentity(
             user_id=claims.sub, user_email=claims.email, permissions=claims.permissions, roles=claims.roles
         )
 
-        return _platform_caller(known)
+        return _to_caller(owner)
 
     async def _keys_with(self, key_id: str) -> Mapping[str, Any]:
         """Return the current keys, after asking the platform for an unknown one. Raises PlatformSilent."""
@@ -435,20 +445,24 @@ def load_access_policy(config: AgentConfig, settings: AgentSettings, auth: Proje
 
     Raises UserMistake if it cannot be loaded.
     """
-    section = config.auth
-    kind = settings.auth_type
     refuse_contradictions(config, settings)
-    platform = None
 
-    if settings.auth_endpoint and kind != "noop" and not section.disable:
+    section = config.auth
+    platform = None
+    if settings.auth_endpoint and settings.auth_type != "noop" and not section.disable:
         platform = PlatformAuthentication(settings.auth_endpoint, settings.tenant_id, settings.deployment_id)
 
     if section.path is None:
         return AccessPolicy(platform=platform, config=section)
 
     auth = auth or load_auth(config.project, section.path)
-    custom = CustomAuthentication(auth.authenticate, section.cache)
-    return AccessPolicy(custom, platform, auth.handlers, section, settings.inside_calls_as_user)
+    return AccessPolicy(
+        custom=CustomAuthentication(auth.authenticate, section.cache),
+        platform=platform,
+        handlers=auth.handlers,
+        config=section,
+        calls_as_user=settings.inside_calls_as_user,
+    )
 
 
 def refuse_open_address(config: AgentConfig, settings: AgentSettings) -> None:

@@ -2,14 +2,11 @@
 
 A route calls the method for its action before it does anything. If the handler returns a filter, the database applies
 it: here for one thread or assistant, elsewhere as part of a search (`matches_access` in `agent/functions`). Without
-handlers every method returns at once. The end of the module writes requests in the form that handlers get, and applies
-the changes that a handler makes to them.
+handlers every method returns at once.
 """
 
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -17,20 +14,24 @@ from starlette.authentication import AuthCredentials
 from starlette.requests import HTTPConnection
 
 from portside.agent.access.authentication import OPEN, AccessPolicy, caller_from_user, is_loopback
+from portside.agent.access.filters import check_store_filter, matches_filter
+from portside.agent.access.handler_values import (
+    apply_changes,
+    apply_run_changes,
+    apply_store_changes,
+    to_handler_value,
+    to_run_handler_value,
+    to_store_handler_value,
+)
 from portside.agent.assistants.records import AssistantNotFound, Assistants
 from portside.agent.sql import sql
-from portside.agent.store.names import WILDCARD, check_namespace
-from portside.agent.streams.buffers import counted_caller
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import ANYONE, IN_PROCESS, AuthOpenApi, Caller, CronFilters, CronGrant, Filter, Grant
-from portside.agent.types.runs import Command, RunConfig, RunCreate, StreamMode
-from portside.executor.auth import HandlerFailed
-from portside.kernel.codec import load
+from portside.agent.types.runs import RunCreate
 from portside.kernel.db import Database
-from portside.kernel.errors import Forbidden, Invalid, TooManyRequests
-from portside.kernel.http.decode import convert
+from portside.kernel.errors import Forbidden
 from portside.kernel.http.in_process import in_process_user, is_in_process
-from portside.kernel.http.routes import Context, Guard, Route, S
+from portside.kernel.http.routes import Context, Route
 from portside.kernel.http.websockets import WEBSOCKET
 from portside.kernel.ids import uuid7
 from portside.kernel.logs import get_logger
@@ -57,7 +58,7 @@ class DeferredThreadCheck(NamedTuple):
 
     def filtered(self, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Pass on the events of the thread, or end silently if the thread turns out to be another caller's."""
-        return events if self.check is None else _checked_stream(events, self.check)
+        return events if self.check is None else _stream_if_visible(events, self.check)
 
     async def passes(self) -> bool:
         """Whether events of the thread may be passed on."""
@@ -100,23 +101,23 @@ class Access:
         for a WebSocket on a thread that the caller may not follow.
         """
         if self._policy.is_open:
-            return _unauthenticated(ctx.scope, route)
+            return _identify_by_address(ctx.scope, route)
 
         segments = ctx.scope["path"].removeprefix("/").split("/")
         names = route.path.removeprefix("/").split("/")
 
         # Handlers of the project may read the path parameters, which our router would not set in the scope.
         pairs = zip(names, segments, strict=False)
-        named = {name[1:-1]: given for name, given in pairs if name.startswith("{")}
-        ctx.scope["path_params"] = named
+        path_params = {name[1:-1]: segment for name, segment in pairs if name.startswith("{")}
+        ctx.scope["path_params"] = path_params
 
         caller = await self.authenticate(ctx.request)
         if route.permission and not (caller.is_in_process or caller.has_permission(route.permission)):
             raise Forbidden(f"This requires the permission {route.permission}; use a key or a user that has it.")
 
-        if route.method == WEBSOCKET and "thread_id" in named:
+        if route.method == WEBSOCKET and "thread_id" in path_params:
             # Checked before the socket is accepted: afterwards it can no longer be refused with a status.
-            await self.authorize_thread_follow(caller, UUID(named["thread_id"]))
+            await self.authorize_thread_follow(caller, UUID(path_params["thread_id"]))
 
         return caller
 
@@ -132,12 +133,13 @@ class Access:
             return ANYONE
 
         state = scope.setdefault("state", {})
-        known: Caller | None = state.get(CALLER)
-        if known is None:
-            known = state[CALLER] = await self._policy.identify(connection)
-            scope["user"], scope["auth"] = known.user, AuthCredentials(known.permissions)
+        caller: Caller | None = state.get(CALLER)
+        if caller is None:
+            caller = state[CALLER] = await self._policy.identify(connection)
+            scope["user"] = caller.user
+            scope["auth"] = AuthCredentials(caller.permissions)
 
-        return known
+        return caller
 
     def _in_process_caller(self, scope: Any) -> Caller:
         """Return the caller of an in-process request: the process itself, or the user of the calling run."""
@@ -166,11 +168,11 @@ class Access:
         if self._skips_handlers(caller):
             return body, None
 
-        given = {name: handler_value(name, getattr(body, name)) for name in names}
-        value = {**also, **given}
+        fields = {name: to_handler_value(name, getattr(body, name)) for name in names}
+        value = {**also, **fields}
         resource, _, action = event.partition(".")
         allowed = await self.authorize(caller, resource, action, value)
-        if action == "create" and not matches(value.get("metadata") or {}, allowed):
+        if action == "create" and not matches_filter(value.get("metadata") or {}, allowed):
             raise Forbidden("Forbidden")
 
         return apply_changes(body, names, value), allowed
@@ -206,8 +208,8 @@ class Access:
         await self._check_thread(thread_id, allowed)
         return allowed
 
-    async def _check_thread(self, thread_id: UUID, wanted: Filter | None) -> None:
-        if wanted is not None and not await self.thread_matches(thread_id, wanted):
+    async def _check_thread(self, thread_id: UUID, access: Filter | None) -> None:
+        if access is not None and not await self.thread_matches(thread_id, access):
             raise ThreadNotFound.of(thread_id)
 
     async def authorize_threads(self, caller: Caller, action: str, thread_ids: list[UUID]) -> list[UUID]:
@@ -215,10 +217,12 @@ class Access:
         if self._skips_handlers(caller):
             return thread_ids
 
-        filters = [await self.authorize(caller, "threads", action, {"thread_id": each}) for each in thread_ids]
-        written = [None if each is None else dump_user(each).decode() for each in filters]
-        rows = await self._db.fetch(sql.threads_that_match, thread_ids=thread_ids, filters=written)
+        filters: list[str | None] = []
+        for thread_id in thread_ids:
+            access = await self.authorize(caller, "threads", action, {"thread_id": thread_id})
+            filters.append(None if access is None else dump_user(access).decode())
 
+        rows = await self._db.fetch(sql.threads_that_match, thread_ids=thread_ids, filters=filters)
         return [row["thread_id"] for row in rows]
 
     async def authorize_thread_copy(self, caller: Caller, thread_id: UUID) -> tuple[UUID, dict[str, Any] | None]:
@@ -243,11 +247,11 @@ class Access:
         """Authorize creating a thread; return its metadata as the handler changed it. Raises Forbidden."""
         value = {"thread_id": thread_id, "metadata": metadata, "if_exists": if_exists}
         allowed = await self.authorize(caller, "threads", "create", value)
-        made: Any = value.get("metadata") or {}
-        if not matches(made, allowed):
+        changed_metadata: Any = value.get("metadata") or {}
+        if not matches_filter(changed_metadata, allowed):
             raise Forbidden("Forbidden")
 
-        return dict(made)
+        return dict(changed_metadata)
 
     async def authorize_thread_follow(self, caller: Caller, thread_id: UUID) -> DeferredThreadCheck:
         """Authorize following a thread, which need not exist yet. Raises what `authorize_thread` raises."""
@@ -258,16 +262,16 @@ class Access:
         if allowed is None:
             return NO_CHECK
 
-        matching = await self.thread_matches(thread_id, allowed)
-        if matching is False:
+        is_match = await self.thread_matches(thread_id, allowed)
+        if is_match is False:
             raise ThreadNotFound.of(thread_id)
 
-        return NO_CHECK if matching else DeferredThreadCheck(lambda: self.thread_matches(thread_id, allowed))
+        return NO_CHECK if is_match else DeferredThreadCheck(lambda: self.thread_matches(thread_id, allowed))
 
-    async def thread_matches(self, thread_id: UUID, wanted: Filter) -> bool | None:
+    async def thread_matches(self, thread_id: UUID, access: Filter) -> bool | None:
         """Whether a thread matches a filter; None if there is no such thread."""
-        matching: bool | None = await self._db.fetchval(sql.thread_matches, thread_id=thread_id, access=wanted)
-        return matching
+        is_match: bool | None = await self._db.fetchval(sql.thread_matches, thread_id=thread_id, access=access)
+        return is_match
 
     async def authorize_assistant(
         self, caller: Caller, action: str, assistant_id: UUID, value: Mapping[str, Any] | None = None
@@ -310,7 +314,7 @@ class Access:
 
         run_id = uuid7()
         assistant_id = await self.authorize_assistant_use(caller, body.assistant_id)
-        value = run_handler_value(body, {"thread_id": thread_id, "assistant_id": assistant_id, "run_id": run_id})
+        value = to_run_handler_value(body, {"thread_id": thread_id, "assistant_id": assistant_id, "run_id": run_id})
         allowed = await self.authorize(caller, "threads", "create_run", value)
 
         apply_run_changes(body, value)
@@ -320,9 +324,8 @@ class Access:
         if await self._db.fetchval(sql.has_thread, thread_id=thread_id):
             return grant
 
-        return grant._replace(
-            new_thread=await self.authorize_thread_create(caller, thread_id, {}, if_exists="do_nothing")
-        )
+        new_thread = await self.authorize_thread_create(caller, thread_id, {}, if_exists="do_nothing")
+        return grant._replace(new_thread=new_thread)
 
     async def authorize_cron_search(self, caller: Caller, query: T, names: tuple[str, ...]) -> tuple[T, CronFilters]:
         """Authorize a search of crons; crons on threads that the caller may not see are left out as well."""
@@ -330,7 +333,8 @@ class Access:
             return query, CronFilters()
 
         query, allowed = await self.authorize_request(caller, "crons.search", query, names)
-        return query, CronFilters(allowed, await self.authorize(caller, "threads", "search", {"metadata": {}}))
+        allowed_threads = await self.authorize(caller, "threads", "search", {"metadata": {}})
+        return query, CronFilters(allowed, allowed_threads)
 
     async def authorize_cron_create(
         self, caller: Caller, thread_id: UUID | None, body: T, run_value: dict[str, Any]
@@ -343,8 +347,7 @@ class Access:
             return body, CronGrant(caller)
 
         cron_id = uuid7()
-        assistant = str(run_value["assistant_id"])
-        assistant_id = await self.authorize_assistant_use(caller, assistant)
+        assistant_id = await self.authorize_assistant_use(caller, str(run_value["assistant_id"]))
         also = {"cron_id": cron_id, "thread_id": thread_id, "user_id": caller.identity, "payload": run_value}
         body, _ = await self.authorize_request(
             caller, "crons.create", body, ("metadata", "schedule", "end_time"), **also
@@ -353,8 +356,14 @@ class Access:
         if thread_id is None:
             return body, CronGrant(caller, cron_id)
 
-        ids = {"thread_id": thread_id, "assistant_id": assistant_id, "run_id": None}
-        run = {**ids, "status": "pending", "metadata": dict(run_value.get("metadata") or {}), "kwargs": run_value}
+        run = {
+            "thread_id": thread_id,
+            "assistant_id": assistant_id,
+            "run_id": None,
+            "status": "pending",
+            "metadata": dict(run_value.get("metadata") or {}),
+            "kwargs": run_value,
+        }
         allowed = await self.authorize(caller, "threads", "create_run", run)
         await self._check_thread(thread_id, allowed)
 
@@ -367,13 +376,17 @@ class Access:
         if self._skips_handlers(caller):
             return body, CronFilters()
 
-        also = {"cron_id": cron_id, "payload": msgspec.to_builtins(body)} if names else {"cron_id": cron_id}
+        also: dict[str, Any] = {"cron_id": cron_id}
+        if names:
+            also["payload"] = msgspec.to_builtins(body)
+
         body, allowed = await self.authorize_request(caller, f"crons.{action}", body, names, **also)
         thread_id = await self._db.fetchval(sql.thread_of_cron, cron_id=cron_id)
         if thread_id is None:
             return body, CronFilters(allowed)
 
-        return body, CronFilters(allowed, await self.authorize(caller, "threads", "read", {"thread_id": thread_id}))
+        allowed_threads = await self.authorize(caller, "threads", "read", {"thread_id": thread_id})
+        return body, CronFilters(allowed, allowed_threads)
 
     async def authorize_store(self, caller: Caller, action: str, body: T, fields: dict[str, str]) -> T:
         """Authorize access to items of the store; the handler may rewrite the namespace, or return a filter for it.
@@ -384,16 +397,16 @@ class Access:
         if self._skips_handlers(caller):
             return body
 
-        value = store_handler_value(body, fields)
+        value = to_store_handler_value(body, fields)
         allowed = await self.authorize(caller, "store", action, value)
         changed = apply_store_changes(body, fields, value)
         if allowed is not None:
-            check_store_filter(allowed, action, store_handler_value(changed, fields))
+            check_store_filter(allowed, action, to_store_handler_value(changed, fields))
 
         return changed
 
 
-def _unauthenticated(scope: Any, route: Route[Any]) -> Caller:
+def _identify_by_address(scope: Any, route: Route[Any]) -> Caller:
     """Return the caller of a server without authentication.
 
     Raises Forbidden for a route that requires a permission, unless the client is on the same machine. The clients of a
@@ -412,7 +425,7 @@ def _unauthenticated(scope: Any, route: Route[Any]) -> Caller:
     return Caller(address=client[0]) if client else ANYONE
 
 
-async def _checked_stream(
+async def _stream_if_visible(
     events: AsyncIterator[bytes], check: Callable[[], Awaitable[bool | None]]
 ) -> AsyncIterator[bytes]:
     is_visible = False
@@ -424,243 +437,6 @@ async def _checked_stream(
 
             yield chunk
     finally:
-        if (close := getattr(events, "aclose", None)) is not None:
+        close = getattr(events, "aclose", None)
+        if close is not None:
             await close()
-
-
-RETRY_AFTER_S = 5
-
-
-class TooManyStreams(TooManyRequests):
-    """The caller has as many streams and awaited results open as MAX_STREAMS_PER_CALLER allows; close one first."""
-
-    code = "too_many_streams"
-
-
-class StreamLimit:
-    """The limit of open responses for each caller: event streams, awaited results and WebSockets; 0 turns it off.
-
-    Each of these takes memory and a connection for as long as its client likes. They are counted in each process,
-    because that is what they would exhaust. The process's own calls are not counted.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._open: Counter[str] = Counter()
-
-    def guarded(self, guard: Guard[S]) -> Guard[S]:
-        """Return a guard that also refuses callers with too many open responses."""
-
-        async def guarded(ctx: Context[S], route: Route[Any]) -> Any:
-            caller: Caller = await guard(ctx, route)
-            name = caller.limit_key if route.stays_open else None
-            counted_caller.set(name)
-
-            if name is not None and self._limit:
-                self._enter(name)
-                ctx.on_finish(partial(self._leave, name))
-
-            return caller
-
-        return guarded
-
-    def _enter(self, name: str) -> None:
-        if self._open[name] >= self._limit:
-            raise TooManyStreams(
-                f"The caller has {self._limit} streams and awaited results open, which is the limit "
-                "(setting MAX_STREAMS_PER_CALLER). Close one first.",
-                headers={"Retry-After": str(RETRY_AFTER_S)},
-            )
-
-        self._open[name] += 1
-
-    def _leave(self, name: str) -> None:
-        self._open[name] -= 1
-        if self._open[name] == 0:
-            # Otherwise the counter would grow with every caller that ever connected.
-            del self._open[name]
-
-
-def check_store_filter(allowed: Filter, action: str, value: dict[str, Any]) -> None:
-    """Compare the namespace and the key of a request with a filter. Items have no metadata to compare.
-
-    A search gets the items below its namespace: if that contains a label, theirs do too. Raises Forbidden, and
-    HandlerFailed for a filter by anything else.
-    """
-    usable = {("has", "namespace")}
-    if action not in {"search", "list_namespaces"}:
-        usable |= {("eq", "namespace"), ("eq", "key")}
-
-    unusable = set(_conditions(allowed)) - usable
-    if unusable:
-        log.error(
-            "an authorization handler of the store returned a filter that cannot be compared with items, which have no "
-            "metadata; filter by namespace with $contains, or let the handler change the namespace",
-            action=action,
-            conditions=sorted(f"{op} {key}" for op, key in unusable),
-        )
-
-        raise HandlerFailed
-
-    if not matches(value, allowed):
-        raise Forbidden("Forbidden")
-
-
-def _conditions(wanted: Filter) -> Iterator[tuple[str, str]]:
-    """Yield the operator and the key of each condition of a filter."""
-    for key in wanted["equal"]:
-        yield "eq", key
-
-    pending = list(wanted["rest"])
-    while pending:
-        condition = pending.pop()
-        if condition["op"] in {"all", "any"}:
-            pending += condition["of"]
-        else:
-            yield condition["op"], condition["key"]
-
-
-def matches(metadata: Mapping[str, Any], wanted: Filter | None) -> bool:
-    """Whether metadata matches a filter. This is `matches_access` of the database, for what is not stored yet."""
-    if wanted is None:
-        return True
-
-    equal = ({"op": "eq", "key": key, "value": value} for key, value in wanted["equal"].items())
-    return all(_holds(metadata, condition) for condition in (*equal, *wanted["rest"]))
-
-
-def _holds(metadata: Mapping[str, Any], condition: dict[str, Any]) -> bool:
-    match condition["op"]:
-        case "all":
-            return all(_holds(metadata, part) for part in condition["of"])
-        case "any":
-            return any(_holds(metadata, part) for part in condition["of"])
-        case "eq":
-            return condition["key"] in metadata and _json_equal(metadata[condition["key"]], condition["value"])
-        case _:
-            stored = metadata.get(condition["key"])
-            return isinstance(stored, (list, tuple)) and all(
-                any(_json_equal(one, wanted) for one in stored) for wanted in condition["values"]
-            )
-
-
-def _json_equal(stored: Any, wanted: Any) -> bool:
-    """Whether two values are equal in JSON, where true is not 1."""
-    return bool(_typed(load(dump_user(stored))) == _typed(wanted))
-
-
-def _typed(value: Any) -> Any:
-    if isinstance(value, bool):
-        return ("bool", value)
-    if isinstance(value, list):
-        return [_typed(part) for part in value]
-
-    return {key: _typed(part) for key, part in value.items()} if isinstance(value, dict) else value
-
-
-# Handlers add keys to these without checking for null, so they get an empty object instead.
-OBJECTS = frozenset({"metadata", "values", "config", "context", "filter"})
-# The fields of a run, beside its input and context, that a handler may change.
-RUN_FIELDS: dict[str, Any] = {
-    "config": RunConfig,
-    "command": Command,
-    "stream_mode": StreamMode | list[StreamMode],
-    "interrupt_before": Literal["*"] | list[str],
-    "interrupt_after": Literal["*"] | list[str],
-    "webhook": str,
-}
-
-
-def handler_value(name: str, value: Any) -> Any:
-    """Return a field as handlers get it: plain data, and an empty object for a missing one."""
-    if value is None and name in OBJECTS:
-        return {}
-
-    plain = msgspec.to_builtins(value, builtin_types=(UUID,)) if isinstance(value, msgspec.Struct) else value
-    return dict(plain) if isinstance(plain, dict) else plain
-
-
-def apply_changes(body: T, names: tuple[str, ...], value: dict[str, Any]) -> T:
-    """Return a request with the changes of a handler. Raises Invalid if they make it invalid."""
-    changed = {
-        name: value[name] for name in names if name in value and value[name] != handler_value(name, getattr(body, name))
-    }
-    if not changed:
-        return body
-
-    given = {name: field for name, field in msgspec.structs.asdict(body).items() if field is not msgspec.UNSET}
-    result: T = convert(msgspec.to_builtins({**given, **changed}), type(body), "body")
-    return result
-
-
-def run_handler_value(body: RunCreate, ids: dict[str, Any]) -> dict[str, Any]:
-    """Return a request for a run as handlers get it."""
-    kwargs = {
-        "input": body.input,
-        "command": None if body.command is None else msgspec.to_builtins(body.command),
-        "config": handler_value("config", body.config),
-        "context": handler_value("context", body.context),
-        "stream_mode": body.stream_mode,
-        "interrupt_before": body.interrupt_before,
-        "interrupt_after": body.interrupt_after,
-        "webhook": body.webhook,
-    }
-
-    return {
-        **ids,
-        "status": "pending",
-        "metadata": handler_value("metadata", body.metadata),
-        "prevent_insert_if_inflight": body.multitask_strategy == "reject",
-        "multitask_strategy": body.multitask_strategy or "enqueue",
-        "if_not_exists": body.on_not_exist or "reject",
-        "after_seconds": body.after_seconds or 0,
-        "kwargs": kwargs,
-    }
-
-
-def apply_run_changes(body: RunCreate, value: dict[str, Any]) -> None:
-    """Apply the changes of a handler to a run: its metadata, and how it is executed. Raises Invalid."""
-    kwargs = value.get("kwargs") or {}
-    body.metadata = value.get("metadata") or None
-    body.input = kwargs.get("input")
-    body.context = kwargs.get("context") or None
-
-    for name, kind in RUN_FIELDS.items():
-        given = kwargs.get(name)
-        is_none = given is None or (name in OBJECTS and not given)
-        setattr(body, name, None if is_none else convert(given, kind, "body"))
-
-
-def store_handler_value(body: msgspec.Struct, fields: dict[str, str]) -> dict[str, Any]:
-    """Return a request to the store as handlers get it; the namespace is a tuple of labels."""
-    value = {name: handler_value(name, getattr(body, field)) for name, field in fields.items()}
-    value["namespace"] = tuple(_labels(value["namespace"]))
-    return value
-
-
-def apply_store_changes(body: T, fields: dict[str, str], value: dict[str, Any]) -> T:
-    """Return a request to the store with the changes of a handler. Raises Invalid for a bad namespace."""
-    labels = _labels(value.get("namespace"))
-    try:
-        check_namespace(labels)
-    except ValueError as exc:
-        raise Invalid.field(["body", "namespace"], str(exc)) from exc
-
-    if labels.count(WILDCARD) > _labels(getattr(body, fields["namespace"])).count(WILDCARD):
-        # A user named `*` would otherwise see the items of every user: searches take this label as a wildcard.
-        why = f"the authorization handler added {WILDCARD!r}, which matches every label; it may not add wildcards"
-        raise Invalid.field(["body", "namespace"], why)
-
-    is_joined = isinstance(getattr(body, fields["namespace"]), str)
-    value = {**value, "namespace": ".".join(labels) if is_joined else labels}
-    given = {fields[name]: value.get(name) or None if name in OBJECTS else value.get(name) for name in fields}
-    result: T = convert(msgspec.to_builtins({**msgspec.structs.asdict(body), **given}), type(body), "body")
-
-    return result
-
-
-def _labels(namespace: Any) -> list[str]:
-    """Return the labels of a namespace; some requests join them by periods."""
-    if isinstance(namespace, str):
-        return namespace.split(".")
-    return list(namespace or ())

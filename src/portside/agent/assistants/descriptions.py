@@ -54,11 +54,11 @@ class Descriptions:
         return await self._graphs.subgraphs(_request(assistant, caller, namespace=namespace, recurse=recurse))
 
 
-def _request(assistant: Assistant, caller: Caller, **wanted: Any) -> DescriptionRequest:
+def _request(assistant: Assistant, caller: Caller, **options: Any) -> DescriptionRequest:
     """Return a request with the part of a run's config that comes from the assistant."""
-    own = {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
-    config = {**assistant.config, "configurable": {**assistant.context, **own, **auth_configurable(caller)}}
-    return DescriptionRequest(graph_id=assistant.graph_id, config=config, context=assistant.context, **wanted)
+    ids = {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
+    config = {**assistant.config, "configurable": {**assistant.context, **ids, **auth_configurable(caller)}}
+    return DescriptionRequest(graph_id=assistant.graph_id, config=config, context=assistant.context, **options)
 
 
 def parse_xray(raw: str | None) -> int:

@@ -104,11 +104,11 @@ class Assistants:
 
         return from_row(Assistant, row)
 
-    async def matches(self, assistant_id: UUID, wanted: Filter | None) -> bool:
+    async def matches(self, assistant_id: UUID, access: Filter | None) -> bool:
         """Whether an assistant exists and matches a filter."""
-        if wanted is None:
+        if access is None:
             return True
-        return bool(await self._db.fetchval(sql.assistant_matches, assistant_id=assistant_id, access=wanted))
+        return bool(await self._db.fetchval(sql.assistant_matches, assistant_id=assistant_id, access=access))
 
     async def get(self, assistant_id: UUID) -> Assistant:
         """Return an assistant. Raises AssistantNotFound."""
@@ -170,17 +170,17 @@ class Assistants:
 
     async def refuse_other_language(self, graph_id: str, thread_id: UUID | None) -> None:
         """Raise OtherLanguage if a graph of another language has begun the thread; asks only if there are several."""
-        if thread_id is None or len({each.language for each in self.graphs.values()}) < 2:
+        if thread_id is None or len({facts.language for facts in self.graphs.values()}) < 2:
             return
 
         row = await self._db.fetchrow(sql.graph_of_thread, thread_id=thread_id)
         begun_by = "" if row is None else str(row["graph_id"])
         before = self.graphs.get(begun_by)
-        wanted = self.graphs.get(graph_id)
-        if before is not None and wanted is not None and before.language != wanted.language:
+        graph = self.graphs.get(graph_id)
+        if before is not None and graph is not None and before.language != graph.language:
             raise OtherLanguage(
                 f"The thread was begun by {begun_by!r}, a {before.language} graph, and {graph_id!r} is a "
-                f"{wanted.language} graph, which cannot continue with it; use a new thread."
+                f"{graph.language} graph, which cannot continue with it; use a new thread."
             )
 
     def is_system(self, assistant_id: UUID) -> bool:

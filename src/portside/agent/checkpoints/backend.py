@@ -348,7 +348,7 @@ class CheckpointWriter:
             share_parts(rows)
 
         async with timeout(WRITE_TIMEOUT_S):
-            written = await self._db.fetch(
+            rows_of_owners = await self._db.fetch(
                 sql.write_checkpoints,
                 threads=[buffer.thread_id for buffer in buffers],
                 runs=[buffer.owner.run_id for buffer in buffers],
@@ -356,7 +356,7 @@ class CheckpointWriter:
                 **rows.columns(),
             )
 
-        owned = {row["thread_id"] for row in written}
+        owned = {row["thread_id"] for row in rows_of_owners}
         for buffer in buffers:
             if buffer.thread_id not in owned:
                 buffer.failure = LeaseLost("another worker has the run")
@@ -585,13 +585,13 @@ def _without_parts(data: bytes, pieces: _Pieces) -> tuple[bytes, list[int]]:
     return b"".join(kept), shared
 
 
-def _common(one: bytes, other: bytes) -> int:
+def _common(first: bytes, second: bytes) -> int:
     """Return how many bytes two strings have in common at their beginning, by bisection, as slices compare fast."""
     least = 0
-    most = min(len(one), len(other))
+    most = min(len(first), len(second))
     while least < most:
         middle = (least + most + 1) // 2
-        if one[least:middle] == other[least:middle]:
+        if first[least:middle] == second[least:middle]:
             least = middle
         else:
             most = middle - 1

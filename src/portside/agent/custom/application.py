@@ -193,8 +193,8 @@ def _merge_documents(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, 
         ours.setdefault("paths", {}).setdefault(path, {}).update(operations)
 
     for kind, entries in theirs.get("components", {}).items():
-        known = ours.setdefault("components", {}).setdefault(kind, {})
-        known.update({renamed.get(f"{_COMPONENTS}{kind}/{name}", name): entry for name, entry in entries.items()})
+        components = ours.setdefault("components", {}).setdefault(kind, {})
+        components.update({renamed.get(f"{_COMPONENTS}{kind}/{name}", name): entry for name, entry in entries.items()})
 
     tags = {tag["name"] for tag in ours.get("tags", [])}
     if new := [tag for tag in theirs.get("tags", []) if tag["name"] not in tags]:

@@ -70,10 +70,10 @@ class AesKeys:
 
         cipher = self._ciphers.get(key_id)
         if version != AES_VERSION or cipher is None:
-            known = ", ".join(each.hex() for each in self._ciphers)
+            key_ids = ", ".join(other_id.hex() for other_id in self._ciphers)
             raise CannotDecrypt(
                 f"A stored value was encrypted with the AES key {key_id.hex()}, which this server does not have: add "
-                f"that key to GRAPH_AES_KEY, after the ones that are there ({known})"
+                f"that key to GRAPH_AES_KEY, after the ones that are there ({key_ids})"
             )
 
         try:

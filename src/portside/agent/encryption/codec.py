@@ -92,22 +92,22 @@ class EncryptionCodec:
         for parameter, target in declared.lists.items():
             rows = _iterate_rows(declared, values)
             pairs = zip(values[parameter], rows, strict=True)
-            stored[parameter] = await self.encryptor.gather(self._encrypted(one, target, row) for one, row in pairs)
+            stored[parameter] = await self.encryptor.gather(self._encrypted(item, target, row) for item, row in pairs)
 
         for parameter, fields in declared.records.items():
-            stored[parameter] = await self.encryptor.gather(self._record(one, fields) for one in values[parameter])
+            stored[parameter] = await self.encryptor.gather(self._record(item, fields) for item in values[parameter])
 
         for parameter in declared.paths:
             stored[parameter] = _first_steps(values[parameter]) if values[parameter] else values[parameter]
 
         return stored
 
-    async def _filter(self, wanted: Any, target: ModelField) -> Any:
+    async def _filter(self, condition: Any, target: ModelField) -> Any:
         """Return a filter in the form of the documents it is compared with. Raises Invalid for what is encrypted."""
-        plain = load(wanted) if isinstance(wanted, str) else wanted
+        plain = load(condition) if isinstance(condition, str) else condition
         await self.encryptor.refuse_encrypted(plain, target, ["body", target.field])
         escaped = escape_document(plain)
-        return dump_api(escaped).decode() if isinstance(wanted, str) else escaped
+        return dump_api(escaped).decode() if isinstance(condition, str) else escaped
 
     async def _check_access(self, rule: Any) -> None:
         """Refuse an access filter on metadata that is encrypted: it would match nothing. Raises Invalid."""
@@ -180,7 +180,7 @@ class _RowDecoder:
     async def _column(self, column: str, value: Any) -> Any:
         if column in BLOB_COLUMNS:
             if isinstance(value, list):
-                return await self._encryptor.gather(self._blob(column, index, one) for index, one in enumerate(value))
+                return await self._encryptor.gather(self._blob(column, index, blob) for index, blob in enumerate(value))
             return await self._blob(column, 0, value)
 
         document = load(value) if isinstance(value, str) else value
@@ -209,12 +209,12 @@ class _RowDecoder:
 
         return dump_api(mark).decode() if isinstance(value, str) else mark
 
-    async def _extracted(self, found: dict[str, Any]) -> str:
+    async def _extracted(self, first_steps: dict[str, Any]) -> str:
         """Decrypt what SQL found at the first step of each path, and follow the rest of the path."""
         row = identify_row(self._named)
         extracted = {}
-        for written, stored in found.items():
-            alias, root, path = json.loads(written)
+        for path_text, stored in first_steps.items():
+            alias, root, path = json.loads(path_text)
             document = Location(row, root)
             if path:
                 value = await decrypt_part(self._encryptor, stored, document, path[0])
@@ -263,19 +263,19 @@ class _RowDecoder:
         return plain
 
     def _blob_location(self, column: str, index: int) -> tuple[ModelField, bytes]:
-        named = self._named
-        if "checkpoint_ns" not in named:
-            return EVENTS, events_binding(named["thread_id"])
+        ids = self._named
+        if "checkpoint_ns" not in ids:
+            return EVENTS, events_binding(ids["thread_id"])
 
-        thread_id = named["thread_id"]
-        checkpoint_ns = named["checkpoint_ns"]
+        thread_id = ids["thread_id"]
+        checkpoint_ns = ids["checkpoint_ns"]
         if column == "body":
-            return CHECKPOINT_BODY, body_binding(thread_id, checkpoint_ns, named["checkpoint_id"])
+            return CHECKPOINT_BODY, body_binding(thread_id, checkpoint_ns, ids["checkpoint_id"])
         if column == "value_datas":
-            return CHECKPOINT_VALUE, value_binding(thread_id, checkpoint_ns, named["value_channels"][index])
+            return CHECKPOINT_VALUE, value_binding(thread_id, checkpoint_ns, ids["value_channels"][index])
 
-        checkpoint = (thread_id, checkpoint_ns, named["checkpoint_id"])
-        return CHECKPOINT_WRITE, write_binding(checkpoint, named["write_tasks"][index], named["write_channels"][index])
+        checkpoint = (thread_id, checkpoint_ns, ids["checkpoint_id"])
+        return CHECKPOINT_WRITE, write_binding(checkpoint, ids["write_tasks"][index], ids["write_channels"][index])
 
 
 def _iterate_rows(declared: Declarations, values: Mapping[str, Any]) -> Iterator[Row]:
@@ -286,13 +286,13 @@ def _iterate_rows(declared: Declarations, values: Mapping[str, Any]) -> Iterator
 
 def _compared_keys(rule: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of metadata that an access filter compares, each with a value that it may have."""
-    found = dict(rule.get("equal") or {})
+    keys = dict(rule.get("equal") or {})
     for condition in [*rule.get("rest", ()), *rule.get("of", ())]:
         if "key" in condition:
-            found[condition["key"]] = condition.get("value", condition.get("values"))
-        found |= _compared_keys(condition)
+            keys[condition["key"]] = condition.get("value", condition.get("values"))
+        keys |= _compared_keys(condition)
 
-    return found
+    return keys
 
 
 def _may_hold_ciphertext(column: str, value: Any) -> bool:
@@ -307,11 +307,11 @@ def _first_steps(paths: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Cut paths to their first steps, which are all that SQL can follow; the alias carries the whole path."""
     return [
         {
-            **each,
-            "alias": json.dumps([each["alias"], each["root"], each["path"]]),
-            "path": [escape_key(step) for step in each["path"][:1]],
+            **path,
+            "alias": json.dumps([path["alias"], path["root"], path["path"]]),
+            "path": [escape_key(step) for step in path["path"][:1]],
         }
-        for each in paths
+        for path in paths
     ]
 
 
@@ -337,10 +337,10 @@ def has_whole_rows(session: Session) -> bool:
     return encryptor is not None and encryptor.takes_context
 
 
-async def refuse_encrypted_search(session: Session, wanted: Any) -> None:
+async def refuse_encrypted_search(session: Session, condition: Any) -> None:
     """Refuse a filter of store items by an encrypted value. Raises Invalid that names the key."""
     if (encryptor := find_encryptor(session)) is not None:
-        await encryptor.refuse_encrypted(wanted, ModelField("store", "value"), ["body", "filter"])
+        await encryptor.refuse_encrypted(condition, ModelField("store", "value"), ["body", "filter"])
 
 
 def is_undecryptable(value: Any) -> bool:
@@ -369,14 +369,14 @@ def with_encryption_context(guard: Guard[S], encryptor: Encryptor | None) -> Gua
 
     async def guarded(ctx: Context[S], route: Route[Any]) -> Any:
         actor = await guard(ctx, route)
-        given = get_header(ctx.scope, HEADER.lower().encode())
+        header = get_header(ctx.scope, HEADER.lower().encode())
         if encryptor is None or not encryptor.takes_context:
-            if given is not None:
+            if header is not None:
                 raise Invalid.field(["header", HEADER], "this server has no encryption handlers that could use it")
             return actor
 
         user = getattr(actor, "user", None) or UnauthenticatedUser()
-        set_context(await encryptor.context(user, read_header(given)))
+        set_context(await encryptor.context(user, read_header(header)))
         return actor
 
     return guarded

@@ -100,9 +100,9 @@ class Encryptor:
         """
         return [await call for call in calls] if self._handlers is None else await asyncio.gather(*calls)
 
-    async def context(self, user: Any, given: Json) -> Json:
+    async def context(self, user: Any, header: Json) -> Json:
         """Return the encryption context of a request, from its user and its header. Raises EncryptionFailed."""
-        return given if self._handlers is None else await self._handlers.context(user, given)
+        return header if self._handlers is None else await self._handlers.context(user, header)
 
     async def encrypt_document(self, value: Any, target: ModelField, row: Row) -> Any:
         """Return a document as it is stored in a row. Raises EncryptionFailed."""
@@ -146,9 +146,11 @@ class Encryptor:
             return {}
 
         context = current_context()
-        made = await self._json_handlers.encrypt_json(target, context, plain)
+        encrypted = await self._json_handlers.encrypt_json(target, context, plain)
         return {
-            key: escape_document(part) if _is_same(made[key], part) else handler_envelope(made[key], target, context)
+            key: escape_document(part)
+            if _is_same(encrypted[key], part)
+            else handler_envelope(encrypted[key], target, context)
             for key, part in plain.items()
         }
 
@@ -192,8 +194,8 @@ class Encryptor:
 
         if self._blob_handlers is not None:
             context = current_context()
-            made = await self._blob_handlers.encrypt_blob(target, context, _digest(binding) + plain)
-            return wrap_blob(BlobHead(is_aes=False, place=str(target), context=context, is_bound=True), made)
+            body = await self._blob_handlers.encrypt_blob(target, context, _digest(binding) + plain)
+            return wrap_blob(BlobHead(is_aes=False, place=str(target), context=context, is_bound=True), body)
 
         if self._keys is not None:
             head = BlobHead(is_aes=True, place=str(target), context={}, is_bound=True)
@@ -206,11 +208,11 @@ class Encryptor:
 
         A handler may want a replacement, and so does ciphertext of an older AES key.
         """
-        found = unwrap_blob(stored)
-        if found is None or not (found.head.is_bound or self.accepts_unbound):
+        blob = unwrap_blob(stored)
+        if blob is None or not (blob.head.is_bound or self.accepts_unbound):
             return stored, None
 
-        head, body = found
+        head, body = blob
         if head.is_plain:
             return body, None
         if head.place != str(target):
@@ -225,19 +227,19 @@ class Encryptor:
         if self._handlers is None:
             raise _no_handlers(target)
 
-        made = await self._handlers.decrypt_blob(target, head.context, body)
-        replacement = None if made.replacement is None else wrap_blob(head, bytes(made.replacement))
+        decrypted = await self._handlers.decrypt_blob(target, head.context, body)
+        replacement = None if decrypted.replacement is None else wrap_blob(head, bytes(decrypted.replacement))
         if not head.is_bound:
-            return made.plain, replacement
-        if not made.plain.startswith(_digest(binding)):
+            return decrypted.plain, replacement
+        if not decrypted.plain.startswith(_digest(binding)):
             raise CannotDecrypt(f"The stored value of {target} was encrypted for another row, and was moved here")
 
-        return made.plain[DIGEST_SIZE:], replacement
+        return decrypted.plain[DIGEST_SIZE:], replacement
 
     async def rebind_blob(self, stored: bytes, target: ModelField, old: bytes, new: bytes) -> bytes:
         """Return a blob bound to another location, unchanged if it does not decrypt. Raises EncryptionFailed."""
-        found = unwrap_blob(stored)
-        if found is None or not found.head.is_bound or found.head.is_plain:
+        blob = unwrap_blob(stored)
+        if blob is None or not blob.head.is_bound or blob.head.is_plain:
             return stored
 
         try:
@@ -245,7 +247,7 @@ class Encryptor:
         except CannotDecrypt:
             return stored
 
-        with in_context(found.head.context):
+        with in_context(blob.head.context):
             return await self.encrypt_blob(plain, target, new)
 
     def _aes_keys(self) -> AesKeys:
@@ -256,12 +258,12 @@ class Encryptor:
 
         return self._keys
 
-    async def refuse_encrypted(self, wanted: Any, target: ModelField, loc: list[str | int]) -> None:
+    async def refuse_encrypted(self, condition: Any, target: ModelField, loc: list[str | int]) -> None:
         """Refuse to search for what is encrypted: it would never match. Raises Invalid that names the key."""
-        if not isinstance(wanted, dict) or not wanted or not self.encrypts_documents:
+        if not isinstance(condition, dict) or not condition or not self.encrypts_documents:
             return
 
-        stored = await self.encrypt_document(wanted, target, NO_ROW)
+        stored = await self.encrypt_document(condition, target, NO_ROW)
         if (key := encrypted_key(stored)) is not None:
             raise Invalid.field([*loc, key], f"{key!r} is encrypted in {target}, so it cannot be searched for")
 
@@ -276,8 +278,8 @@ def encrypted_key(stored: Any) -> str | None:
     for key, part in stored.items():
         if is_envelope(part):
             return unescape_key(str(key))
-        if (found := encrypted_key(part)) is not None:
-            return found
+        if (nested_key := encrypted_key(part)) is not None:
+            return nested_key
 
     return None
 
@@ -292,9 +294,9 @@ def _digest(binding: bytes) -> bytes:
     return hashlib.blake2b(binding, digest_size=DIGEST_SIZE).digest()
 
 
-def _is_same(made: Any, plain: Any) -> bool:
+def _is_same(encrypted: Any, plain: Any) -> bool:
     # True == 1 in Python; a handler that returns the one for the other has changed the value.
-    return type(made) is type(plain) and bool(made == plain)
+    return type(encrypted) is type(plain) and bool(encrypted == plain)
 
 
 class Replacement(NamedTuple):
@@ -467,16 +469,16 @@ class _Decryption:
 
     async def call_handler(self, call: _HandlerCall) -> None:
         """Have the handler decrypt the envelopes of an object; it is also given the clear values beside them."""
-        given = {str(one.slot): one.envelope[MARK]["value"] for one in call.envelopes}
-        made = await self._encryptor.call_handler(call.target, call.context, call.clear | given)
-        for one in call.envelopes:
-            key = str(one.slot)
-            call.decrypted[one.slot] = made.plain[key]
+        values = {str(item.slot): item.envelope[MARK]["value"] for item in call.envelopes}
+        decrypted = await self._encryptor.call_handler(call.target, call.context, call.clear | values)
+        for item in call.envelopes:
+            key = str(item.slot)
+            call.decrypted[item.slot] = decrypted.plain[key]
 
-            new = (made.replacement or {}).get(key, given[key])
-            if new != given[key]:
+            new = (decrypted.replacement or {}).get(key, values[key])
+            if new != values[key]:
                 envelope = handler_envelope(new, call.target, call.context)
-                self.replacements.append(Replacement(one.path, one.envelope, envelope))
+                self.replacements.append(Replacement(item.path, item.envelope, envelope))
 
 
 def make_encryptor(

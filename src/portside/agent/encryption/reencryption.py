@@ -106,7 +106,8 @@ def document_statements(table: str | None, row: Record, field: str, replacements
     query, keys = _REPLACEMENTS[table]
     ids = {key: row[key] for key in keys}
     return [
-        (query, {**ids, "field": field, "path": list(one.path), "old": one.old, "new": one.new}) for one in replacements
+        (query, {**ids, "field": field, "path": list(replacement.path), "old": replacement.old, "new": replacement.new})
+        for replacement in replacements
     ]
 
 
@@ -120,8 +121,8 @@ def blob_statement(row: Record, column: str, index: int, pair: tuple[bytes, byte
         return sql.replace_checkpoint_body, values
 
     if column == "write_datas":
-        named = {"task_id": row["write_tasks"][index], "channel": row["write_channels"][index]}
-        return sql.replace_checkpoint_write, values | named
+        ids = {"task_id": row["write_tasks"][index], "channel": row["write_channels"][index]}
+        return sql.replace_checkpoint_write, values | ids
 
     del values["checkpoint_id"]
     return sql.replace_checkpoint_value, values | {"channel": row["value_channels"][index]}
@@ -148,8 +149,8 @@ class _CopiedCheckpoints:
 
     async def bind_checkpoints(self) -> None:
         async for rows in self._pages(sql.copied_checkpoints, {"ns": "checkpoint_ns", "id": "checkpoint_id"}):
-            named = [(row["checkpoint_ns"], row["checkpoint_id"]) for row in rows]
-            bound = [(body_binding(self._source, *name), body_binding(self._target, *name)) for name in named]
+            names = [(row["checkpoint_ns"], row["checkpoint_id"]) for row in rows]
+            bound = [(body_binding(self._source, *name), body_binding(self._target, *name)) for name in names]
             await self._session.execute(
                 sql.bind_checkpoints,
                 thread_id=self._target,
@@ -162,8 +163,8 @@ class _CopiedCheckpoints:
     async def bind_values(self) -> None:
         after = {"ns": "checkpoint_ns", "channel": "channel", "version": "version"}
         async for rows in self._pages(sql.copied_values, after):
-            named = [(row["checkpoint_ns"], row["channel"]) for row in rows]
-            bound = [(value_binding(self._source, *name), value_binding(self._target, *name)) for name in named]
+            names = [(row["checkpoint_ns"], row["channel"]) for row in rows]
+            bound = [(value_binding(self._source, *name), value_binding(self._target, *name)) for name in names]
             await self._session.execute(
                 sql.bind_values,
                 thread_id=self._target,
@@ -175,8 +176,8 @@ class _CopiedCheckpoints:
 
     async def bind_pieces(self) -> None:
         async for rows in self._pages(sql.copied_pieces, {"series": "series", "number": "number"}):
-            named = [(row["series"], row["number"]) for row in rows]
-            bound = [(piece_binding(self._source, *name), piece_binding(self._target, *name)) for name in named]
+            names = [(row["series"], row["number"]) for row in rows]
+            bound = [(piece_binding(self._source, *name), piece_binding(self._target, *name)) for name in names]
             await self._session.execute(
                 sql.bind_pieces,
                 thread_id=self._target,
@@ -220,7 +221,9 @@ class _CopiedCheckpoints:
         return dump_api(stored).decode()
 
     async def _blobs(self, stored: list[bytes], target: ModelField, bound: list[tuple[bytes, bytes]]) -> list[bytes]:
-        return [await self._encryptor.rebind_blob(one, target, *pair) for one, pair in zip(stored, bound, strict=True)]
+        return [
+            await self._encryptor.rebind_blob(blob, target, *pair) for blob, pair in zip(stored, bound, strict=True)
+        ]
 
 
 def _write_in(thread_id: str, row: Record) -> bytes:
@@ -389,13 +392,13 @@ class RenewedKeys(Task):
 
         table = self._left[0]
         cursor = self._cursor or {name: first for name, (_, first) in table.start.items()}
-        chosen = {
+        conditions = {
             name: value
             for name, value in (("patterns", self._patterns), ("starts", self._starts))
             if name in table.page.parameters
         }
 
-        rows = await self._session.fetch(table.page, **cursor, **chosen, limit=PAGE)
+        rows = await self._session.fetch(table.page, **cursor, **conditions, limit=PAGE)
         renewed = sum([await self._renew(table, row) for row in rows])
         self._renewed += renewed
 

@@ -81,7 +81,9 @@ class Form(NamedTuple):
         """Return the form for an interrupt. Where its schema fits no form of the protocol, the answer is a text."""
         value = interrupt.get("value")
         fields = value if isinstance(value, dict) else {}
-        schema: Any = next((held[key] for held in (interrupt, fields) for key in _SCHEMA_KEYS if held.get(key)), None)
+        schema: Any = next(
+            (source[key] for source in (interrupt, fields) for key in _SCHEMA_KEYS if source.get(key)), None
+        )
         texts = (fields[key] for key in _MESSAGE_KEYS if isinstance(fields.get(key), str))
 
         message = value if isinstance(value, str) else next(texts, None) or dump_user(value).decode()
@@ -183,7 +185,7 @@ class Questions:
 
         by_task = load(thread.interrupts) if isinstance(thread.interrupts, msgspec.Raw) else {}
         interrupts: list[Plain] = [interrupt for of_task in (by_task or {}).values() for interrupt in of_task]
-        return next((each for each in interrupts if each.get("id") == question.interrupt_id), None)
+        return next((interrupt_ for interrupt_ in interrupts if interrupt_.get("id") == question.interrupt_id), None)
 
 
 def first_question(run: Run, values: Any) -> tuple[Question, Plain] | None:

@@ -61,17 +61,17 @@ class CallProgress:
         message = f"Done: {', '.join(map(str, nodes))}"[:MAX_MESSAGE_LENGTH]
         return {"progress": max(self._reached, 0) + 1, "message": message}
 
-    def _of_graph(self, given: Any) -> dict[str, Any] | None:
-        if not isinstance(given, dict) or not _is_number(given.get("progress")) or given["progress"] <= self._reached:
+    def _of_graph(self, event: Any) -> dict[str, Any] | None:
+        if not isinstance(event, dict) or not _is_number(event.get("progress")) or event["progress"] <= self._reached:
             return None
 
         self._is_from_graph = True
-        progress = {"progress": given["progress"]}
-        if _is_number(given.get("total")):
-            progress["total"] = given["total"]
+        progress = {"progress": event["progress"]}
+        if _is_number(event.get("total")):
+            progress["total"] = event["total"]
 
-        if isinstance(given.get("message"), str):
-            progress["message"] = given["message"][:MAX_MESSAGE_LENGTH]
+        if isinstance(event.get("message"), str):
+            progress["message"] = event["message"][:MAX_MESSAGE_LENGTH]
 
         return progress
 
@@ -86,16 +86,16 @@ def call_result(values: bytes, *, knows_links: bool = True) -> Content:
     A reply with files becomes content block by block, any other result becomes JSON text. A client that does not
     read links to resources gets their addresses as text.
     """
-    found = load(values)
-    if isinstance(found, dict) and list(found) == [ERROR]:
-        return failed(_error_text(found[ERROR]))
+    result = load(values)
+    if isinstance(result, dict) and list(result) == [ERROR]:
+        return failed(_error_text(result[ERROR]))
 
-    content = _file_content(_reply_blocks(found), knows_links=knows_links)
-    content = content or [_text(found if isinstance(found, str) else values.decode())]
-    if not isinstance(found, dict):
+    content = _file_content(_reply_blocks(result), knows_links=knows_links)
+    content = content or [_text(result if isinstance(result, str) else values.decode())]
+    if not isinstance(result, dict):
         return {"content": content, "isError": False}
 
-    if INTERRUPT in found:
+    if INTERRUPT in result:
         content.append(_text(INTERRUPTED.format(name=INTERRUPT)))
 
     return {"content": content, "structuredContent": msgspec.Raw(values), "isError": False}
@@ -115,13 +115,13 @@ def _error_text(error: Any) -> str:
     return f"{name}: {message}" if message else name
 
 
-def _reply_blocks(found: Any) -> list[Any]:
+def _reply_blocks(result: Any) -> list[Any]:
     """Return the content blocks of a graph's reply: its last message, or the message or blocks that it returned."""
-    if isinstance(found, dict) and isinstance(found.get("messages"), list):
-        last = found["messages"][-1] if found["messages"] else None
-        found = last if isinstance(last, dict) and last.get("type") != "human" else None
+    if isinstance(result, dict) and isinstance(result.get("messages"), list):
+        last = result["messages"][-1] if result["messages"] else None
+        result = last if isinstance(last, dict) and last.get("type") != "human" else None
 
-    content = found.get("content") if isinstance(found, dict) and "type" in found else found
+    content = result.get("content") if isinstance(result, dict) and "type" in result else result
     return content if isinstance(content, list) else []
 
 
@@ -150,8 +150,8 @@ def _content(block: Any, *, knows_links: bool) -> Iterator[Content]:
         optional = {key: block[key] for key in ("mimeType", "name") if isinstance(block.get(key), str)}
         media = Media("file", url=block["uri"], mime_type=optional.get("mimeType"), name=optional.get("name"))
         yield _link(media, knows_links=knows_links)
-    elif (found := find_media(block)) is not None:
-        yield _link(found, knows_links=knows_links) if found.data is None else _embedded(found)
+    elif (media_ := find_media(block)) is not None:
+        yield _link(media_, knows_links=knows_links) if media_.data is None else _embedded(media_)
 
 
 def _embedded(media: Media) -> Content:

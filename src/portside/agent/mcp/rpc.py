@@ -184,35 +184,35 @@ def read_body(raw: bytes) -> Any:
         raise InvalidMessage(f"Invalid message format. {describe_problems(exc.problems)}") from exc
 
 
-def read_message(given: Any) -> McpRequest | ClientResponse:
+def read_message(message: Any) -> McpRequest | ClientResponse:
     """Parse one message.
 
     Raises InvalidMessage, MissingJsonRpcVersion, and McpError if the parameters are not an object.
     """
-    if not isinstance(given, dict):
+    if not isinstance(message, dict):
         raise InvalidMessage
-    if given.get("jsonrpc") != "2.0":
+    if message.get("jsonrpc") != "2.0":
         raise MissingJsonRpcVersion
 
-    method = given.get("method")
-    is_request = "id" in given
+    method = message.get("method")
+    is_request = "id" in message
 
-    if method is None and ("result" in given or "error" in given):
-        return ClientResponse(given.get("id"), given.get("result"))
-    if not isinstance(method, str) or (is_request and not _is_id(given["id"])):
+    if method is None and ("result" in message or "error" in message):
+        return ClientResponse(message.get("id"), message.get("result"))
+    if not isinstance(method, str) or (is_request and not _is_id(message["id"])):
         raise InvalidMessage
 
-    params = given.get("params")
+    params = message.get("params")
     if not isinstance(params, dict | None):
         raise McpError(INVALID_PARAMS, "params must be an object")
 
-    return McpRequest(given["id"] if is_request else None, method, params or {})
+    return McpRequest(message["id"] if is_request else None, method, params or {})
 
 
-def read_id(given: Any) -> Id | None:
+def read_id(message: Any) -> Id | None:
     """Return the id of a message that may be malformed, for the error response."""
-    found = given.get("id") if isinstance(given, dict) else None
-    return found if _is_id(found) else None
+    message_id = message.get("id") if isinstance(message, dict) else None
+    return message_id if _is_id(message_id) else None
 
 
 def _is_id(value: Any) -> bool:

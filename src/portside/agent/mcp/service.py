@@ -69,11 +69,11 @@ class McpClient(NamedTuple):
 class ToolCall:
     """A call in progress; `extras` are the members that the client's revision adds to a result."""
 
-    def __init__(self, request: McpRequest, client: McpClient, made: CreatedRun) -> None:
+    def __init__(self, request: McpRequest, client: McpClient, first_run: CreatedRun) -> None:
         self.request = request
         self.client = client
-        self.made = made
-        self.run = made.run
+        self.made = first_run
+        self.run = first_run.run
 
         """The run in progress: the first one, or one that answers a question."""
         self.thread_to_delete: UUID | None = None
@@ -93,9 +93,9 @@ class ToolCall:
 
     def matches(self, client: McpClient, request_id: Any) -> bool:
         """Whether a client that cancels the request with this id may mean this call."""
-        own = (self.client.caller.identity, self.client.address, self.client.user_agent)
+        identity = (self.client.caller.identity, self.client.address, self.client.user_agent)
         is_named = type(self.request.id) is type(request_id) and self.request.id == request_id
-        return is_named and not self.is_over and own == (client.caller.identity, client.address, client.user_agent)
+        return is_named and not self.is_over and identity == (client.caller.identity, client.address, client.user_agent)
 
 
 class McpReply(NamedTuple):
@@ -203,8 +203,8 @@ class ToolCalls:
             assistant_id=str(tool.assistant_id), input=graph_input, context=context, stream_mode=STREAM_MODES
         )
         thread_id, body, grant = await self._thread(client, body)
-        made = await self._runs.create(thread_id, body, client.request_id, awaited="events", grant=grant)
-        call = ToolCall(request, client, made)
+        first_run = await self._runs.create(thread_id, body, client.request_id, awaited="events", grant=grant)
+        call = ToolCall(request, client, first_run)
         call.thread_to_delete = thread_id
 
         self._in_progress.add(call)
@@ -249,8 +249,8 @@ class ToolCalls:
                 try:
                     if call.progress_token is not None:
                         async for chunk in source:
-                            for reached in progress.read(chunk):
-                                params = {"progressToken": call.progress_token, **reached}
+                            for step in progress.read(chunk):
+                                params = {"progressToken": call.progress_token, **step}
                                 yield sse_event("message", encode_notification("notifications/progress", params))
 
                     values = await result
@@ -259,11 +259,11 @@ class ToolCalls:
                     # Both the stream and the result may have been cut off: asyncio logs errors that nobody retrieves.
                     await asyncio.gather(result, return_exceptions=True)
 
-                asked = first_question(call.run, load(values)) if call.thread_to_delete is not None else None
-                if asked is None or call.is_cancelled:
+                first = first_question(call.run, load(values)) if call.thread_to_delete is not None else None
+                if first is None or call.is_cancelled:
                     break
 
-                question, params = asked
+                question, params = first
                 yield sse_event("message", encode_request(question.request_id, "elicitation/create", params))
 
                 run = await self._questions.wait(question)

@@ -79,9 +79,9 @@ def tool_input(graph_schema: Schema | None) -> ToolInput:
 def _inlined(schema: Schema) -> Schema:
     """Return a copy of a schema whose top level is the definition that it refers to."""
     name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
-    found = schema.get("$defs", {}).get(name)
-    top = {**schema, **found} if isinstance(found, dict) else dict(schema)
-    if isinstance(found, dict):
+    definition = schema.get("$defs", {}).get(name)
+    top = {**schema, **definition} if isinstance(definition, dict) else dict(schema)
+    if isinstance(definition, dict):
         top.pop("$ref")
 
     if "properties" in top:
@@ -104,17 +104,17 @@ def _without_unused_definitions(schema: Schema) -> Schema:
 
 
 def _references(part: Any) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     parts = [part]
     while parts:
         item = parts.pop()
         if isinstance(item, dict):
             parts += item.values()
-            found.add(str(item.get("$ref", "")).removeprefix("#/$defs/"))
+            names.add(str(item.get("$ref", "")).removeprefix("#/$defs/"))
         elif isinstance(item, list):
             parts += item
 
-    return found
+    return names
 
 
 class Tool(NamedTuple):
@@ -130,9 +130,9 @@ class Tool(NamedTuple):
 class Tools:
     """The tools of this server."""
 
-    def __init__(self, db: Database, known: Assistants, descriptions: Descriptions, access: Access) -> None:
+    def __init__(self, db: Database, assistants: Assistants, descriptions: Descriptions, access: Access) -> None:
         self._db = db
-        self._known = known
+        self._known = assistants
         self._descriptions = descriptions
         self.access = access
 
@@ -144,7 +144,7 @@ class Tools:
 
         Raises McpError for a malformed cursor, and the errors of the project's auth handlers.
         """
-        found = await self._find(caller, after=_read_cursor(cursor), limit=PAGE_SIZE + 1)
+        rows = await self._find(caller, after=_read_cursor(cursor), limit=PAGE_SIZE + 1)
         tools = [
             {
                 "name": tool.name,
@@ -153,10 +153,10 @@ class Tools:
                 "inputSchema": (await self.read_input(tool)).schema,
                 "annotations": ANNOTATIONS,
             }
-            for tool in found[:PAGE_SIZE]
+            for tool in rows[:PAGE_SIZE]
         ]
 
-        more = {"nextCursor": _cursor(found[PAGE_SIZE - 1].name)} if len(found) > PAGE_SIZE else {}
+        more = {"nextCursor": _cursor(rows[PAGE_SIZE - 1].name)} if len(rows) > PAGE_SIZE else {}
         return {"tools": tools, **more}
 
     async def get(self, caller: Caller, name: str) -> Tool:
@@ -172,13 +172,13 @@ class Tools:
             return cached
 
         try:
-            found = tool_input((await self._descriptions.schemas(tool.assistant_id)).input_schema)
+            tool_input_ = tool_input((await self._descriptions.schemas(tool.assistant_id)).input_schema)
         except (AssistantNotFound, CannotDecrypt, GraphFailed) as exc:
             log.warning("a tool could not be described", assistant_id=str(tool.assistant_id), error=str(exc)[:300])
             return ANY_INPUT
 
-        self._inputs[key] = found
-        return found
+        self._inputs[key] = tool_input_
+        return tool_input_
 
     async def _find(self, caller: Caller, *, after: str = "", name: str | None = None, limit: int = 1) -> list[Tool]:
         search: dict[str, Any] = {"graph_id": None, "metadata": {}, "limit": limit, "offset": 0}
@@ -201,11 +201,11 @@ def _cursor(name: str) -> str:
     return base64.urlsafe_b64encode(name.encode()).decode()
 
 
-def _read_cursor(given: Any) -> str:
-    if given is None:
+def _read_cursor(cursor: Any) -> str:
+    if cursor is None:
         return ""
 
     try:
-        return base64.b64decode(given, altchars=b"-_", validate=True).decode("ascii")
+        return base64.b64decode(cursor, altchars=b"-_", validate=True).decode("ascii")
     except (TypeError, ValueError, binascii.Error):
         raise McpError(INVALID_PARAMS, "cursor is not one that this server returned") from None

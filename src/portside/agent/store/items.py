@@ -53,11 +53,11 @@ class Items:
             refreshes=[op.refresh_ttl for op in ops],
         )
 
-        found: list[Record | None] = [None] * len(ops)
+        items: list[Record | None] = [None] * len(ops)
         for row in rows:
-            found[row["place"] - 1] = row
+            items[row["place"] - 1] = row
 
-        return found
+        return items
 
     async def search(self, ops: Sequence[SearchOp]) -> list[list[Record]]:
         """Return what each operation finds. Raises EmbeddingFailed, and Invalid for a filter on encrypted keys."""
@@ -67,18 +67,18 @@ class Items:
         index = self.setup.index
         by_meaning = [number for number, op in enumerate(ops) if op.query and index]
         by_content = [number for number in range(len(ops)) if number not in by_meaning]
-        found: list[list[Record]] = [[] for _ in ops]
+        results: list[list[Record]] = [[] for _ in ops]
         if by_content:
             rows = await self.db.fetch(sql.search_items, **_search_columns([ops[number] for number in by_content]))
-            _distribute(found, by_content, rows)
+            _distribute(results, by_content, rows)
 
         if by_meaning and index:
             columns = _search_columns([ops[number] for number in by_meaning])
             columns["embeddings"] = [await index.embedder.embed_query(ops[number].query or "") for number in by_meaning]
             rows = await self.db.fetch(sql.search_items_by_meaning, **columns, generation=index.generation)
-            _distribute(found, by_meaning, rows)
+            _distribute(results, by_meaning, rows)
 
-        return found
+        return results
 
     async def list_namespaces(self, ops: Sequence[ListNamespacesOp]) -> list[list[tuple[str, ...]]]:
         """Return the namespaces that match each operation, sorted."""
@@ -86,16 +86,16 @@ class Items:
         walked = [number for number, pattern in enumerate(patterns) if pattern and pattern.is_prefix]
         matched = [number for number, pattern in enumerate(patterns) if pattern and not pattern.is_prefix]
 
-        found: list[list[tuple[str, ...]]] = [[] for _ in ops]
+        results: list[list[tuple[str, ...]]] = [[] for _ in ops]
         if walked:
             columns = _listing_columns(ops, patterns, walked)
-            _distribute_names(found, walked, await self.db.fetch(sql.walk_namespaces, **columns))
+            _distribute_names(results, walked, await self.db.fetch(sql.walk_namespaces, **columns))
 
         if matched:
             columns = _listing_columns(ops, patterns, matched) | _pattern_columns(patterns, matched)
-            _distribute_names(found, matched, await self.db.fetch(sql.match_namespaces, **columns))
+            _distribute_names(results, matched, await self.db.fetch(sql.match_namespaces, **columns))
 
-        return found
+        return results
 
     async def write(self, ops: Sequence[PutOp]) -> None:
         """Store and delete items, all or none; of several writes of one item the last wins. Raises EmbeddingFailed."""
@@ -108,13 +108,13 @@ class Items:
             await self._write_indexed(index, latest, columns)
 
     async def _write_indexed(self, index: SearchIndex, ops: Sequence[PutOp], columns: Columns) -> None:
-        given = [
+        items = [
             (number, load(content), None if op.index is None else op.index or [])
             for number, (op, content) in enumerate(zip(ops, columns["contents"], strict=True), 1)
             if content is not None
         ]
 
-        vectors = await index.embed_fields(given)
+        vectors = await index.embed_fields(items)
         await self.db.execute(
             sql.write_indexed_items,
             **columns,
@@ -143,10 +143,10 @@ class StoreBatches:
     def __init__(self, items: Items) -> None:
         self._items = items
 
-    async def run(self, sent: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Any]:
+    async def run(self, operations: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Any]:
         """Run operations, each a kind and its fields. Raises ValueError, Invalid and EmbeddingFailed."""
         return await run_batch(
-            [read_op(kind, fields) for kind, fields in sent],
+            [read_op(kind, fields) for kind, fields in operations],
             (
                 (GetOp, self._get),
                 (SearchOp, self._search),
@@ -159,8 +159,8 @@ class StoreBatches:
         return [_plain_item(row) if row else None for row in await self._items.get(ops)]
 
     async def _search(self, ops: Sequence[SearchOp]) -> list[Any]:
-        found = await self._items.search(ops)
-        return [[{**_plain_item(row), "score": row["score"]} for row in rows] for rows in found]
+        results = await self._items.search(ops)
+        return [[{**_plain_item(row), "score": row["score"]} for row in rows] for rows in results]
 
     async def _put(self, ops: Sequence[PutOp]) -> list[Any]:
         await self._items.write(ops)
@@ -198,10 +198,10 @@ def _search_columns(ops: Sequence[SearchOp]) -> Columns:
     return {
         "prefixes": [joined(op.namespace_prefix) for op in ops],
         "upper_bounds": [upper_bound(op.namespace_prefix) for op in ops],
-        "contains": [wanted.contains for wanted in filters],
-        "paths": [wanted.path for wanted in filters],
-        "operands": [wanted.operands for wanted in filters],
-        "filters": [wanted.rest for wanted in filters],
+        "contains": [compiled.contains for compiled in filters],
+        "paths": [compiled.path for compiled in filters],
+        "operands": [compiled.operands for compiled in filters],
+        "filters": [compiled.rest for compiled in filters],
         "limits": [_count("limit", op.limit) for op in ops],
         "offsets": [_count("offset", op.offset) for op in ops],
         "refreshes": [op.refresh_ttl for op in ops],
@@ -212,22 +212,22 @@ def _listing_columns(
     ops: Sequence[ListNamespacesOp], patterns: Sequence[NamespacePattern | None], numbers: Sequence[int]
 ) -> Columns:
     prefixes = [pattern.prefix for number in numbers if (pattern := patterns[number])]
-    chosen = [ops[number] for number in numbers]
+    listed = [ops[number] for number in numbers]
     return {
         "prefixes": [joined(prefix) for prefix in prefixes],
         "upper_bounds": [upper_bound(prefix) for prefix in prefixes],
-        "depths": [MAX_INT if op.max_depth is None else _count("max_depth", op.max_depth) for op in chosen],
-        "limits": [_count("limit", op.limit) for op in chosen],
-        "offsets": [_count("offset", op.offset) for op in chosen],
+        "depths": [MAX_INT if op.max_depth is None else _count("max_depth", op.max_depth) for op in listed],
+        "limits": [_count("limit", op.limit) for op in listed],
+        "offsets": [_count("offset", op.offset) for op in listed],
     }
 
 
 def _pattern_columns(patterns: Sequence[NamespacePattern | None], numbers: Sequence[int]) -> Columns:
-    chosen = [pattern for number in numbers if (pattern := patterns[number])]
+    selected = [pattern for number in numbers if (pattern := patterns[number])]
     return {
-        "fixed_places": [".".join(map(str, pattern.labels)) for pattern in chosen],
-        "fixed_labels": [joined(list(pattern.labels.values())) for pattern in chosen],
-        "least_depths": [pattern.least_depth for pattern in chosen],
+        "fixed_places": [".".join(map(str, pattern.labels)) for pattern in selected],
+        "fixed_labels": [joined(list(pattern.labels.values())) for pattern in selected],
+        "least_depths": [pattern.least_depth for pattern in selected],
     }
 
 
@@ -237,14 +237,14 @@ def _count(name: str, number: int) -> int:
     return min(number, MAX_INT)
 
 
-def _distribute(found: list[list[Record]], numbers: Sequence[int], rows: Sequence[Record]) -> None:
+def _distribute(results: list[list[Record]], numbers: Sequence[int], rows: Sequence[Record]) -> None:
     for row in rows:
-        found[numbers[row["place"] - 1]].append(row)
+        results[numbers[row["place"] - 1]].append(row)
 
 
-def _distribute_names(found: list[list[tuple[str, ...]]], numbers: Sequence[int], rows: Sequence[Record]) -> None:
+def _distribute_names(results: list[list[tuple[str, ...]]], numbers: Sequence[int], rows: Sequence[Record]) -> None:
     for row in rows:
-        found[numbers[row["place"] - 1]].append(tuple(row["namespace"]))
+        results[numbers[row["place"] - 1]].append(tuple(row["namespace"]))
 
 
 _EXPONENT = re.compile(rb"\de\+?\d")
@@ -333,12 +333,12 @@ class UnsupportedOperator(BadRequest, ValueError):
     code = "unsupported_operator"
 
 
-def compile_filter(wanted: Mapping[str, Any] | None) -> CompiledFilter:
+def compile_filter(conditions: Mapping[str, Any] | None) -> CompiledFilter:
     """Split a filter. Raises UnsupportedOperator, and ValueError for a filter that is not JSON."""
-    if not wanted:
+    if not conditions:
         return CompiledFilter()
 
-    plain: dict[str, Any] = load(json_text(dict(wanted), "the filter"))
+    plain: dict[str, Any] = load(json_text(dict(conditions), "the filter"))
     if operator := next((key for key in plain if key.startswith("$")), None):
         raise UnsupportedOperator(f"Unsupported operator: {operator}; operators belong under the name of a field")
 
@@ -360,10 +360,10 @@ class _FilterCompiler:
         self.operands: dict[str, Any] = {}
         self.is_complete = True
 
-    def split(self, wanted: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    def split(self, conditions: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
         """Return what a value has to contain; collect what containment cannot express."""
         contains: dict[str, Any] = {}
-        for key, part in wanted.items():
+        for key, part in conditions.items():
             if isinstance(part, dict) and any(name.startswith("$") for name in part):
                 for operator, operand in part.items():
                     self._add_operator((*path, key), operator, operand)

@@ -26,11 +26,11 @@ class NamespacePattern(msgspec.Struct, frozen=True):
     @property
     def prefix(self) -> tuple[str, ...]:
         """The labels from the start up to the first wildcard."""
-        found: list[str] = []
-        while (label := self.labels.get(len(found) + 1)) is not None:
-            found.append(label)
+        labels: list[str] = []
+        while (label := self.labels.get(len(labels) + 1)) is not None:
+            labels.append(label)
 
-        return tuple(found)
+        return tuple(labels)
 
     @property
     def is_prefix(self) -> bool:

@@ -66,23 +66,23 @@ def read_op(kind: str, fields: Mapping[str, Any]) -> Any:
     if kind not in _OPS:
         raise ValueError(f"unknown operation {kind!r} on the store")
 
-    known = _OPS[kind]
+    op_type = _OPS[kind]
     # A newer langgraph may have fields that this server does not know; unset they mean nothing.
-    if unknown := [name for name, value in fields.items() if name not in known._fields and value is not None]:
+    if unknown := [name for name, value in fields.items() if name not in op_type._fields and value is not None]:
         raise ValueError(f"this server's store does not know {', '.join(unknown)}, which a newer langgraph has")
 
-    given = {name: value for name, value in fields.items() if name in known._fields}
+    values = {name: value for name, value in fields.items() if name in op_type._fields}
     for name in ("namespace", "namespace_prefix"):
-        if name in given and given[name] is not None:
-            given[name] = tuple(given[name])
+        if name in values and values[name] is not None:
+            values[name] = tuple(values[name])
 
-    if given.get("match_conditions"):
-        given["match_conditions"] = tuple(
-            MatchCondition(match_type, tuple(path)) for match_type, path in given["match_conditions"]
+    if values.get("match_conditions"):
+        values["match_conditions"] = tuple(
+            MatchCondition(match_type, tuple(path)) for match_type, path in values["match_conditions"]
         )
 
     try:
-        return known(**given)
+        return op_type(**values)
     except TypeError as exc:
         raise ValueError(f"a malformed operation on the store: {exc}") from exc
 
@@ -93,8 +93,8 @@ async def run_batch(ops: Sequence[Any], handlers: Sequence[tuple[type[Any], Hand
     for kind, handler in handlers:
         numbers = [number for number, op in enumerate(ops) if isinstance(op, kind)]
         if numbers:
-            found = await handler([ops[number] for number in numbers])
-            for number, result in zip(numbers, found, strict=True):
+            partial_results = await handler([ops[number] for number in numbers])
+            for number, result in zip(numbers, partial_results, strict=True):
                 results[number] = result
 
     return results

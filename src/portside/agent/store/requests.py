@@ -93,12 +93,12 @@ class StoreRequests:
 
         limit = 100 if body.limit is None else body.limit
         op = ListNamespacesOp(tuple(conditions), body.max_depth, limit, body.offset or 0)
-        [found] = await self._items.list_namespaces([op])
+        [namespaces] = await self._items.list_namespaces([op])
 
-        return Namespaces([list(namespace) for namespace in found])
+        return Namespaces([list(namespace) for namespace in namespaces])
 
-    def _is_refreshed_on_read(self, given: bool | None) -> bool:  # noqa: FBT001 - a field of the request
-        return self._items.setup.refresh_on_read if given is None else given
+    def _is_refreshed_on_read(self, refresh_ttl: bool | None) -> bool:  # noqa: FBT001 - a field of the request
+        return self._items.setup.refresh_on_read if refresh_ttl is None else refresh_ttl
 
 
 def _check_name(namespace: Sequence[str], key: str, where: str = "body") -> None:

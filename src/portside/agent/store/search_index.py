@@ -68,8 +68,8 @@ class Embedder:
         if len(vectors) != len(unique):
             raise self._failure(f"it returned {len(vectors)} vectors for {len(unique)} texts")
 
-        written = dict(zip(unique, map(self._written, vectors), strict=True))
-        return [written[text] for text in texts]
+        texts_of_vectors = dict(zip(unique, map(self._written, vectors), strict=True))
+        return [texts_of_vectors[text] for text in texts]
 
     async def embed_query(self, text: str) -> str:
         """Return the vector of a search query. Raises EmbeddingFailed."""
@@ -119,17 +119,17 @@ class SearchIndex:
 
         Raises EmbeddingFailed and TooManyTexts.
         """
-        found = Vectors()
+        vectors = Vectors()
         texts: list[str] = []
 
         for owner, value, fields in items:
-            own = list_texts(value, self._fields if fields is None else fields)
-            texts += own
-            found.owners += [owner] * len(own)
-            found.places += range(len(own))
+            item_texts = list_texts(value, self._fields if fields is None else fields)
+            texts += item_texts
+            vectors.owners += [owner] * len(item_texts)
+            vectors.places += range(len(item_texts))
 
-        found.embeddings = await self.embedder.embed(texts)
-        return found
+        vectors.embeddings = await self.embedder.embed(texts)
+        return vectors
 
 
 class StoreSetup(msgspec.Struct, frozen=True):
