@@ -38,7 +38,7 @@ const root = createRootRoute({
 });
 
 // A shared trace has a page of its own: people who follow its link may have no account.
-export const sharedRoute = createRoute({
+const sharedRoute = createRoute({
   getParentRoute: () => root,
   path: "/shared/$shareToken",
   validateSearch: texts("run", "tab"),
@@ -63,7 +63,7 @@ const home = createRoute({
   component: ownAgent === null ? HomePage : AgentsHome,
 });
 
-export const deploymentsRoute = createRoute({
+const deploymentsRoute = createRoute({
   getParentRoute: () => root,
   path: "/deployments",
   validateSearch: texts("q", "status"),
@@ -76,7 +76,7 @@ const newDeployment = createRoute({
   component: lazyRouteComponent(() => import("./pages/deployments/NewDeploymentPage"), "NewDeploymentPage"),
 });
 
-export const deploymentRoute = createRoute({
+const deploymentRoute = createRoute({
   getParentRoute: () => root,
   path: "/deployments/$deploymentId",
   component: lazyRouteComponent(() => import("./pages/deployment/DeploymentPage"), "DeploymentPage"),
@@ -94,7 +94,7 @@ const activityTab = createRoute({
   component: lazyRouteComponent(() => import("./pages/deployment/ActivityTab"), "ActivityTab"),
 });
 
-export const logTab = createRoute({
+const logTab = createRoute({
   getParentRoute: () => deploymentRoute,
   path: "/log",
   validateSearch: texts("q", "level"),
@@ -107,14 +107,14 @@ const settingsTab = createRoute({
   component: lazyRouteComponent(() => import("./pages/deployment/SettingsTab"), "SettingsTab"),
 });
 
-export const revisionRoute = createRoute({
+const revisionRoute = createRoute({
   getParentRoute: () => root,
   path: "/deployments/$deploymentId/revisions/$revisionId",
   validateSearch: texts("log", "q", "level"),
   component: lazyRouteComponent(() => import("./pages/revision/RevisionPage"), "RevisionPage"),
 });
 
-export const inboxRoute = createRoute({
+const inboxRoute = createRoute({
   getParentRoute: () => root,
   path: "/inbox",
   validateSearch: texts("thread"),
@@ -127,82 +127,82 @@ const agents = createRoute({
   component: lazyRouteComponent(() => import("./pages/agents/AgentsPage"), "AgentsPage"),
 });
 
-export const agentRoute = createRoute({
+const agentRoute = createRoute({
   getParentRoute: () => root,
   path: "/agents/$deploymentId",
   component: lazyRouteComponent(() => import("./pages/agents/AgentLayout"), "AgentLayout"),
 });
 
-export const studioRoute = createRoute({
+const studioRoute = createRoute({
   getParentRoute: () => agentRoute,
   path: "/studio",
   validateSearch: texts("assistant", "thread", "checkpoint", "panel"),
   component: lazyRouteComponent(() => import("./pages/studio/StudioPage"), "StudioPage"),
 });
 
-export const threadsRoute = createRoute({
+const threadsRoute = createRoute({
   getParentRoute: () => agentRoute,
   path: "/threads",
   validateSearch: texts("q", "status", "sort"),
   component: lazyRouteComponent(() => import("./pages/threads/ThreadsPage"), "ThreadsPage"),
 });
 
-export const threadRoute = createRoute({
+const threadRoute = createRoute({
   getParentRoute: () => agentRoute,
   path: "/threads/$threadId",
   validateSearch: texts("view", "checkpoint", "against"),
   component: lazyRouteComponent(() => import("./pages/threads/ThreadPage"), "ThreadPage"),
 });
 
-export const runQueueRoute = createRoute({
+const runQueueRoute = createRoute({
   getParentRoute: () => agentRoute,
   path: "/queue",
   validateSearch: texts("view", "assistant", "run", "thread"),
   component: lazyRouteComponent(() => import("./pages/queue/QueuePage"), "QueuePage"),
 });
 
-export const cronsRoute = createRoute({
+const cronsRoute = createRoute({
   getParentRoute: () => agentRoute,
   path: "/crons",
   validateSearch: texts("assistant", "thread", "state", "cron", "edit"),
   component: lazyRouteComponent(() => import("./pages/crons/CronsPage"), "CronsPage"),
 });
 
-export const storeRoute = createRoute({
+const storeRoute = createRoute({
   getParentRoute: () => agentRoute,
   path: "/store",
   validateSearch: texts("namespace", "q", "offset", "in", "key"),
   component: lazyRouteComponent(() => import("./pages/store/StorePage"), "StorePage"),
 });
 
-export const tracesRoute = createRoute({
+const tracesRoute = createRoute({
   getParentRoute: () => root,
   path: "/traces",
   validateSearch: texts("q", "run"),
   component: lazyRouteComponent(() => import("./pages/traces/ProjectsPage"), "ProjectsPage"),
 });
 
-export const projectRoute = createRoute({
+const projectRoute = createRoute({
   getParentRoute: () => root,
   path: "/traces/$projectId",
   validateSearch: texts("view", ...FILTER_FIELDS),
   component: lazyRouteComponent(() => import("./pages/traces/ProjectPage"), "ProjectPage"),
 });
 
-export const traceRoute = createRoute({
+const traceRoute = createRoute({
   getParentRoute: () => root,
   path: "/traces/$projectId/$traceId",
   validateSearch: texts("run", "view", "tab"),
   component: lazyRouteComponent(() => import("./pages/trace/TracePage"), "TracePage"),
 });
 
-export const conversationRoute = createRoute({
+const conversationRoute = createRoute({
   getParentRoute: () => root,
   path: "/traces/$projectId/threads/$threadId",
   component: lazyRouteComponent(() => import("./pages/traces/ConversationPage"), "ConversationPage"),
 });
 
-export const datasetsRoute = createRoute({
+const datasetsRoute = createRoute({
   getParentRoute: () => root,
   path: "/datasets",
   validateSearch: texts("q"),
@@ -215,14 +215,14 @@ const newDataset = createRoute({
   component: lazyRouteComponent(() => import("./pages/datasets/NewDatasetPage"), "NewDatasetPage"),
 });
 
-export const datasetRoute = createRoute({
+const datasetRoute = createRoute({
   getParentRoute: () => root,
   path: "/datasets/$datasetId",
   validateSearch: texts("view", "q", "split", "as_of", "example", "from", "to"),
   component: lazyRouteComponent(() => import("./pages/dataset/DatasetPage"), "DatasetPage"),
 });
 
-export const compareRoute = createRoute({
+const compareRoute = createRoute({
   getParentRoute: () => root,
   path: "/datasets/$datasetId/compare",
   validateSearch: texts("experiments", "only"),
@@ -241,41 +241,41 @@ const newQueue = createRoute({
   component: lazyRouteComponent(() => import("./pages/annotation/QueueForm"), "NewQueuePage"),
 });
 
-export const queueRoute = createRoute({
+const queueRoute = createRoute({
   getParentRoute: () => root,
   path: "/annotation/$queueId",
   validateSearch: texts("run"),
   component: lazyRouteComponent(() => import("./pages/annotation/QueuePage"), "QueuePage"),
 });
 
-export const editQueueRoute = createRoute({
+const editQueueRoute = createRoute({
   getParentRoute: () => root,
   path: "/annotation/$queueId/edit",
   component: lazyRouteComponent(() => import("./pages/annotation/QueueForm"), "EditQueuePage"),
 });
 
-export const usageRoute = createRoute({
+const usageRoute = createRoute({
   getParentRoute: () => root,
   path: "/usage",
   validateSearch: texts("by", "range"),
   component: lazyRouteComponent(() => import("./pages/usage/UsagePage"), "UsagePage"),
 });
 
-export const pricesRoute = createRoute({
+const pricesRoute = createRoute({
   getParentRoute: () => root,
   path: "/prices",
   validateSearch: texts("q"),
   component: lazyRouteComponent(() => import("./pages/prices/PricesPage"), "PricesPage"),
 });
 
-export const figuresRoute = createRoute({
+const figuresRoute = createRoute({
   getParentRoute: () => root,
   path: "/figures",
   validateSearch: texts("project", "range", "step"),
   component: lazyRouteComponent(() => import("./pages/figures/FiguresPage"), "FiguresPage"),
 });
 
-export const promptsRoute = createRoute({
+const promptsRoute = createRoute({
   getParentRoute: () => root,
   path: "/prompts",
   validateSearch: texts("q", "archived"),
@@ -288,21 +288,21 @@ const newPrompt = createRoute({
   component: lazyRouteComponent(() => import("./pages/prompts/NewPromptPage"), "NewPromptPage"),
 });
 
-export const promptRoute = createRoute({
+const promptRoute = createRoute({
   getParentRoute: () => root,
   path: "/prompts/$promptName",
   validateSearch: texts("view", "commit", "against", "edit"),
   component: lazyRouteComponent(() => import("./pages/prompts/PromptPage"), "PromptPage"),
 });
 
-export const auditRoute = createRoute({
+const auditRoute = createRoute({
   getParentRoute: () => root,
   path: "/audit",
   validateSearch: texts("actor", "action", "object", "outcome", "period", "entry"),
   component: lazyRouteComponent(() => import("./pages/audit/AuditPage"), "AuditPage"),
 });
 
-export const alertsRoute = createRoute({
+const alertsRoute = createRoute({
   getParentRoute: () => root,
   path: "/alerts",
   validateSearch: texts("tab"),
@@ -315,14 +315,14 @@ const people = createRoute({
   component: lazyRouteComponent(() => import("./pages/people/PeoplePage"), "PeoplePage"),
 });
 
-export const membersTab = createRoute({
+const membersTab = createRoute({
   getParentRoute: () => people,
   path: "/",
   validateSearch: texts("add"),
   component: lazyRouteComponent(() => import("./pages/people/MembersTab"), "MembersTab"),
 });
 
-export const keysTab = createRoute({
+const keysTab = createRoute({
   getParentRoute: () => people,
   path: "/keys",
   validateSearch: texts("add"),
@@ -353,7 +353,7 @@ const healthTab = createRoute({
   component: lazyRouteComponent(() => import("./pages/system/HealthTab"), "HealthTab"),
 });
 
-export const gitTab = createRoute({
+const gitTab = createRoute({
   getParentRoute: () => system,
   path: "/git",
   validateSearch: texts("add"),
@@ -384,7 +384,7 @@ const doctorTab = createRoute({
   component: lazyRouteComponent(() => import("./pages/system/DoctorTab"), "DoctorTab"),
 });
 
-export const systemSettingsTab = createRoute({
+const systemSettingsTab = createRoute({
   getParentRoute: () => system,
   path: "/settings",
   validateSearch: texts("q", "show"),

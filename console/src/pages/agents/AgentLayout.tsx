@@ -1,13 +1,14 @@
 import { useQueryClient } from "@tanstack/react-query";
-import { Link, Outlet, useMatches, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, Outlet, useMatches, useNavigate } from "@tanstack/react-router";
 import { useEffect } from "react";
 import { ownToken, setOwnToken } from "../../api/agent";
 import { ownAgent } from "../../api/server";
 import { setPreferences } from "../../preferences";
-import { agentRoute } from "../../router";
 import { useTyped } from "../../ui/useTyped";
 import { NotCallable } from "./NotCallable";
 import { useAgents } from "./useAgents";
+
+const agentRoute = getRouteApi("/agents/$deploymentId");
 
 // The pages of one agent. Each has an address below /agents/ID, so the switch can change the agent and keep the page.
 const PARTS = [

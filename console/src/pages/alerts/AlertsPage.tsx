@@ -1,7 +1,6 @@
-import { Link } from "@tanstack/react-router";
+import { getRouteApi, Link } from "@tanstack/react-router";
 import type { Alert } from "../../api/platform";
 import { useApi } from "../../api/queries";
-import { alertsRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { Problem } from "../../ui/Problem";
@@ -11,6 +10,8 @@ import { Tabs } from "../../ui/Tabs";
 import { Ago } from "../../ui/Time";
 import { ChannelsTab } from "./ChannelsTab";
 import { RulesTab } from "./RulesTab";
+
+const alertsRoute = getRouteApi("/alerts");
 
 const TABS = [
   ["alerts", "Alerts"],

@@ -1,12 +1,11 @@
 // A queue to create or to change: what people are asked about each run.
 
 import { useQueryClient } from "@tanstack/react-query";
-import { useNavigate } from "@tanstack/react-router";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
 import { ApiError, call } from "../../api/client";
 import type { FeedbackConfig, Queue, RubricItem } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
-import { editQueueRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { Empty } from "../../ui/Empty";
@@ -14,6 +13,8 @@ import { Field, TextField } from "../../ui/Field";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { SCALES, type ScaleName, scaleNameOf } from "./scales";
+
+const editQueueRoute = getRouteApi("/annotation/$queueId/edit");
 
 interface Draft {
   number: number;

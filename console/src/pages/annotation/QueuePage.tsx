@@ -1,10 +1,9 @@
 // A queue worked through with the keyboard: digits answer, d is done, s skips, p goes back, n writes a note.
 
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import type { Queue } from "../../api/platform";
 import { useApi } from "../../api/queries";
-import { queueRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { count } from "../../ui/format";
@@ -16,6 +15,8 @@ import { useValues, Value, valueNamed } from "../trace/Values";
 import { RunMark } from "../traces/RunMark";
 import type { RunState } from "../traces/runs";
 import { Judgement } from "./Judgement";
+
+const queueRoute = getRouteApi("/annotation/$queueId");
 
 const AHEAD = 100;
 const SELECTS = ["NAME", "STATUS", "TRACE_ID", "PROJECT_ID", "LATENCY_SECONDS"];

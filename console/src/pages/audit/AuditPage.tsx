@@ -1,8 +1,7 @@
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { address, call, request } from "../../api/client";
 import { useCursorPages } from "../../api/pages";
 import type { AuditEntry } from "../../api/platform";
-import { auditRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { FilterSelect } from "../../ui/FilterSelect";
@@ -12,11 +11,13 @@ import { PagedList } from "../../ui/PagedList";
 import { Problem } from "../../ui/Problem";
 import { periodOf, RANGES, type RangeName } from "../../ui/Range";
 import { SearchField } from "../../ui/SearchField";
-import { Status } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
 import { useDownload } from "../../ui/useDownload";
 import { useTyped } from "../../ui/useTyped";
 import { EntryPanel } from "./EntryPanel";
+import { actorName, Outcome } from "./entry";
+
+const auditRoute = getRouteApi("/audit");
 
 const OBJECTS = [
   ["deployment", "Deployments"],
@@ -47,7 +48,7 @@ const COLUMNS: Column<AuditEntry>[] = [
   {
     title: "Who",
     width: "minmax(140px, 1.2fr)",
-    show: (each) => <span title={each.client ?? ""}>{actorOf(each)}</span>,
+    show: (each) => <span title={each.client ?? ""}>{actorName(each)}</span>,
   },
   {
     title: "Action",
@@ -58,7 +59,7 @@ const COLUMNS: Column<AuditEntry>[] = [
       </Link>
     ),
   },
-  { title: "Object", width: "minmax(140px, 1.4fr)", show: (each) => <ObjectOf entry={each} />, isExtra: true },
+  { title: "Object", width: "minmax(140px, 1.4fr)", show: (each) => <ObjectName entry={each} />, isExtra: true },
   {
     title: "Fields",
     width: "minmax(100px, 1fr)",
@@ -66,7 +67,7 @@ const COLUMNS: Column<AuditEntry>[] = [
     isExtra: true,
   },
   { title: "From", width: "120px", show: (each) => <code>{each.address ?? ""}</code>, isExtra: true },
-  { title: "Outcome", width: "96px", show: (each) => <OutcomeOf entry={each} /> },
+  { title: "Outcome", width: "96px", show: (each) => <Outcome entry={each} /> },
 ];
 
 // Who changed what. The server shows the whole organization to those who manage it, and else one workspace.
@@ -204,19 +205,7 @@ function Exports({ isWhole, query }: { isWhole: boolean; query: Record<string, u
   );
 }
 
-export function actorOf(entry: AuditEntry): string {
-  if (entry.user_email) return entry.user_email;
-  if (entry.short_key) return entry.short_key;
-  return entry.actor_kind === "platform" ? "the platform" : "somebody";
-}
-
-function ObjectOf({ entry }: { entry: AuditEntry }) {
+function ObjectName({ entry }: { entry: AuditEntry }) {
   const text = entry.object_name ?? entry.object_ids.at(-1) ?? "";
   return <span title={entry.object_ids.join("\n")}>{text}</span>;
-}
-
-export function OutcomeOf({ entry }: { entry: AuditEntry }) {
-  if (entry.outcome === "ok") return <Status tone="good" word="Done" />;
-  if (entry.outcome === "failed") return <Status tone="bad" word="Failed" title={entry.error} />;
-  return <Status tone="wait" word={entry.count > 1 ? `${entry.count} refused` : "Refused"} title={entry.error} />;
 }

@@ -5,7 +5,7 @@ import { Fact } from "../../ui/Fact";
 import { Problem } from "../../ui/Problem";
 import { SidePanel } from "../../ui/SidePanel";
 import { Exact } from "../../ui/Time";
-import { actorOf, OutcomeOf } from "./AuditPage";
+import { actorName, Outcome } from "./entry";
 
 // One entry, read by its number: so the address of a colleague shows it, wherever the list is.
 export function EntryPanel({ seq, isWhole, onClose }: { seq: string; isWhole: boolean; onClose: () => void }) {
@@ -25,7 +25,7 @@ export function EntryPanel({ seq, isWhole, onClose }: { seq: string; isWhole: bo
           <Fact title="When">
             <Exact at={entry.at} />
           </Fact>
-          <Fact title="Who">{actorOf(entry)}</Fact>
+          <Fact title="Who">{actorName(entry)}</Fact>
           {entry.short_key && (
             <Fact title="API key">
               <code>{entry.short_key}</code>
@@ -53,7 +53,7 @@ export function EntryPanel({ seq, isWhole, onClose }: { seq: string; isWhole: bo
           ))}
           {entry.fields.length > 0 && <Fact title="Fields that were set">{entry.fields.join(", ")}</Fact>}
           <Fact title="Outcome">
-            <OutcomeOf entry={entry} />
+            <Outcome entry={entry} />
             {entry.status !== null && ` ${entry.status}`}
             {entry.error && ` ${entry.error}`}
           </Fact>

@@ -1,9 +1,8 @@
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useMemo } from "react";
 import { useAgentPages } from "../../api/agentQueries";
 import type { SelectedCron } from "../../api/agentServer";
 import { useAssistants } from "../../api/useAssistants";
-import { cronsRoute } from "../../router";
 import { ShortId } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
 import { FilterSelect } from "../../ui/FilterSelect";
@@ -15,6 +14,8 @@ import { Ago } from "../../ui/Time";
 import { CronDetails } from "./CronDetails";
 import { CronForm } from "./CronForm";
 import { CronState } from "./cron";
+
+const cronsRoute = getRouteApi("/agents/$deploymentId/crons");
 
 const PAGE = 100;
 const EVERY_MS = 5_000;

@@ -1,13 +1,12 @@
 // Experiments side by side: every example with its reference output, and what each experiment made of it.
 
 import { useInfiniteQuery } from "@tanstack/react-query";
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { type ApiError, call } from "../../api/client";
 import type { TracerSession } from "../../api/platform";
 import { useApi } from "../../api/queries";
-import { compareRoute } from "../../router";
 import { useWorkspaceId } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { compact, cost, count, percent, score } from "../../ui/format";
@@ -26,6 +25,8 @@ import {
   rowsOf,
   scoreOf,
 } from "./comparison";
+
+const compareRoute = getRouteApi("/datasets/$datasetId/compare");
 
 const PAGE = 100;
 const AT_ONCE = 5_000;

@@ -1,11 +1,10 @@
 // One dataset: its examples, its versions, and the experiments on it.
 
-import { useNavigate } from "@tanstack/react-router";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
 import { request } from "../../api/client";
 import type { Dataset } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
-import { datasetRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { ShortId } from "../../ui/Copy";
@@ -19,6 +18,8 @@ import { useDownload } from "../../ui/useDownload";
 import { Examples } from "./Examples";
 import { Experiments } from "./Experiments";
 import { Versions } from "./Versions";
+
+const datasetRoute = getRouteApi("/datasets/$datasetId");
 
 const VIEWS = [
   ["examples", "Examples"],

@@ -1,12 +1,11 @@
 // The examples of a dataset at a version, and one of them next to the list.
 
-import { useNavigate } from "@tanstack/react-router";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { useMemo, useState } from "react";
 import type { ApiError } from "../../api/client";
 import { useOffsetPages } from "../../api/pages";
 import type { Example } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
-import { datasetRoute } from "../../router";
 import { useKey } from "../../shell/keys";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
@@ -23,6 +22,8 @@ import { quoted } from "../traces/filters";
 import { previewText } from "../traces/runs";
 import { ExampleForm, ExampleView } from "./ExampleForm";
 import { splitsOf, versionName } from "./example";
+
+const datasetRoute = getRouteApi("/datasets/$datasetId");
 
 const NEW = "new";
 const SELECT = ["inputs_preview", "outputs_preview", "metadata", "modified_at"];

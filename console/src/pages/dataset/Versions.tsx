@@ -1,11 +1,10 @@
 // The versions of a dataset: every change made one. Tags name some; two of them can be compared.
 
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
 import { useOffsetPages } from "../../api/pages";
 import type { Version } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
-import { datasetRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { count } from "../../ui/format";
@@ -13,6 +12,8 @@ import { isBranch, Json } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
 import { Table, type TableColumn } from "../../ui/Table";
 import { Ago, Exact } from "../../ui/Time";
+
+const datasetRoute = getRouteApi("/datasets/$datasetId");
 
 const SHOWN = 50;
 

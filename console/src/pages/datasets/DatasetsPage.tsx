@@ -1,9 +1,8 @@
 // All datasets of the workspace.
 
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useOffsetPages } from "../../api/pages";
 import type { Dataset } from "../../api/platform";
-import { datasetsRoute } from "../../router";
 import { useKey } from "../../shell/keys";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
@@ -13,6 +12,8 @@ import type { Column } from "../../ui/List";
 import { PagedList } from "../../ui/PagedList";
 import { SearchField } from "../../ui/SearchField";
 import { Ago } from "../../ui/Time";
+
+const datasetsRoute = getRouteApi("/datasets");
 
 const COLUMNS: Column<Dataset>[] = [
   {

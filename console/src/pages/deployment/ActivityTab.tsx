@@ -1,12 +1,13 @@
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { usePreferences } from "../../preferences";
-import { deploymentRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { periodOf, RANGES } from "../../ui/Range";
 import { Builtins } from "../figures/Builtins";
 import { RunList } from "../traces/RunList";
 import { useDeployment } from "./useDeployment";
+
+const deploymentRoute = getRouteApi("/deployments/$deploymentId");
 
 const RANGE = "24h";
 const CHARTS = 3;

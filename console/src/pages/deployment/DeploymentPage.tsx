@@ -1,7 +1,6 @@
-import { Link, Outlet, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, Outlet, useNavigate } from "@tanstack/react-router";
 import type { Deployment } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
-import { deploymentRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { CopyButton, ShortId } from "../../ui/Copy";
 import { Fact } from "../../ui/Fact";
@@ -12,6 +11,8 @@ import { Ago } from "../../ui/Time";
 import { useMayCall } from "../agents/useAgents";
 import { addressOf, nameOf, originOf } from "../deployments/deployment";
 import { useDeployment } from "./useDeployment";
+
+const deploymentRoute = getRouteApi("/deployments/$deploymentId");
 
 export function DeploymentPage() {
   const { deploymentId } = deploymentRoute.useParams();

@@ -1,9 +1,11 @@
-import { useNavigate } from "@tanstack/react-router";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { useCallback } from "react";
 import { call } from "../../api/client";
 import type { LogFilter } from "../../api/platform";
-import { deploymentRoute, logTab } from "../../router";
 import { LogView } from "../../ui/LogView";
+
+const deploymentRoute = getRouteApi("/deployments/$deploymentId");
+const logTab = getRouteApi("/deployments/$deploymentId/log");
 
 // The server log of all revisions together: it goes on through a roll-out.
 export function LogTab() {

@@ -1,9 +1,8 @@
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useMemo } from "react";
 import { useOffsetPages } from "../../api/pages";
 import type { Revision } from "../../api/platform";
 import { useApi } from "../../api/queries";
-import { deploymentRoute } from "../../router";
 import { ShortId } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
 import type { Column } from "../../ui/List";
@@ -12,6 +11,8 @@ import { isInProgress, RevisionState } from "../../ui/Status";
 import { Ago, duration } from "../../ui/Time";
 import { codeOf } from "../deployments/deployment";
 import { useDeployment } from "./useDeployment";
+
+const deploymentRoute = getRouteApi("/deployments/$deploymentId");
 
 const EVERY_MS = 3_000;
 

@@ -1,9 +1,8 @@
-import { useNavigate } from "@tanstack/react-router";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, type ReactNode, useState } from "react";
 import { problemAt } from "../../api/client";
 import type { Deployment, DeploymentPatch } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
-import { deploymentRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { TextField } from "../../ui/Field";
@@ -13,6 +12,8 @@ import { Problem } from "../../ui/Problem";
 import { emptySecret, lacksName, namedSecrets, type SecretDraft, SecretFields } from "../../ui/Secrets";
 import { SourceForm } from "./SourceForm";
 import { useDeployment } from "./useDeployment";
+
+const deploymentRoute = getRouteApi("/deployments/$deploymentId");
 
 // Sources that Portside builds itself. A deployment of an image keeps no older revisions for its waiting threads.
 const BUILT = new Set<Deployment["source"]>(["git_hosting", "github", "internal_source"]);

@@ -1,8 +1,7 @@
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useOffsetPages } from "../../api/pages";
 import type { Deployment, DeploymentStatus } from "../../api/platform";
 import { useApi } from "../../api/queries";
-import { deploymentsRoute } from "../../router";
 import { useKey } from "../../shell/keys";
 import { useMay } from "../../shell/session";
 import { CopyButton } from "../../ui/Copy";
@@ -15,6 +14,8 @@ import { DeploymentState, isInProgress, RevisionState } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
 import { addressOf, nameOf, originOf } from "./deployment";
 import { NewDeploymentLink } from "./NewDeploymentLink";
+
+const deploymentsRoute = getRouteApi("/deployments");
 
 const EVERY_MS = 5_000;
 

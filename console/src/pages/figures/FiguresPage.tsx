@@ -1,13 +1,14 @@
-import { useNavigate } from "@tanstack/react-router";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import type { ChartWindow } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { usePreferences } from "../../preferences";
-import { figuresRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { periodOf, RANGES, RangeSelect, rangeOf } from "../../ui/Range";
 import { Builtins } from "./Builtins";
 import { Sections } from "./Sections";
+
+const figuresRoute = getRouteApi("/figures");
 
 const NAMES = ["1h", "24h", "7d", "30d", "90d", "month"] as const;
 

@@ -1,9 +1,8 @@
 import { useQueryClient } from "@tanstack/react-query";
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useEffect, useState } from "react";
 import { callAgent } from "../../api/agent";
 import { ApiError } from "../../api/client";
-import { inboxRoute } from "../../router";
 import { useKey } from "../../shell/keys";
 import { useWorkspaceId } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
@@ -14,6 +13,8 @@ import { questionText } from "../studio/interrupts";
 import { contentText } from "../threads/thread";
 import { NotAsked } from "./NotAsked";
 import { keyOf, MOST_THREADS, questionsOf, useWaiting, type Waiting } from "./useWaiting";
+
+const inboxRoute = getRouteApi("/inbox");
 
 const EVERY_MS = 15_000;
 

@@ -1,8 +1,7 @@
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import type { Key } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
-import { keysTab } from "../../router";
 import { useMay, useSession } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { Command } from "../../ui/Copy";
@@ -12,6 +11,8 @@ import { Problem } from "../../ui/Problem";
 import { Table } from "../../ui/Table";
 import { Ago, AgoOrNever } from "../../ui/Time";
 import { NewKeyForm } from "./NewKey";
+
+const keysTab = getRouteApi("/people/keys");
 
 type Kind = "organization" | "personal" | "workspace";
 

@@ -1,8 +1,7 @@
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import type { Member, Role } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
-import { membersTab } from "../../router";
 import { useMay, useSession } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { Icon } from "../../ui/Icon";
@@ -11,6 +10,8 @@ import { Table, type TableColumn } from "../../ui/Table";
 import { Ago } from "../../ui/Time";
 import { AddMember } from "./AddMember";
 import { useGrantable, useRoles } from "./roles";
+
+const membersTab = getRouteApi("/people/");
 
 interface Person {
   userId: string;

@@ -1,8 +1,7 @@
-import { useNavigate } from "@tanstack/react-router";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import type { ModelInUse, ModelPrice } from "../../api/platform";
 import { useApi } from "../../api/queries";
-import { pricesRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { compact, cost, count } from "../../ui/format";
@@ -13,6 +12,8 @@ import { Status } from "../../ui/Status";
 import { Table } from "../../ui/Table";
 import { draftOf, type PriceDraft, PriceForm } from "./PriceForm";
 import { Recompute } from "./Recompute";
+
+const pricesRoute = getRouteApi("/prices");
 
 const MILLION = 1_000_000;
 const SOURCES = { workspace: "this workspace", file: "operator's file", shipped: "shipped" } as const;

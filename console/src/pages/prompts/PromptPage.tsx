@@ -1,8 +1,7 @@
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useEffect, useState } from "react";
 import type { Commit, CommitTag, Prompt } from "../../api/platform";
 import { useChange } from "../../api/queries";
-import { promptRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { Command } from "../../ui/Copy";
@@ -20,6 +19,8 @@ import { CommitTags } from "./CommitTags";
 import { lineDiff } from "./lineDiff";
 import { linesOf, readManifest, shownText } from "./manifest";
 import { OWN, useCommit, usePrompt } from "./usePrompt";
+
+const promptRoute = getRouteApi("/prompts/$promptName");
 
 const VIEWS = [
   ["messages", "Messages"],

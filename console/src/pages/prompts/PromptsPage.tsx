@@ -1,7 +1,6 @@
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useOffsetPages } from "../../api/pages";
 import type { Prompt } from "../../api/platform";
-import { promptsRoute } from "../../router";
 import { useKey } from "../../shell/keys";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
@@ -12,6 +11,8 @@ import type { Column } from "../../ui/List";
 import { PagedList } from "../../ui/PagedList";
 import { SearchField } from "../../ui/SearchField";
 import { Ago } from "../../ui/Time";
+
+const promptsRoute = getRouteApi("/prompts");
 
 const COLUMNS: Column<Prompt>[] = [
   {

@@ -1,9 +1,8 @@
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useMemo } from "react";
 import { useAgentApi, useAgentPages } from "../../api/agentQueries";
 import type { FoundRun } from "../../api/agentServer";
 import { useAssistants } from "../../api/useAssistants";
-import { runQueueRoute } from "../../router";
 import { ShortId } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
 import { Figure } from "../../ui/Figure";
@@ -17,6 +16,8 @@ import { useMarked } from "../../ui/useMarked";
 import { CancelRuns } from "./CancelRuns";
 import { RunDetails } from "./RunDetails";
 import { isActive, WaitsFor } from "./waiting";
+
+const runQueueRoute = getRouteApi("/agents/$deploymentId/queue");
 
 const PAGE = 100;
 const EVERY_MS = 3_000;

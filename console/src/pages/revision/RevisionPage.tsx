@@ -1,9 +1,8 @@
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useCallback, useState } from "react";
 import { call } from "../../api/client";
 import type { LogFilter, Move, Revision } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
-import { revisionRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { ShortId } from "../../ui/Copy";
@@ -15,6 +14,8 @@ import { Ago, duration } from "../../ui/Time";
 import { useMayCall } from "../agents/useAgents";
 import { useDeployment } from "../deployment/useDeployment";
 import { codeOf } from "../deployments/deployment";
+
+const revisionRoute = getRouteApi("/deployments/$deploymentId/revisions/$revisionId");
 
 const EVERY_MS = 1_500;
 // From these states on the build exists, so the revision can be served again.

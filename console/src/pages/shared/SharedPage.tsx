@@ -1,9 +1,8 @@
 // A trace that somebody shared by a link. It needs no account, uses the public routes alone, and changes nothing.
 
-import { useNavigate } from "@tanstack/react-router";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { useCallback, useEffect, useMemo, useState } from "react";
 import { useApi } from "../../api/queries";
-import { sharedRoute } from "../../router";
 import { ViewTools } from "../../shell/Shell";
 import { Empty } from "../../ui/Empty";
 import { Problem } from "../../ui/Problem";
@@ -13,6 +12,8 @@ import { Spans, TraceHead } from "../trace/Spans";
 import { type Node, treeOf } from "../trace/tree";
 import { ShareToken } from "../trace/Values";
 import { SPAN_SELECTS, type Span } from "../traces/runs";
+
+const sharedRoute = getRouteApi("/shared/$shareToken");
 
 const EVERY_MS = 5_000;
 

@@ -1,8 +1,7 @@
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useMemo } from "react";
 import { useAgentApi } from "../../api/agentQueries";
 import type { FoundItem } from "../../api/agentServer";
-import { storeRoute } from "../../router";
 import { Empty } from "../../ui/Empty";
 import { score } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
@@ -14,6 +13,8 @@ import { Ago } from "../../ui/Time";
 import { searchOf } from "../threads/thread";
 import { ItemPanel } from "./ItemPanel";
 import { NamespaceTree } from "./NamespaceTree";
+
+const storeRoute = getRouteApi("/agents/$deploymentId/store");
 
 const PAGE = 50;
 const EVERY_MS = 10_000;

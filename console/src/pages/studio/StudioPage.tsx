@@ -1,9 +1,8 @@
-import { useNavigate } from "@tanstack/react-router";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { useCallback, useState } from "react";
 import { useAgentApi } from "../../api/agentQueries";
 import type { Assistant, RunCreate } from "../../api/agentServer";
 import { GRAPH_REFRESH } from "../../api/server";
-import { studioRoute } from "../../router";
 import { Empty } from "../../ui/Empty";
 import { Problem } from "../../ui/Problem";
 import type { Schema } from "../../ui/schema";
@@ -17,6 +16,8 @@ import { StudioHead } from "./StudioHead";
 import { StudioMain } from "./StudioMain";
 import { ThreadsPanel } from "./ThreadsPanel";
 import { branchOf, type Studio, THREAD_EVERY_MS, useStudio } from "./useStudio";
+
+const studioRoute = getRouteApi("/agents/$deploymentId/studio");
 
 const PANELS = [
   ["chat", "Chat"],

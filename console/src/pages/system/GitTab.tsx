@@ -1,9 +1,8 @@
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
 import { problemAt } from "../../api/client";
 import type { Integration, IntegrationCreate, PushWebhook } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
-import { gitTab } from "../../router";
 import { useMay } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { CopyButton } from "../../ui/Copy";
@@ -13,6 +12,8 @@ import { FormButtons, SelectField, TextField } from "../../ui/Field";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { Table, type TableColumn } from "../../ui/Table";
+
+const gitTab = getRouteApi("/system/git");
 
 const HOSTS: [IntegrationCreate["kind"], string][] = [
   ["github", "GitHub"],

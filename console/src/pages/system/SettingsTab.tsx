@@ -1,7 +1,6 @@
-import { useNavigate } from "@tanstack/react-router";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import type { SettingInForce } from "../../api/platform";
 import { useApi } from "../../api/queries";
-import { systemSettingsTab } from "../../router";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { FilterSelect } from "../../ui/FilterSelect";
@@ -9,6 +8,8 @@ import { Problem } from "../../ui/Problem";
 import { SearchField } from "../../ui/SearchField";
 import { MasterKey } from "./MasterKey";
 import { ServiceCard } from "./ServiceCard";
+
+const systemSettingsTab = getRouteApi("/system/settings");
 
 // The settings that the platform runs with. They come from its environment and options, and are changed there.
 export function SettingsTab() {

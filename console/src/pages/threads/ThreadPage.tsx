@@ -1,5 +1,4 @@
-import { Link, useNavigate } from "@tanstack/react-router";
-import { threadRoute } from "../../router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { ShortId } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
 import { Icon } from "../../ui/Icon";
@@ -12,6 +11,8 @@ import { RunsTab } from "./RunsTab";
 import { Timeline } from "./Timeline";
 import { isStopped, ThreadState } from "./thread";
 import { useStateAt, useThread } from "./useThread";
+
+const threadRoute = getRouteApi("/agents/$deploymentId/threads/$threadId");
 
 const EVERY_MS = 3_000;
 

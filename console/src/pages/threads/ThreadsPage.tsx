@@ -1,8 +1,7 @@
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useMemo } from "react";
 import { useAgentPages } from "../../api/agentQueries";
 import type { Thread } from "../../api/agentServer";
-import { threadsRoute } from "../../router";
 import { ShortId } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
 import { FilterSelect } from "../../ui/FilterSelect";
@@ -12,6 +11,8 @@ import { PagedList } from "../../ui/PagedList";
 import { SearchField } from "../../ui/SearchField";
 import { Ago } from "../../ui/Time";
 import { contentText, STATES, searchOf, ThreadState, type ThreadStatus } from "./thread";
+
+const threadsRoute = getRouteApi("/agents/$deploymentId/threads");
 
 const PAGE = 50;
 const EVERY_MS = 5_000;

@@ -1,9 +1,9 @@
+import { getRouteApi } from "@tanstack/react-router";
 // One span: what went in and came out, its metadata, events and feedback.
 
 import { useState } from "react";
 import { request } from "../../api/client";
 import { useApi } from "../../api/queries";
-import { traceRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { ShortId } from "../../ui/Copy";
 import { compact, cost } from "../../ui/format";
@@ -20,6 +20,8 @@ import { FeedbackTab } from "./FeedbackTab";
 import { Share } from "./Share";
 import type { Node } from "./tree";
 import { readValue, useValues, Value, valueNamed } from "./Values";
+
+const traceRoute = getRouteApi("/traces/$projectId/$traceId");
 
 const TABS = [
   ["values", "Input and output"],

@@ -1,10 +1,9 @@
 // One trace: its spans as a tree with their times, and the span that the address names next to it.
 
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useCallback, useEffect, useMemo, useState } from "react";
 import type { ApiError } from "../../api/client";
 import { useApi } from "../../api/queries";
-import { traceRoute } from "../../router";
 import { Empty } from "../../ui/Empty";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
@@ -16,6 +15,8 @@ import { Breakdown } from "./Breakdown";
 import { RunPanel } from "./RunPanel";
 import { Spans, TraceHead } from "./Spans";
 import { treeOf } from "./tree";
+
+const traceRoute = getRouteApi("/traces/$projectId/$traceId");
 
 const EVERY_MS = 2_000;
 const LARGE = 2_000;

@@ -1,9 +1,8 @@
 // One conversation: the turns of a thread with the messages that each one added, and its trace next to it.
 
-import { Link } from "@tanstack/react-router";
+import { getRouteApi, Link } from "@tanstack/react-router";
 import { useMemo } from "react";
 import { useApi } from "../../api/queries";
-import { conversationRoute } from "../../router";
 import { ShortId } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
 import { compact, cost } from "../../ui/format";
@@ -19,6 +18,8 @@ import { useDeploymentOf } from "./ProjectPage";
 import { RunMark } from "./RunMark";
 import { EPOCH, type RunRow } from "./runs";
 import { useRunPages } from "./useRunPages";
+
+const conversationRoute = getRouteApi("/traces/$projectId/threads/$threadId");
 
 const PAGE = 20;
 const EVERY_MS = 5_000;

@@ -1,8 +1,7 @@
 // One project: its traces, all its runs, and its conversations.
 
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useApi } from "../../api/queries";
-import { projectRoute } from "../../router";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { Tabs } from "../../ui/Tabs";
@@ -10,6 +9,8 @@ import { Conversations } from "./Conversations";
 import { FilterBar } from "./FilterBar";
 import type { Filters } from "./fields";
 import { RunList } from "./RunList";
+
+const projectRoute = getRouteApi("/traces/$projectId");
 
 const VIEWS = [
   ["traces", "Traces"],

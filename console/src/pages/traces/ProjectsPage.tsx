@@ -1,10 +1,9 @@
 // The projects that traces are sent to, with the figures of each.
 
-import { Link, Navigate, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, Navigate, useNavigate } from "@tanstack/react-router";
 import { useOffsetPages } from "../../api/pages";
 import type { TracerSession } from "../../api/platform";
 import { useApi } from "../../api/queries";
-import { tracesRoute } from "../../router";
 import { Empty } from "../../ui/Empty";
 import { compact, cost, percent } from "../../ui/format";
 import type { Column } from "../../ui/List";
@@ -12,6 +11,8 @@ import { PagedList } from "../../ui/PagedList";
 import { Problem } from "../../ui/Problem";
 import { SearchField } from "../../ui/SearchField";
 import { Ago, duration } from "../../ui/Time";
+
+const tracesRoute = getRouteApi("/traces");
 
 const EVERY_MS = 15_000;
 

@@ -1,9 +1,8 @@
-import { Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useMemo } from "react";
 import { address } from "../../api/client";
 import type { CostRecord } from "../../api/platform";
 import { useApi } from "../../api/queries";
-import { usageRoute } from "../../router";
 import { useMay, useSession } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { compact, cost, count } from "../../ui/format";
@@ -12,6 +11,8 @@ import { Problem } from "../../ui/Problem";
 import { periodOf, RangeSelect, rangeOf } from "../../ui/Range";
 import { Table } from "../../ui/Table";
 import { Limits } from "./Limits";
+
+const usageRoute = getRouteApi("/usage");
 
 const GROUPS = { project: "Project", model: "Model", user: "User", api_key: "Key", workspace: "Workspace", day: "Day" };
 const RANGES = ["24h", "7d", "30d", "90d", "month"] as const;
