@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from portside.dataplane.compute import resource_usage
-from portside.dataplane.compute.resource_usage import GroupUsage, UsageReader, cores_for
-from portside.dataplane.compute.scaling import Load, ReplicaBounds, Scaler, needed, tier_bounds
+from portside.dataplane.compute.resource_usage import GroupUsage, UsageReader, choose_cores
+from portside.dataplane.compute.scaling import Load, ReplicaBounds, Scaler, find_tier_bounds, needed
 from portside.listener_api import Scale
 from tests.desired import desired_deployment, desired_revision
 
@@ -36,7 +36,7 @@ SPEC = {"min_scale": 1, "max_scale": 1, "queue_min_scale": 1, "queue_max_scale":
 def test_owner_bounds_override_revision(given: dict[str, int], spec: dict[str, Any], scale: dict[str, tuple[int, int]]):
     deployment = desired_deployment(id=ONE, name="x", scale=Scale(**given))
     revision = desired_revision(id=ONE, status="DEPLOYED", resource_spec=spec)
-    assert tier_bounds(deployment, revision) == {tier: ReplicaBounds(*bounds) for tier, bounds in scale.items()}
+    assert find_tier_bounds(deployment, revision) == {tier: ReplicaBounds(*bounds) for tier, bounds in scale.items()}
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_scaler_keeps_the_highest_number_of_its_time():
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system confines no process to cores")
 def test_cpu_limit_becomes_whole_cores(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 4, 5})
-    assert cores_for(UUID(int=3), 1.5) == {5, 0}
-    assert cores_for(UUID(int=1), 3) == {1, 4, 5}
-    assert cores_for(ONE, 4) == cores_for(ONE, None) == frozenset()
+    assert choose_cores(UUID(int=3), 1.5) == {5, 0}
+    assert choose_cores(UUID(int=1), 3) == {1, 4, 5}
+    assert choose_cores(ONE, 4) == choose_cores(ONE, None) == frozenset()
 
 
 def put_process(proc: Path, pid: int, group: int, pages: int) -> None:

@@ -67,10 +67,14 @@ class Release:
     earlier: Mapping[UUID, Build] = field(default_factory=dict)
 
     @property
+    def is_split(self) -> bool:
+        """Whether the release has a build in the split layout."""
+        return self.build is not None and self.build.is_split
+
+    @property
     def lacks_pins(self) -> bool:
         """Whether threads should continue with the code that began them, which only a split build can do."""
-        is_split = self.build is not None and self.build.is_split
-        return bool(self.deployment.pin_threads) and not is_split
+        return bool(self.deployment.pin_threads) and not self.is_split
 
 
 class Target(Protocol):

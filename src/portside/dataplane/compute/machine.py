@@ -29,10 +29,10 @@ from portside.dataplane.compute.activation import SleepCycle, WakeQueue
 from portside.dataplane.compute.containers.manager import ContainerHost, ContainerManager
 from portside.dataplane.compute.databases import UNREACHABLE, Databases
 from portside.dataplane.compute.interface import STARTING, Build, OpenLog, Release, ReplicaSet
-from portside.dataplane.compute.replica import ReplicaPlan, binary_folders, find_replicas, pinned_revision
+from portside.dataplane.compute.replica import ReplicaPlan, binary_folders, build_revision_pin, find_replicas
 from portside.dataplane.compute.replica_set import HAND_BACK_S, ProcessReplicaSet, ReplicaContext
-from portside.dataplane.compute.resource_usage import cores_for
-from portside.dataplane.compute.scaling import tier_bounds
+from portside.dataplane.compute.resource_usage import choose_cores
+from portside.dataplane.compute.scaling import find_tier_bounds
 from portside.dataplane.compute.server_environment import (
     RuntimeEnvironment,
     executor_memory,
@@ -118,15 +118,20 @@ class MachineTarget:
         # The builds that threads continue with, and for how many hours after their replacement.
         self._builds: dict[UUID, Build] = {}
         self._pin_threads = 0.0
+
+        # Replicas of earlier listeners: those that the state names, and those that were found by their environment.
         records = self.folder.state.replicas
         processes = {record.process for record in records}
         orphans = machine.orphans.pop(deployment_id, [])
         self._orphans = [*records, *(record for record in orphans if record.process not in processes)]
         self._reaping: asyncio.Task[None] | None = None
 
+        # The release that serves or sleeps.
         self._release: Release | None = None
-        # Whether a release is being restored, and whether it has runs that wait.
-        self._is_restoring = self._has_work = False
+        self._is_restoring = False
+        # Whether the release that is being restored has runs that wait.
+        self._has_work = False
+        # What the servers said last about the time since they were used.
         self._idle_s: float | None = None
         self._cycle = machine.wake_queue.cycles[deployment_id] = SleepCycle(self)
         self._last_metrics = MetricsReport()
@@ -147,8 +152,8 @@ class MachineTarget:
         if self.current is None or not self._is_restoring:
             return False
 
-        latest = self.current.metrics()
-        return latest is None or latest.problem in {None, STARTING}
+        metrics = self.current.metrics()
+        return metrics is None or metrics.problem in {None, STARTING}
 
     async def is_provisioned(self) -> bool:
         """Whether the database was created before, and is still there when this listener first looks."""
@@ -173,16 +178,26 @@ class MachineTarget:
 
     def revisions(self) -> set[UUID]:
         """Return the revisions that serve, drain or served last."""
+        replica_sets = list(self._draining.values())
+        if self.current is not None:
+            replica_sets.append(self.current)
+
         state = self.folder.state
-        replica_sets = [*self._draining.values(), *([self.current] if self.current else [])]
-        ids = {*(replica_set.revision_id for replica_set in replica_sets), state.active_revision_id}
-        ids |= state.earlier.keys() if self._pin_threads else set()
-        return {revision_id for revision_id in (*ids, state.previous_revision_id) if revision_id is not None}
+        revision_ids = {replica_set.revision_id for replica_set in replica_sets}
+        revision_ids.update(filter(None, (state.active_revision_id, state.previous_revision_id)))
+        if self._pin_threads:
+            revision_ids |= state.earlier.keys()
+
+        return revision_ids
 
     def earlier(self) -> set[UUID]:
         """Return the revisions whose code threads may continue with: those that were replaced, and the active one."""
         state = self.folder.state
-        return {*state.earlier, *({state.active_revision_id} if state.active_revision_id else ())}
+        revision_ids = set(state.earlier)
+        if state.active_revision_id is not None:
+            revision_ids.add(state.active_revision_id)
+
+        return revision_ids
 
     def forget_unused(self) -> bool:
         """Forget earlier revisions that no thread used when the servers that began threads with them had ended."""
@@ -196,7 +211,8 @@ class MachineTarget:
 
         unused = self.folder.state.earlier.keys() - metrics.threads_by_revision.keys()
         self.folder.forget_earlier(unused)
-        self._builds = {revision_id: build for revision_id, build in self._builds.items() if revision_id not in unused}
+        for revision_id in unused & self._builds.keys():
+            del self._builds[revision_id]
 
         return bool(unused)
 
@@ -279,17 +295,17 @@ class MachineTarget:
         replaced = self.folder.state.earlier
         limit_s = self._pin_threads * 3600
 
-        pins = [
-            pinned_revision(
-                revision_id, build, self.folder, replaced[revision_id] + limit_s if revision_id in replaced else None
-            )
-            for revision_id, build in self._builds.items()
-            if limit_s
-        ]
+        pins = []
+        for revision_id, build in self._builds.items() if limit_s else ():
+            until = replaced[revision_id] + limit_s if revision_id in replaced else None
+            pins.append(build_revision_pin(revision_id, build, self.folder, until))
 
         file = self.folder.pinned_revisions
         content = msgspec.json.encode(pins).decode()
-        if (pins or file.exists()) and not (file.exists() and file.read_text() == content):
+        current_content = file.read_text() if file.exists() else None
+        is_needed = bool(pins) or current_content is not None
+
+        if is_needed and content != current_content:
             write_private(file, content)
 
     async def update(self, deployment: DesiredDeployment) -> None:
@@ -304,23 +320,28 @@ class MachineTarget:
 
     def metrics(self) -> MetricsReport | None:
         """Return the latest metrics of the current replica set, or that the deployment sleeps."""
-        if self._cycle.is_asleep:
-            report = self._metrics_asleep()
-        elif self.current is None or (latest := self.current.metrics()) is None:
-            return None
-        else:
-            self._note_use(self.current.idle_s)
-            report = self._last_metrics = latest
+        metrics = self._build_metrics_asleep() if self._cycle.is_asleep else self._read_current_metrics()
+        if metrics is None or metrics.problem is None:
+            return metrics
 
         # A server that failed may have written a secret.
-        hidden = [secret.value for secret in self._release.revision.secrets] if self._release is not None else []
-        problem = None if report.problem is None else mask_values(report.problem, hidden)
-        return msgspec.structs.replace(report, problem=problem)
+        secrets = [] if self._release is None else [secret.value for secret in self._release.revision.secrets]
+        return msgspec.structs.replace(metrics, problem=mask_values(metrics.problem, secrets))
 
-    def _metrics_asleep(self) -> MetricsReport:
-        build = self._release.build if self._release is not None else None
-        # The server that would be started.
-        version = full_version() if build is not None and build.server_code else self._last_metrics.server_version
+    def _read_current_metrics(self) -> MetricsReport | None:
+        metrics = None if self.current is None else self.current.metrics()
+        if self.current is None or metrics is None:
+            return None
+
+        self._note_use(self.current.idle_s)
+        self._last_metrics = metrics
+        return metrics
+
+    def _build_metrics_asleep(self) -> MetricsReport:
+        # The version of the server that would be started.
+        is_split = self._release is not None and self._release.is_split
+        version = full_version() if is_split else self._last_metrics.server_version
+
         return MetricsReport(
             replicas=0,
             queue_replicas=0,
@@ -345,8 +366,7 @@ class MachineTarget:
         self._machine.wake_queue.cycles.pop(self._deployment_id, None)
         current = self.current
         self.current = None
-        stopping = [current.stop(_KILL_AFTER_S)] if current else []
-
+        stopping = [] if current is None else [current.stop(_KILL_AFTER_S)]
         await asyncio.gather(*stopping, self._stop_draining())
         await self._stop_orphans()
 
@@ -515,18 +535,27 @@ class MachineTarget:
 
         settings = self._machine.settings
         revision = release.revision
-        plan = self._plan(release, release.build, url)
+        plan = self._build_plan(release, release.build, url)
         log = self._open_log(revision.id)
 
         log.hide(secret.value for secret in revision.secrets)
         admit = partial(self._machine.databases.admit, self._deployment_id)
-        files = None if release.build.files is None else _FilesOfBuilds(release)
-        context = ReplicaContext(plan, self.socket, self.folder, log, settings.stop_grace_s, admit, files, slot)
-        bounds = tier_bounds(release.deployment, revision)
+        files = None if release.build.files is None else _BuildFiles(release)
+        context = ReplicaContext(
+            plan=plan,
+            stable=self.socket,
+            folder=self.folder,
+            log=log,
+            grace_s=settings.stop_grace_s,
+            admit=admit,
+            files=files,
+            slot=slot,
+        )
 
+        bounds = find_tier_bounds(release.deployment, revision)
         return ProcessReplicaSet(context, revision, bounds, settings.scale_down_after_s)
 
-    def _plan(self, release: Release, build: Build, database_url: str) -> ReplicaPlan:
+    def _build_plan(self, release: Release, build: Build, database_url: str) -> ReplicaPlan:
         settings = self._machine.settings
         revision = release.revision
         python = python_path(build.folder)
@@ -562,18 +591,18 @@ class MachineTarget:
             version = full_version()
 
         return ReplicaPlan(
-            revision.id,
-            [server, *self._machine.serve_arguments],
-            build.config,
-            environment,
-            self.folder.server_log(revision.id),
-            settings.deployment_start_timeout_s,
-            settings.queue_start_timeout_s,
-            cores_for(self._deployment_id, spec.get("cpu_limit")),
-            spec["memory_limit_mb"] * 2**20 if "memory_limit_mb" in spec else None,
-            version,
-            build.folder,
-            build.server_code,
+            revision_id=revision.id,
+            serve_command=[server, *self._machine.serve_arguments],
+            config=build.config,
+            env=environment,
+            output=self.folder.server_log(revision.id),
+            start_timeout_s=settings.deployment_start_timeout_s,
+            queue_start_timeout_s=settings.queue_start_timeout_s,
+            cpus=choose_cores(self._deployment_id, spec.get("cpu_limit")),
+            memory=spec["memory_limit_mb"] * 2**20 if "memory_limit_mb" in spec else None,
+            server_version=version,
+            folder=build.folder,
+            server_code=build.server_code,
         )
 
 
@@ -584,12 +613,14 @@ def _has_waiting_connection(stable: StableSocket) -> bool:
     return bool(poll.poll(0))
 
 
-class _FilesOfBuilds:
+class _BuildFiles:
     """The files that a server needs in the build of its release, and in earlier builds whose executors it starts."""
 
     def __init__(self, release: Release) -> None:
-        own = [] if release.build is None else [release.build]
-        builds = [*own, *release.earlier.values()]
+        builds = [] if release.build is None else [release.build]
+        builds += release.earlier.values()
+
+        # The release itself has a build with files, which comes first.
         self._own, *self._earlier = [build.files for build in builds if build.files is not None]
 
     async def update(self) -> None:

@@ -45,22 +45,25 @@ _NO_REVISION = UUID(int=0)
 
 @dataclass(frozen=True)
 class ReplicaPlan:
-    """How the servers of one revision are started, and their limits: CPU in whole cores, memory in bytes.
-
-    `folder` is the folder of the revision's build. `server_code` is the version of a server's files that are not in it.
-    """
+    """How the servers of one revision are started, and their limits."""
 
     revision_id: UUID
     serve_command: list[str]
+    # The graph configuration file.
     config: Path
     env: Mapping[str, str]
+    # The file for the output of all its servers.
     output: Path
     start_timeout_s: float
     queue_start_timeout_s: float = 600
+    # The cores that its servers may use; empty means all.
     cpus: frozenset[int] = frozenset()
+    # In bytes; None means no limit.
     memory: int | None = None
     server_version: str | None = None
+    # The folder of the revision's build.
     folder: Path | None = None
+    # The version of a server's files that are not in that folder; empty if all of them are.
     server_code: str = ""
 
     @property
@@ -110,14 +113,22 @@ class Replica:
 
             if tier != "queue":
                 fds |= {"--handover-fd": handover_read, "--public-fd": stable.public.fileno()}
-                fds |= {"--heir-fd": stable.inheritance.fileno()} if stable.inheritance is not None else {}
+                if stable.inheritance is not None:
+                    fds["--heir-fd"] = stable.inheritance.fileno()
 
             child = await _spawn(plan, [_TIER, tier], fds, output, folder)
             on_failure.pop_all()
 
         # The listener's copy of the private socket is closed by now: once the replica dies, connections are refused.
         identity = ProcessIdentity.find(child.pid) or ProcessIdentity(child.pid, "ended")
-        record = ReplicaRecord(identity, plan.revision_id, tier, port, plan.fingerprint, plan.server_code)
+        record = ReplicaRecord(
+            process=identity,
+            revision_id=plan.revision_id,
+            tier=tier,
+            port=port,
+            fingerprint=plan.fingerprint,
+            server_code=plan.server_code,
+        )
         replica = cls(plan, record, child)
         replica._handover_pipe = handover_write
         replica._output_offset = offset
@@ -232,7 +243,9 @@ def binary_folders(build: Build) -> list[str]:
     return [str(python_path(build.folder).parent), *([str(node.parent)] if node.exists() else [])]
 
 
-def pinned_revision(revision_id: UUID, build: Build, folder: DeploymentFolder, until: float | None) -> dict[str, Any]:
+def build_revision_pin(
+    revision_id: UUID, build: Build, folder: DeploymentFolder, until: float | None
+) -> dict[str, Any]:
     """Return what servers of other revisions need to execute this one's graphs: an entry of PINNED_REVISIONS."""
     node = node_settings(build.folder)
     path = minimal_environment(os.environ)["PATH"]

@@ -15,7 +15,7 @@ import asyncio
 import signal
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from portside.dataplane.compute.databases import admit_any
 from portside.dataplane.compute.interface import STARTING, OnServing, ServerFiles
 from portside.dataplane.compute.replica import Replica, ReplicaPlan, run_together
 from portside.dataplane.compute.resource_usage import KILL_ABOVE, READER, GroupUsage, ProcessUsage, describe_limits
-from portside.dataplane.compute.scaling import Load, ReplicaBounds, Scaler, Tier, tier_bounds
+from portside.dataplane.compute.scaling import Load, ReplicaBounds, Scaler, Tier, find_tier_bounds
 from portside.dataplane.compute.server_metrics import (
     ASK_IDLE_EVERY_S,
     QueueMetrics,
@@ -155,7 +155,8 @@ class TierSupervisor:
 
     async def start_missing(self) -> None:
         """Start the missing replicas and wait until each answers GET /ok. Raises DeployFailed after reaping them."""
-        if (refusal := await self._start_admitted()) is not None:
+        refusal = await self._start_admitted()
+        if refusal is not None:
             await self._reap_all(self._starting, 0)
             raise refusal
 
@@ -188,7 +189,8 @@ class TierSupervisor:
         ]
 
         # All are probed before any is added, so that a failed adoption can be repeated.
-        for replica in [await Replica.adopt(plan, record) for record in records]:
+        replicas = [await Replica.adopt(plan, record) for record in records]
+        for replica in replicas:
             if replica is not None:
                 self._add(replica)
                 if self._context.plan is not plan:
@@ -259,10 +261,11 @@ class TierSupervisor:
 
     async def _start_admitted(self) -> NoConnectionsLeft | None:
         """Start the missing replicas that Postgres has connections for; return why others were not started."""
-        kept = sum(replica not in self._to_replace for replica in self.replicas)
+        staying = [replica for replica in self.replicas if replica not in self._to_replace]
+        missing_count = self._wanted - len(staying)
         refusals: list[NoConnectionsLeft] = []
         try:
-            await run_together([self._start_one(refusals) for _ in range(self._wanted - kept)])
+            await run_together([self._start_one(refusals) for _ in range(missing_count)])
         except BaseException:
             await self._reap_all(self._starting, 0)
             raise
@@ -325,15 +328,19 @@ class TierSupervisor:
         self.replicas.remove(replica)
         self._to_replace.discard(replica)
         self._stepped.set()
+        self._stop_watching(replica)
 
-        if (watch := self._watches.pop(replica, None)) is not None:
+    def _stop_watching(self, replica: Replica) -> None:
+        watch = self._watches.pop(replica, None)
+        if watch is not None:
             watch.cancel()
 
     async def _reap_all(self, replicas: list[Replica], grace_s: float) -> None:
-        ending, replicas[:] = list(replicas), []
+        ending = list(replicas)
+        replicas.clear()
+
         for replica in ending:
-            if (watch := self._watches.pop(replica, None)) is not None:
-                watch.cancel()
+            self._stop_watching(replica)
 
         await asyncio.gather(*(self._reap(replica, grace_s) for replica in ending))
 
@@ -369,8 +376,8 @@ class ProcessReplicaSet:
         self._context = context
         self._revision = revision
         self._scale_down_after_s = scale_down_after_s
-        hidden = [secret.value for secret in revision.secrets]
-        self._output = OutputFollower(context.plan.output, self._log_line, hidden)
+        secrets = [secret.value for secret in revision.secrets]
+        self._output = OutputFollower(context.plan.output, self._log_line, secrets)
         self._tiers: dict[Tier, TierSupervisor] = {}
         self._retired_tiers: list[TierSupervisor] = []
 
@@ -385,10 +392,11 @@ class ProcessReplicaSet:
         # What the servers of each tier answered last, and when they were asked.
         self._answers: list[ServerMetrics | None] = []
         self._asked_at = 0.0
-        self._rolling: int | None = None
 
-        # The last request to roll forward that has ended, and why it did not succeed.
-        self._rolled: tuple[int | None, str | None] = None, None
+        # The request to roll forward that was begun last, the one that ended last, and why that did not succeed.
+        self._begun_roll: int | None = None
+        self._ended_roll: int | None = None
+        self._roll_failure: str | None = None
         self._add_tiers(bounds)
 
     @property
@@ -399,7 +407,8 @@ class ProcessReplicaSet:
     @property
     def idle_s(self) -> float | None:
         """For how long the replicas that were asked last have had nothing to do."""
-        return min((a.idle_s for a in self._answers if a is not None and a.idle_s is not None), default=None)
+        answers = [answer for answer in self._answers if answer is not None]
+        return min((answer.idle_s for answer in answers if answer.idle_s is not None), default=None)
 
     async def start(self) -> None:
         """Start the least number of replicas; none serves before all of them could. Raises DeployFailed."""
@@ -429,10 +438,10 @@ class ProcessReplicaSet:
         self._update_environment(deployment)
         self._request_roll_forward(deployment.roll_forward)
 
-        bounds = tier_bounds(deployment, self._revision)
-        for tier, of_tier in bounds.items():
+        bounds = find_tier_bounds(deployment, self._revision)
+        for tier, tier_bounds in bounds.items():
             if tier in self._scalers:
-                self._scalers[tier].bounds = of_tier
+                self._scalers[tier].bounds = tier_bounds
 
         if bounds.keys() != self._wanted_tiers:
             self._wanted_tiers = bounds.keys()
@@ -445,8 +454,8 @@ class ProcessReplicaSet:
         """Begin the roll forward that the control plane requests, unless it has begun. 0 requests none."""
         # An older control plane sends no number; -1 stands for its one request.
         request = -1 if number is None else number
-        if request not in {0, self._rolling}:
-            self._rolling = request
+        if request not in {0, self._begun_roll}:
+            self._begun_roll = request
             self._spawn(Supervision("roll forward").run(partial(self._roll_forward, request)))
 
     async def _roll_forward(self, number: int) -> None:
@@ -455,7 +464,8 @@ class ProcessReplicaSet:
             await tier.is_serving.wait()
             failure = failure or await tier.roll_forward()
 
-        self._rolled = number if number > 0 else None, failure
+        self._ended_roll = number if number > 0 else None
+        self._roll_failure = failure
 
     def metrics(self) -> MetricsReport | None:
         """Return the latest metrics."""
@@ -464,7 +474,10 @@ class ProcessReplicaSet:
     def ports(self) -> list[int]:
         """Return the private ports of all replicas; empty while one is missing, starts or drains."""
         tiers = self._all_tiers()
-        return [replica.port for tier in tiers for replica in tier.replicas] if all(t.is_steady for t in tiers) else []
+        if not all(tier.is_steady for tier in tiers):
+            return []
+
+        return [replica.port for tier in tiers for replica in tier.replicas]
 
     def processes(self) -> set[ProcessIdentity]:
         """Return the processes of all replicas."""
@@ -524,7 +537,8 @@ class ProcessReplicaSet:
 
     async def _change_tiers(self, bounds: dict[Tier, ReplicaBounds]) -> None:
         """Start the new tiers, and drain the ones that are no longer wanted once the new ones serve."""
-        for tier in self._add_tiers({name: bounds[name] for name in bounds.keys() - self._tiers.keys()}):
+        new_names = bounds.keys() - self._tiers.keys()
+        for tier in self._add_tiers({name: bounds[name] for name in new_names}):
             tier.supervise()
 
         await asyncio.gather(*(self._tiers[name].is_serving.wait() for name in bounds))
@@ -542,38 +556,51 @@ class ProcessReplicaSet:
 
     async def _measure(self) -> None:
         replicas = [replica for tier in self._tiers.values() for replica in tier.replicas]
-        before = self._usage.groups
-        usage = await READER.usage({replica.process.pid for replica in replicas})
-        groups = usage.groups
+        cores = await self._read_usage(replicas)
 
-        self.enforce_memory_limit(groups)
-        since_s = max(usage.read_at - self._usage.read_at, 0.001)
-        self._usage = usage
-
-        cores = {
-            pid: max(0.0, groups[pid].cpu_s - before[pid].cpu_s) / since_s for pid in groups.keys() & before.keys()
-        }
         if self._is_asked_again(replicas, cores):
-            self._answers = [
-                await read_metrics([replica.port for replica in tier.replicas]) for tier in self._tiers.values()
-            ]
+            ports = [[replica.port for replica in tier.replicas] for tier in self._tiers.values()]
+            self._answers = [await read_metrics(tier_ports) for tier_ports in ports]
             self._asked_at = time.monotonic()
 
-        tiers = self._tiers.values()
-        self._cores = {
-            tier.tier: sum(cores.get(replica.process.pid, 0.0) for replica in tier.replicas)
-            / max(1, len(tier.replicas))
-            for tier in tiers
-        }
+        self._cores = {name: _average_cores(tier.replicas, cores) for name, tier in self._tiers.items()}
+        self._metrics = self._build_metrics(replicas, cores)
 
+    async def _read_usage(self, replicas: list[Replica]) -> dict[int, float]:
+        """Read what the replicas use, and enforce their memory limit.
+
+        Returns how many cores each has used since the last reading, by the id of its process; only those that were read
+        twice have a number.
+        """
+        usage = await READER.usage({replica.process.pid for replica in replicas})
+        self.enforce_memory_limit(usage.groups)
+
+        previous = self._usage
+        self._usage = usage
+        since_s = max(usage.read_at - previous.read_at, 0.001)
+
+        cores = {}
+        for pid in usage.groups.keys() & previous.groups.keys():
+            used_s = usage.groups[pid].cpu_s - previous.groups[pid].cpu_s
+            cores[pid] = max(0.0, used_s) / since_s
+
+        return cores
+
+    def _build_metrics(self, replicas: list[Replica], cores: dict[int, float]) -> MetricsReport:
+        tiers = self._tiers.values()
         queue_tier = self._tiers.get("queue")
         serving_count = sum(len(tier.replicas) for tier in tiers if tier.tier != "queue")
-        problem = next((tier.problem for tier in tiers if tier.problem), None)
+        older = [replica for replica in replicas if replica.is_older]
+        groups = self._usage.groups
+
         answers = [answer for answer in self._answers if answer is not None]
         queue = answers[0].queue if answers else QueueMetrics()
-        older = [replica for replica in replicas if replica.is_older]
 
-        self._metrics = MetricsReport(
+        problem = next((tier.problem for tier in tiers if tier.problem), None)
+        if problem is None:
+            problem = join_problems(answers) if serving_count else STARTING
+
+        return MetricsReport(
             replicas=serving_count,
             queue_replicas=len(queue_tier.replicas) if queue_tier else 0,
             cpu=round(sum(cores.values()), 3) if groups else None,
@@ -582,11 +609,11 @@ class ProcessReplicaSet:
             pending_runs=queue.n_pending,
             active_runs=queue.n_running,
             oldest_wait_s=queue.pending_unblocked_runs_wait_time_max_secs,
-            problem=problem or (join_problems(answers) if serving_count else STARTING),
+            problem=problem,
             server_version=older[0].version if older else self._context.plan.server_version,
             is_behind=bool(older),
-            roll_forward=self._rolled[0],
-            roll_failure=self._rolled[1],
+            roll_forward=self._ended_roll,
+            roll_failure=self._roll_failure,
             threads_by_revision=answers[0].threads_by_revision if answers else None,
         )
 
@@ -633,9 +660,13 @@ class ProcessReplicaSet:
         return [*self._tiers.values(), *self._retired_tiers]
 
     def _add_tiers(self, bounds: dict[Tier, ReplicaBounds]) -> list[TierSupervisor]:
-        supervisors = [TierSupervisor(self._context, name, of_tier.minimum) for name, of_tier in bounds.items()]
-        self._tiers |= {tier.tier: tier for tier in supervisors}
-        self._scalers |= {name: Scaler(of_tier, self._scale_down_after_s) for name, of_tier in bounds.items()}
+        supervisors = []
+        for name, tier_bounds in bounds.items():
+            supervisor = TierSupervisor(self._context, name, tier_bounds.minimum)
+            supervisors.append(supervisor)
+            self._tiers[name] = supervisor
+            self._scalers[name] = Scaler(tier_bounds, self._scale_down_after_s)
+
         return supervisors
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -656,3 +687,9 @@ class ProcessReplicaSet:
         folder = self._context.plan.folder
         message = entry.message if folder is None else shorten_paths(entry.message, folder)
         self._context.log.add(message, entry.level, entry.timestamp)
+
+
+def _average_cores(replicas: Collection[Replica], cores: Mapping[int, float]) -> float:
+    """Return how many cores the replicas use on average; `cores` has those of each by the id of its process."""
+    used_cores = sum(cores.get(replica.process.pid, 0.0) for replica in replicas)
+    return used_cores / max(1, len(replicas))

@@ -26,7 +26,7 @@ _PROC = Path("/proc")
 _CACHED_S = 1.5
 
 
-def cores_for(deployment_id: UUID, cpu_limit: float | None) -> frozenset[int]:
+def choose_cores(deployment_id: UUID, cpu_limit: float | None) -> frozenset[int]:
     """Return the cores that a deployment's replicas may use.
 
     Empty means all of them: there is no limit, it is no less than the machine has, or the system cannot enforce one.

@@ -33,7 +33,7 @@ class ReplicaBounds:
         return max(self.minimum, min(number, self.maximum))
 
 
-def tier_bounds(deployment: DesiredDeployment, revision: DesiredRevision) -> dict[Tier, ReplicaBounds]:
+def find_tier_bounds(deployment: DesiredDeployment, revision: DesiredRevision) -> dict[Tier, ReplicaBounds]:
     """Return the tiers that serve a revision, and the bounds of each."""
     bounds = {name: value for name, value in msgspec.to_builtins(deployment.scale).items() if value is not None}
     # A bound that the owner sets for all replicas applies to the queue as well, unless the queue has its own.
