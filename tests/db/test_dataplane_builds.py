@@ -292,14 +292,14 @@ async def test_a_split_build_gets_the_executor_of_a_newer_platform(repository: R
         (older / file).unlink()
         (older / file).write_text(text.replace(now, then))
 
-    await update_wheel(asked.folder, asked.wheels)
+    await update_wheel(asked.folder, asked.places.wheels)
     assert installed_wheel_version(venv) == wheel_version(EXECUTOR)
     assert len(list(venv.glob("lib/*/site-packages/portside-*.dist-info"))) == 1
     command = [str(python_path(asked.folder)), "-P", "-c", "import portside.executor.process"]
 
     await asyncio.to_thread(subprocess.check_call, command, cwd="/")
     before = next(venv.glob("lib/*/site-packages/portside-*.dist-info")).stat().st_mtime_ns
-    await update_wheel(asked.folder, asked.wheels)
+    await update_wheel(asked.folder, asked.places.wheels)
     assert next(venv.glob("lib/*/site-packages/portside-*.dist-info")).stat().st_mtime_ns == before
 
 

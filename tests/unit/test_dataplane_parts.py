@@ -13,7 +13,7 @@ from portside.agent.settings import AgentSettings
 from portside.dataplane.builds.commands import minimal_environment
 from portside.dataplane.builds.sources import folder_size
 from portside.dataplane.compute.containers.images import ImageStore
-from portside.dataplane.compute.databases import deployment_url, scram_verifier
+from portside.dataplane.compute.databases import build_scram_verifier, deployment_url
 from portside.dataplane.compute.forwarding import PortForwards
 from portside.dataplane.compute.server_environment import (
     RuntimeEnvironment,
@@ -89,7 +89,7 @@ def test_scram_verifier_matches_rfc_example():
     import base64
 
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
-    verifier = scram_verifier("pencil", salt)
+    verifier = build_scram_verifier("pencil", salt)
     assert verifier.startswith("SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$")
     assert verifier.endswith(":wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=")
 

@@ -127,9 +127,12 @@ class SleepCycle:
     @property
     def gives_way_after(self) -> float | None:
         """For how many seconds the deployment has been idle, if it may fall asleep now for another one's sake."""
-        idle_s = self._deployment.idle_s()
         may_sleep = self._task is not None and self._after_s and not self.is_asleep
-        return idle_s if may_sleep and idle_s is not None and idle_s >= _GIVES_WAY_AFTER_S else None
+        idle_s = self._deployment.idle_s()
+        if not may_sleep or idle_s is None or idle_s < _GIVES_WAY_AFTER_S:
+            return None
+
+        return idle_s
 
     @property
     def is_ending(self) -> bool:
@@ -188,7 +191,8 @@ class SleepCycle:
                 async with timeout(wait_s):
                     await self._changed.wait()
 
-            least_s = self._after_s if self._asked is None else min(self._after_s, _GIVES_WAY_AFTER_S)
+            is_asked = self._asked is not None
+            least_s = min(self._after_s, _GIVES_WAY_AFTER_S) if is_asked else self._after_s
             is_idle = self._after_s > 0 and await self._is_idle(least_s)
             self._answer(is_idle=is_idle)
 
@@ -199,8 +203,9 @@ class SleepCycle:
         ports = self._deployment.ports()
         answers = await asyncio.gather(*(read_metrics([port]) for port in ports))
 
-        idle = [answer.idle_s for answer in answers if answer is not None and answer.idle_s is not None]
-        if not ports or len(idle) < len(ports) or min(idle) < least_s or self._deployment.is_stopping():
+        idle_times = [answer.idle_s for answer in answers if answer is not None and answer.idle_s is not None]
+        has_all_answers = bool(ports) and len(idle_times) == len(ports)
+        if not has_all_answers or min(idle_times) < least_s or self._deployment.is_stopping():
             return False
 
         try:
@@ -209,8 +214,9 @@ class SleepCycle:
             log.warning("a deployment stays awake: its next due work cannot be read", error=str(exc))
             return False
 
+        is_due_soon = due_at is not None and due_at <= time.time() + _LEAST_SLEEP_S
         # Look at the ports again: a replica may have been added meanwhile, which nobody has asked.
-        return (due_at is None or due_at > time.time() + _LEAST_SLEEP_S) and self._deployment.ports() == ports
+        return not is_due_soon and self._deployment.ports() == ports
 
     async def _wait_until_called(self, sleep: SleepRecord | None) -> None:
         """Wait for a connection, for work that is due, or until the deployment is no longer allowed to sleep."""
@@ -223,9 +229,12 @@ class SleepCycle:
             called.set()
 
         loop.add_reader(listening.fileno(), on_connection)
-        reasons = called.wait(), self._wait_until_due(sleep), self._wait_until_never()
+        waits = [
+            asyncio.create_task(called.wait()),
+            asyncio.create_task(self._wait_until_due(sleep)),
+            asyncio.create_task(self._wait_until_never()),
+        ]
 
-        waits = [asyncio.create_task(reason) for reason in reasons]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -236,6 +245,7 @@ class SleepCycle:
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def _wait_until_never(self) -> None:
+        """Wait until the deployment may never sleep."""
         while self._after_s:
             self._changed.clear()
             await self._changed.wait()
@@ -339,8 +349,8 @@ class WakeQueue:
         if any(cycle.is_ending for cycle in self.cycles.values()):
             return True
 
-        idle = [(cycle.gives_way_after or 0.0, cycle) for cycle in self.cycles.values() if cycle.gives_way_after]
-        for _, cycle in sorted(idle, key=lambda each: -each[0]):
+        idle_cycles = [cycle for cycle in self.cycles.values() if cycle.gives_way_after]
+        for cycle in sorted(idle_cycles, key=lambda cycle: cycle.gives_way_after or 0.0, reverse=True):
             if await cycle.give_way():
                 return True
 

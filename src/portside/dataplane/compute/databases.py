@@ -53,7 +53,7 @@ class Databases:
         self._admin_url = admin_url
         self._asleep = asleep
 
-        # A start looks up all deployments at once.
+        # A start looks all deployments up at once.
         self._looking = asyncio.Semaphore(4)
         self._listing: asyncio.Future[set[str] | None] | None = None
 
@@ -64,9 +64,9 @@ class Databases:
         deployment, or an older deployment's database is gone; OSError or asyncpg.PostgresError for transient errors.
         """
         name = database_name(deployment_id)
-        password = _password(password_file) or secrets.token_urlsafe(32)
+        password = _read_password(password_file) or secrets.token_urlsafe(32)
+        verifier = build_scram_verifier(password, os.urandom(16))
 
-        verifier = scram_verifier(password, os.urandom(16))
         try:
             async with self._admin() as connection:
                 await connection.execute(sql.lock_budget.sql, _BUDGET_LOCK)
@@ -123,13 +123,14 @@ class Databases:
         except UNREACHABLE:
             return
 
-        connections = max(row["held"], (replicas - 1) * IDLE_CONNECTIONS) + IDLE_CONNECTIONS
-        if row["taken"] + connections > _usable(row):
+        connections_before = max(row["held"], (replicas - 1) * IDLE_CONNECTIONS)
+        connections = connections_before + IDLE_CONNECTIONS
+        if row["taken"] + connections > _count_usable(row):
             raise NoConnectionsLeft(
                 f"Postgres has no connections left for {what} {connections}, the other {row['number']} deployments "
-                f"that are awake take {row['taken']}, and all may use {_usable(row)}. Let deployments sleep (portside "
-                "deployments sleep), lower scales, or raise max_connections (setting POSTGRES_MAX_CONNECTIONS for the "
-                "embedded Postgres) and restart Postgres"
+                f"that are awake take {row['taken']}, and all may use {_count_usable(row)}. Let deployments sleep "
+                "(portside deployments sleep), lower scales, or raise max_connections (setting "
+                "POSTGRES_MAX_CONNECTIONS for the embedded Postgres) and restart Postgres"
             )
 
     async def next_due(self, deployment_id: UUID, password_file: Path) -> float | None:
@@ -156,7 +157,13 @@ class Databases:
 
     async def _read_budget(self, connection: Any, name: str) -> Any:
         asleep = [database_name(deployment_id) for deployment_id in self._asleep()]
-        values = {"name": name, "platform": PLATFORM_CONNECTIONS, "share": IDLE_CONNECTIONS, "asleep": asleep}
+        values = {
+            "name": name,
+            "platform": PLATFORM_CONNECTIONS,
+            "share": IDLE_CONNECTIONS,
+            "asleep": asleep,
+        }
+
         return await connection.fetchrow(sql.read_budget.sql, *sql.read_budget.arguments(values))
 
     @asynccontextmanager
@@ -189,7 +196,7 @@ def deployment_url(admin_url: str, name: str, password: str) -> str:
     return urlunsplit((parts.scheme, netloc, f"/{quote(name)}", urlencode(query, safe="/", quote_via=quote), ""))
 
 
-def scram_verifier(password: str, salt: bytes) -> str:
+def build_scram_verifier(password: str, salt: bytes) -> str:
     """Return the verifier that Postgres stores for a password (RFC 5803, SCRAM-SHA-256)."""
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ITERATIONS)
     stored_key = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
@@ -198,13 +205,14 @@ def scram_verifier(password: str, salt: bytes) -> str:
     return f"SCRAM-SHA-256${_ITERATIONS}:{parts[0]}${parts[1]}:{parts[2]}"
 
 
-def _password(file: Path) -> str | None:
+def _read_password(file: Path) -> str | None:
     return file.read_text().strip() if file.exists() else None
 
 
-def _usable(row: Any) -> int:
+def _count_usable(row: Any) -> int:
     """Return how many connections deployments may count on."""
-    return int(row["available"]) - max(LEAST_SPARE_CONNECTIONS, int(row["available"]) // 10)
+    available = int(row["available"])
+    return available - max(LEAST_SPARE_CONNECTIONS, available // 10)
 
 
 def _connection_limit(row: Any, name: str, *, is_new: bool) -> int:
@@ -218,13 +226,13 @@ def _connection_limit(row: Any, name: str, *, is_new: bool) -> int:
             f"database from its dump. To start with an empty one instead, create it: create database {name}"
         )
 
-    if not row["is_there"] and row["taken"] + IDLE_CONNECTIONS > _usable(row):
+    if not row["is_there"] and row["taken"] + IDLE_CONNECTIONS > _count_usable(row):
         raise CreateFailed(
             f"Postgres has no connections left for another deployment: the {row['number']} deployments that are awake "
             f"take {row['taken']}, which is {IDLE_CONNECTIONS} each, or what their replicas hold now if that is more. "
-            f"Another one needs {IDLE_CONNECTIONS}, and deployments may use {_usable(row)}. Let some of them sleep "
-            "(portside deployments sleep), delete one, or raise max_connections (setting POSTGRES_MAX_CONNECTIONS for "
-            "the embedded Postgres) and restart Postgres"
+            f"Another one needs {IDLE_CONNECTIONS}, and deployments may use {_count_usable(row)}. Let some of them "
+            "sleep (portside deployments sleep), delete one, or raise max_connections (setting "
+            "POSTGRES_MAX_CONNECTIONS for the embedded Postgres) and restart Postgres"
         )
 
     return max(LEAST_LIMIT, int(row["available"]) // 2)

@@ -35,19 +35,21 @@ class ReplicaBounds:
 
 def find_tier_bounds(deployment: DesiredDeployment, revision: DesiredRevision) -> dict[Tier, ReplicaBounds]:
     """Return the tiers that serve a revision, and the bounds of each."""
-    bounds = {name: value for name, value in msgspec.to_builtins(deployment.scale).items() if value is not None}
+    scale = {name: value for name, value in msgspec.to_builtins(deployment.scale).items() if value is not None}
     # A bound that the owner sets for all replicas applies to the queue as well, unless the queue has its own.
-    for_queue = {f"queue_{name}": value for name, value in bounds.items() if not name.startswith("queue_")}
-    spec = {**revision.resource_spec, **for_queue, **bounds}
-    api = _bounds(spec, "")
-    queue = _bounds(spec, "queue_")
+    queue_scale = {f"queue_{name}": value for name, value in scale.items() if not name.startswith("queue_")}
+    spec = {**revision.resource_spec, **queue_scale, **scale}
+
+    api = _read_bounds(spec, "")
+    queue = _read_bounds(spec, "queue_")
 
     return {"all": api} if api == queue and api.maximum == 1 else {"api": api, "queue": queue}
 
 
-def _bounds(spec: Mapping[str, Any], prefix: str) -> ReplicaBounds:
+def _read_bounds(spec: Mapping[str, Any], prefix: str) -> ReplicaBounds:
     minimum = max(1, int(spec.get(f"{prefix}min_scale", 1)))
-    return ReplicaBounds(minimum, max(minimum, int(spec.get(f"{prefix}max_scale", 1))))
+    maximum = max(minimum, int(spec.get(f"{prefix}max_scale", 1)))
+    return ReplicaBounds(minimum, maximum)
 
 
 @dataclass(frozen=True)

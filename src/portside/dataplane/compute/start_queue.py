@@ -82,10 +82,11 @@ class StartQueue:
 
     def _grant(self) -> None:
         while self._free and self._waiting:
-            first = min(self._waiting, key=lambda entry: entry[0]())
-            self._waiting.remove(first)
+            most_urgent = min(self._waiting, key=lambda entry: entry[0]())
+            self._waiting.remove(most_urgent)
+            _urgency, turn = most_urgent
 
             # A start that was cancelled just now is still listed.
-            if not first[1].done():
+            if not turn.done():
                 self._free -= 1
-                first[1].set_result(None)
+                turn.set_result(None)

@@ -47,17 +47,16 @@ class Isolation:
 
 @dataclass(frozen=True)
 class ContainerPlan:
-    """One container of a revision except for its name. `image` is the id that the revision is pinned to.
-
-    `disk_folder` is a folder of this machine by whose disk the server sees how full the database's is.
-    """
+    """One container of a revision except for its name."""
 
     deployment_id: UUID
     revision_id: UUID
+    # The id of the image that the revision is pinned to.
     image: str
     spec: ContainerSpec
     env: Mapping[str, str]
     isolation: Isolation
+    # A folder of this machine by whose disk the server sees how full the database's is.
     disk_folder: str | None = None
 
     @property
@@ -220,7 +219,10 @@ def has_registry(image: str) -> bool:
 def is_local(image: str) -> bool:
     """Whether the image's registry runs on this machine."""
     registry = _registry(image)
-    host = registry.rpartition(":")[0] if _NUMBER.fullmatch(registry.rpartition(":")[2]) else registry
+    host, _colon, port = registry.rpartition(":")
+    if not _NUMBER.fullmatch(port):
+        host = registry
+
     return host in {"localhost", "127.0.0.1", "[::1]"}
 
 

@@ -178,10 +178,9 @@ def belongs_to(description: Mapping[str, Any], revision_id: UUID) -> bool:
 
 def matches(description: Mapping[str, Any], plan: ContainerPlan) -> bool:
     """Whether a container runs and was started with this very plan."""
-    labels = description["Config"]["Labels"]
-    found = (labels.get(REVISION_LABEL), labels.get(PLAN_LABEL))
-    wanted = (str(plan.revision_id), plan.fingerprint)
-    return bool(description["State"]["Running"]) and found == wanted
+    is_running = bool(description["State"]["Running"])
+    has_plan = description["Config"]["Labels"].get(PLAN_LABEL) == plan.fingerprint
+    return is_running and has_plan and belongs_to(description, plan.revision_id)
 
 
 async def _inspect(runtime: Runtime, container: str) -> dict[str, Any]:

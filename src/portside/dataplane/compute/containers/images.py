@@ -47,8 +47,8 @@ class ImageStore:
 
     async def pin(self, runtime: Runtime, revision: DesiredRevision, log: RevisionLog) -> str:
         """Return the id of a revision's image after making sure that it is on this machine. Raises DeployFailed."""
-        served_before = revision.built_from if revision.built_from in self._pins else revision.id
-        pin = self._pins.get(served_before)
+        pinned_id = revision.built_from if revision.built_from in self._pins else revision.id
+        pin = self._pins.get(pinned_id)
         if pin is None or await _image_id(runtime, pin.id) is None:
             pin = await self._pull(runtime, revision.image_uri or "", log)
 
@@ -70,7 +70,8 @@ class ImageStore:
             sharers = [other for other in used_ids & self._pins.keys() if self._pins[other].id == pin.id]
             if sharers and pin.was_pulled:
                 # It was pulled for this deployment all the same.
-                self._pins[sharers[0]] = msgspec.structs.replace(self._pins[sharers[0]], was_pulled=True)
+                heir = sharers[0]
+                self._pins[heir] = msgspec.structs.replace(self._pins[heir], was_pulled=True)
 
             if sharers or not pin.was_pulled or await _remove_image(runtime, pin):
                 del self._pins[revision_id]

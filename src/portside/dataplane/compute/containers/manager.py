@@ -63,13 +63,20 @@ class ContainerManager:
         async def prepare(log: RevisionLog) -> PreparedContainers:
             return await self._prepare(release, database_url, log)
 
-        output = self._folder.server_log(revision_id)
-        timeout_s = self._host.settings.deployment_start_timeout_s
+        secrets = [secret.value for secret in release.revision.secrets]
         log = open_log(revision_id)
-        hidden = [secret.value for secret in release.revision.secrets]
+        log.hide(secrets)
 
-        log.hide(hidden)
-        return ContainerReplicaSet(ContainerRelease(revision_id, prepare, output, timeout_s, hidden, slot), public, log)
+        containers = ContainerRelease(
+            revision_id=revision_id,
+            prepare=prepare,
+            output=self._folder.server_log(revision_id),
+            start_timeout_s=self._host.settings.deployment_start_timeout_s,
+            secrets=secrets,
+            slot=slot,
+        )
+
+        return ContainerReplicaSet(containers, public, log)
 
     async def remove_unused_images(self, used_ids: set[UUID]) -> None:
         """Remove the images that were pulled for other revisions than the kept ones. Raises DeployFailed."""
@@ -105,7 +112,13 @@ class ContainerManager:
             log.add(f"This machine cannot limit the {limit} of containers; the limit is not applied", "WARNING")
 
         plan = ContainerPlan(
-            self._deployment_id, revision.id, image, spec, env, runtime.isolation, self._watched_folder(runtime)
+            deployment_id=self._deployment_id,
+            revision_id=revision.id,
+            image=image,
+            spec=spec,
+            env=env,
+            isolation=runtime.isolation,
+            disk_folder=self._watched_folder(runtime),
         )
 
         return PreparedContainers(runtime, plan)
@@ -117,6 +130,7 @@ class ContainerManager:
         """
         forwards = self._host.port_forwards
         revision = release.revision
+        executors = read_executors(revision.resource_spec)
 
         async def reachable(url: str) -> str:
             return await forwards.reachable_url(url, runtime.host, runtime.gateway)
@@ -136,7 +150,7 @@ class ContainerManager:
             "GRAPH_SERVER_HOST": "0.0.0.0",  # noqa: S104
             "LANGSMITH_HOST_REVISION_ID": str(revision.id),
             **self._disk_environment(runtime),
-            **({} if (executors := read_executors(revision.resource_spec)) is None else executors.environment),
+            **(executors.environment if executors is not None else {}),
         }
 
     def _watched_folder(self, runtime: Runtime) -> str | None:

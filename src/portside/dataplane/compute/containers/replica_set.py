@@ -51,7 +51,8 @@ class ContainerRelease:
     prepare: Callable[[RevisionLog], Awaitable[PreparedContainers]]
     output: Path
     start_timeout_s: float
-    hidden: Sequence[str] = ()
+    # The values that are masked in the output.
+    secrets: Sequence[str] = ()
     slot: Slot = NO_QUEUE
 
 
@@ -62,7 +63,7 @@ class ContainerReplicaSet:
         self._release = release
         self._log = log
         self._relay = TcpRelay(public)
-        self._output = OutputFollower(release.output, self._log_line, release.hidden)
+        self._output = OutputFollower(release.output, self._log_line, release.secrets)
         self._containers: list[ContainerReplica] = []
         self._supervisors: list[asyncio.Task[None]] = []
         self._signals: set[asyncio.Task[None]] = set()
@@ -85,7 +86,8 @@ class ContainerReplicaSet:
     async def start(self) -> None:
         """Start all containers, check that they answer, and serve. Raises DeployFailed after removing all of them."""
         try:
-            self._prepared = prepared = await self._release.prepare(self._log)
+            prepared = await self._release.prepare(self._log)
+            self._prepared = prepared
             await self._remove_leftovers(prepared)
             await run_together([self._start_one(prepared) for _ in range(prepared.plan.spec.replicas)])
 

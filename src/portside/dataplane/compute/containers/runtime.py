@@ -101,7 +101,8 @@ async def find_runtime(settings: ListenerSettings) -> Runtime:
 
     reasons = []
     for kind in _KINDS if kind_setting == "auto" else (kind_setting,):
-        if (program := shutil.which(kind)) is None:
+        program = shutil.which(kind)
+        if program is None:
             reasons.append(f"{kind} is not installed")
             continue
 
@@ -135,25 +136,30 @@ async def _describe(kind: str, program: str, settings: ListenerSettings) -> Runt
         network,
         is_read_only=settings.container_read_only,
         own_user_ids=host is not None and not is_rootless and _has_id_ranges(),
-        limits=_limits(host, is_rootless=is_rootless),
+        limits=_find_limits(host, is_rootless=is_rootless),
     )
 
+    gateway = "127.0.0.1"
     if settings.container_host_address is not None:
         address = settings.container_host_address
-        gateway = "127.0.0.1"
     elif is_rootless:
         address = _ROOTLESS_HOST
-        gateway = "127.0.0.1"
     else:
-        address = gateway = _read_gateway((await query("network", "inspect", network))[0])
+        networks = await query("network", "inspect", network)
+        gateway = _read_gateway(networks[0])
+        address = gateway
 
-    is_elsewhere = settings.container_host_address is not None or any(
-        not os.environ.get(name, "unix:").startswith("unix:") for name in ("DOCKER_HOST", "CONTAINER_HOST")
-    )
-    runtime = Runtime(program, isolation, address, gateway, has_own_files=is_elsewhere or sys.platform != "linux")
+    has_own_files = settings.container_host_address is not None or _is_remote() or sys.platform != "linux"
+    runtime = Runtime(program, isolation, host=address, gateway=gateway, has_own_files=has_own_files)
 
     log.info("found a container runtime", runtime=kind, network=network, rootless=is_rootless)
     return runtime
+
+
+def _is_remote() -> bool:
+    """Whether the runtime's own variables name a server that is not on this machine."""
+    hosts = (os.environ.get(name, "unix:") for name in ("DOCKER_HOST", "CONTAINER_HOST"))
+    return any(not host.startswith("unix:") for host in hosts)
 
 
 def _default_network(kind: str, *, is_rootless: bool) -> str:
@@ -173,21 +179,27 @@ def _read_gateway(network: Mapping[str, Any]) -> str:
     raise LookupError(f"the network {network.get('name', network.get('Name'))!r} has no gateway; set CONTAINER_NETWORK")
 
 
-def _limits(host: Mapping[str, Any] | None, *, is_rootless: bool) -> frozenset[str]:
-    every = frozenset({"cpu", "memory", "pids"})
+def _find_limits(host: Mapping[str, Any] | None, *, is_rootless: bool) -> frozenset[str]:
+    """Return which limits of a container the runtime can apply."""
+    limits = frozenset({"cpu", "memory", "pids"})
     if host is None or not is_rootless:
-        return every
+        return limits
+    if host.get("cgroupVersion") != "v2":
+        return frozenset()
 
-    return every & frozenset(host.get("cgroupControllers") or []) if host.get("cgroupVersion") == "v2" else frozenset()
+    return limits & frozenset(host.get("cgroupControllers") or [])
 
 
 def _has_id_ranges() -> bool:
     """Whether podman may give each container its own user ids (`--userns auto`)."""
     with contextlib.suppress(OSError):
-        lines = [file.read_text().splitlines() for file in _ID_RANGES]
-        return all(any(line.startswith("containers:") for line in of_file) for of_file in lines)
+        return all(_names_containers(file) for file in _ID_RANGES)
 
     return False
+
+
+def _names_containers(file: Path) -> bool:
+    return any(line.startswith("containers:") for line in file.read_text().splitlines())
 
 
 async def _run(argv: Sequence[str], stdin: bytes, within_s: float) -> str:

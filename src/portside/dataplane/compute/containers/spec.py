@@ -50,11 +50,11 @@ def read_spec(resources: Mapping[str, Any]) -> ContainerSpec:
 
     executors = read_executors(resources)
     return ContainerSpec(
-        replicas=_replicas(resources),
-        cpu_limit=_limit(resources, "cpu_limit", executors),
-        memory_limit_mb=_limit(resources, "memory_limit_mb", executors),
-        labels=_labels({**(resources.get("annotations") or {}), **(resources.get("labels") or {})}),
-        scratch=_scratch(resources),
+        replicas=_count_replicas(resources),
+        cpu_limit=_read_limit(resources, "cpu_limit", executors),
+        memory_limit_mb=_read_limit(resources, "memory_limit_mb", executors),
+        labels=_check_labels({**(resources.get("annotations") or {}), **(resources.get("labels") or {})}),
+        scratch=_read_scratch_volumes(resources),
     )
 
 
@@ -83,27 +83,34 @@ def read_executors(resources: Mapping[str, Any]) -> ContainerExecutors | None:
     if "orchestrator_max_scale" not in resources:
         return None
 
-    replicas = _replicas(resources)
-    least, most = (math.ceil(int(resources.get(f"queue_{name}_scale", 1)) / replicas) for name in ("min", "max"))
-    return ContainerExecutors(max(1, least), max(1, least, most), resources.get("executor_memory_limit_mb"))
+    replicas = _count_replicas(resources)
+    least = max(1, math.ceil(int(resources.get("queue_min_scale", 1)) / replicas))
+    most = max(least, math.ceil(int(resources.get("queue_max_scale", 1)) / replicas))
+    return ContainerExecutors(least, most, resources.get("executor_memory_limit_mb"))
 
 
-def _replicas(resources: Mapping[str, Any]) -> int:
+def _count_replicas(resources: Mapping[str, Any]) -> int:
     """Return the number of containers: each answers requests, and is an orchestrator too."""
-    return max(1, *(int(resources.get(name, 1)) for name in ("min_scale", "orchestrator_min_scale")))
+    servers = int(resources.get("min_scale", 1))
+    orchestrators = int(resources.get("orchestrator_min_scale", 1))
+    return max(1, servers, orchestrators)
 
 
-def _limit(resources: Mapping[str, Any], name: str, executors: ContainerExecutors | None) -> Any:
+def _read_limit(resources: Mapping[str, Any], name: str, executors: ContainerExecutors | None) -> Any:
     """Return a limit of a container: that of an orchestrator and its executors, or of a server with its graphs."""
     if executors is None:
         return resources.get(name)
 
-    own = resources.get(f"orchestrator_{name}")
-    each = resources.get(f"executor_{name}")
-    return None if own is None or each is None else own + executors.most * each
+    orchestrator_limit = resources.get(f"orchestrator_{name}")
+    executor_limit = resources.get(f"executor_{name}")
+    if orchestrator_limit is None or executor_limit is None:
+        return None
+
+    return orchestrator_limit + executors.most * executor_limit
 
 
-def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+def _check_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels without those that are the platform's own. Raises DeployFailed for an impossible one."""
     for name, value in labels.items():
         if not name or "=" in name or "\n" in name + value or len(name) + len(value) > _MAX_LABEL:
             raise DeployFailed(
@@ -113,7 +120,8 @@ def _labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in labels.items() if not name.startswith("portside.")}
 
 
-def _scratch(resources: Mapping[str, Any]) -> list[ScratchVolume]:
+def _read_scratch_volumes(resources: Mapping[str, Any]) -> list[ScratchVolume]:
+    """Return the volumes of a spec. Raises DeployFailed for one that only Kubernetes has."""
     for volume in resources.get("volumes") or []:
         kinds = [key for key, value in volume.items() if key != "name" and value is not None]
         if kinds not in ([], ["emptyDir"]):
@@ -134,7 +142,8 @@ def _scratch(resources: Mapping[str, Any]) -> list[ScratchVolume]:
                 f"resource_spec: the volume {mount['name']!r} uses {unsupported}, which only Kubernetes supports"
             )
 
-        if not path.startswith("/") or path == "/" or any(c in path for c in ',:"\n') or ".." in path.split("/"):
+        is_absolute = path.startswith("/") and path != "/" and ".." not in path.split("/")
+        if not is_absolute or any(character in path for character in ',:"\n'):
             raise DeployFailed(
                 f"resource_spec: mountPath {path!r} must be an absolute path without '..', commas and colons"
             )

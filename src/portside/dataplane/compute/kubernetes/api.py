@@ -64,11 +64,10 @@ class KubernetesApi:
         """Create or change an object (server-side apply). It takes over fields that others have set."""
         kind = manifest["kind"]
         metadata = manifest["metadata"]
+        resource = _RESOURCES[kind](manifest)
         with _translated(f"{kind} {metadata['name']}"):
             return dict(
-                await self._client.apply(
-                    _RESOURCES[kind](manifest), metadata["name"], namespace=metadata["namespace"], force=True
-                )
+                await self._client.apply(resource, metadata["name"], namespace=metadata["namespace"], force=True)
             )
 
     async def get(self, kind: str, namespace: str, name: str) -> Json | None:
@@ -85,7 +84,8 @@ class KubernetesApi:
         self, kind: str, namespace: str, labels: Mapping[str, str], fields: Mapping[str, str] | None = None
     ) -> list[Json]:
         """Return the objects of a kind with these labels and fields."""
-        with _translated(f"the list of {KINDS.get(kind, _READ.get(kind, ('', '', kind)))[2]} in {namespace}"):
+        _group, _version, plural = KINDS.get(kind) or _READ.get(kind) or ("", "", kind)
+        with _translated(f"the list of {plural} in {namespace}"):
             items = self._client.list(
                 _RESOURCES[kind], namespace=namespace, labels=dict(labels) or None, fields=dict(fields or {}) or None
             )
@@ -162,6 +162,7 @@ _RESOURCES: dict[str, Any] = {kind: _resource(kind, *where) for kind, where in {
 
 @contextlib.contextmanager
 def _translated(what: str) -> Iterator[None]:
+    """Raise errors of the client library as ClusterUnavailable or ClusterRefused; `what` begins their messages."""
     try:
         yield
     except ApiError as exc:

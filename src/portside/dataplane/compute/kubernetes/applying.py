@@ -8,7 +8,7 @@ import asyncio
 import base64
 import binascii
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from uuid import UUID
 
 from portside.dataplane.compute.kubernetes.api import ClusterRefused, KubernetesApi
@@ -25,14 +25,15 @@ async def read_passwords(api: KubernetesApi, scope: KubernetesScope) -> Password
     passwords = []
     for component in ("postgres", "redis"):
         secret = await api.get("Secret", scope.namespace, store_name(scope, component))
-        passwords.append(_password_in(secret) or secrets.token_urlsafe(24))
+        passwords.append(_read_password(secret) or secrets.token_urlsafe(24))
 
     return Passwords(*passwords)
 
 
-def _password_in(secret: Json | None) -> str | None:
+def _read_password(secret: Json | None) -> str | None:
+    data = (secret or {}).get("data") or {}
     try:
-        return base64.b64decode(((secret or {}).get("data") or {}).get(PASSWORD, ""), validate=True).decode() or None
+        return base64.b64decode(data.get(PASSWORD, ""), validate=True).decode() or None
     except (binascii.Error, UnicodeDecodeError):
         return None
 
@@ -58,24 +59,24 @@ async def _with_live_replicas(api: KubernetesApi, manifest: Json, bounds: Json) 
     metadata = manifest["metadata"]
     live = await api.get("Deployment", metadata["namespace"], metadata["name"])
     replicas = manifest["spec"]["replicas"] if live is None else live.get("spec", {}).get("replicas", 1)
-    replicas_in_bounds = min(max(replicas, bounds["minReplicas"]), bounds["maxReplicas"])
-    return {**manifest, "spec": {**manifest["spec"], "replicas": replicas_in_bounds}}
+    replicas = min(max(replicas, bounds["minReplicas"]), bounds["maxReplicas"])
+    return {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}
 
 
-async def prune(api: KubernetesApi, scope: KubernetesScope, kept: Iterable[tuple[str, str]]) -> None:
+async def prune(api: KubernetesApi, scope: KubernetesScope, names: Collection[tuple[str, str]]) -> None:
     """Delete the deployment's objects except those with these kinds and names, and except its data."""
-    kept = set(kept)
-    for manifest in await owned_objects(api, scope.namespace, scope.deployment_id):
+    for manifest in await list_owned_objects(api, scope.namespace, scope.deployment_id):
+        kind = manifest["kind"]
         name = manifest["metadata"]["name"]
-        if (manifest["kind"], name) not in kept and not is_data(manifest):
-            await api.delete(manifest["kind"], scope.namespace, name)
+        if (kind, name) not in names and not is_data(manifest):
+            await api.delete(kind, scope.namespace, name)
 
 
 async def delete_all(api: KubernetesApi, namespaces: Iterable[str], deployment_id: UUID) -> None:
     """Delete all objects of a deployment with its data, and wait until they are gone."""
     for namespace in namespaces:
         while True:
-            objects = await owned_objects(api, namespace, deployment_id)
+            objects = await list_owned_objects(api, namespace, deployment_id)
             for manifest in objects:
                 if "deletionTimestamp" not in manifest["metadata"]:
                     await api.delete(manifest["kind"], namespace, manifest["metadata"]["name"])
@@ -86,7 +87,7 @@ async def delete_all(api: KubernetesApi, namespaces: Iterable[str], deployment_i
             await asyncio.sleep(_DELETE_POLL_S)
 
 
-async def owned_objects(api: KubernetesApi, namespace: str, deployment_id: UUID) -> list[Json]:
+async def list_owned_objects(api: KubernetesApi, namespace: str, deployment_id: UUID) -> list[Json]:
     """Return all objects of a deployment in a namespace."""
     objects = []
 

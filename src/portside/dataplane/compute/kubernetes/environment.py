@@ -84,7 +84,7 @@ def read_grace(revision: DesiredRevision, default_s: float) -> float:
     return default_s
 
 
-def secret_environment(
+def build_secret_environment(
     deployment: DesiredDeployment, revision: DesiredRevision, environment: PodEnvironment
 ) -> dict[str, str]:
     """Return the variables of the Secret. Later ones win: the platform's, the user's, the URLs of the stores."""
@@ -108,7 +108,7 @@ def secret_environment(
     return values
 
 
-def core_api_key(passwords: Passwords) -> str:
+def derive_core_api_key(passwords: Passwords) -> str:
     """Return the key that executors and their orchestrators share."""
     return hmac.digest(f"{passwords.postgres}{passwords.redis}".encode(), b"core api", "sha256").hex()
 
@@ -118,7 +118,7 @@ def without_stores(values: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in values.items() if name not in _STORE_VARIABLES}
 
 
-def container_environment(
+def build_container_environment(
     revision: DesiredRevision, environment: PodEnvironment, tier: str, more: Mapping[str, str] = MappingProxyType({})
 ) -> list[Json]:
     """Return the variables that are not secret, and those that refer to the user's secrets on the cluster."""
@@ -143,7 +143,7 @@ def container_environment(
             continue
 
         source = {"secretKeyRef": {"name": reference["secret_name"], "key": reference["secret_key"]}}
-        variables += [{"name": name, "valueFrom": source} for name in _referring_names(reference["name"], plain)]
+        variables += [{"name": name, "valueFrom": source} for name in _list_referring_names(reference["name"], plain)]
 
     return variables
 
@@ -154,13 +154,16 @@ def hash_values(values: dict[str, str], passwords: Passwords) -> str:
     return hmac.digest(f"{passwords.postgres}{passwords.redis}".encode(), text, "sha256").hex()[:12]
 
 
-def encoded(values: dict[str, str]) -> dict[str, str]:
+def encode_values(values: dict[str, str]) -> dict[str, str]:
     """Return values in the form of a Secret's `data`."""
     return {name: base64.b64encode(value.encode()).decode() for name, value in values.items()}
 
 
-def _referring_names(name: str, taken: dict[str, str]) -> list[str]:
+def _list_referring_names(name: str, taken: dict[str, str]) -> list[str]:
     """Return the variables that a reference sets: its own name, and those that a custom store replaces."""
     if name in taken or name in _DATABASE_NAMES:
         return []
-    return [name, *{CUSTOM_POSTGRES: _DATABASE_NAMES, CUSTOM_REDIS: ("REDIS_URI",)}.get(name, ())]
+    if name == CUSTOM_POSTGRES:
+        return [name, *_DATABASE_NAMES]
+
+    return [name, "REDIS_URI"] if name == CUSTOM_REDIS else [name]

@@ -13,15 +13,15 @@ from portside.dataplane.compute.kubernetes.environment import (
     CUSTOM_REDIS,
     Passwords,
     PodEnvironment,
-    container_environment,
-    core_api_key,
-    encoded,
+    build_container_environment,
+    build_secret_environment,
+    derive_core_api_key,
+    encode_values,
     has_own,
     hash_values,
     postgres_url,
     read_grace,
     redis_url,
-    secret_environment,
     without_stores,
 )
 from portside.dataplane.compute.kubernetes.objects import (
@@ -34,9 +34,9 @@ from portside.dataplane.compute.kubernetes.objects import (
     build_address,
     object_name,
 )
-from portside.dataplane.compute.kubernetes.resources import Resources, container_resources, read_resources
+from portside.dataplane.compute.kubernetes.resources import Resources, build_container_resources, read_resources
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
-from portside.dataplane.compute.kubernetes.stores import postgres, redis, store_name
+from portside.dataplane.compute.kubernetes.stores import build_postgres, build_redis, store_name
 from portside.dataplane.failures import DeployFailed
 from portside.dataplane.settings import ListenerSettings
 from portside.listener_api import DesiredDeployment, DesiredRevision
@@ -64,8 +64,13 @@ class ClusterSettings:
     @property
     def limits(self) -> Mapping[str, float]:
         """How many seconds the pods of each workload may take to become ready."""
-        of_runs = dict.fromkeys(("queue", "orchestrator", "executor"), self.kubernetes.kubernetes_queue_timeout_s)
-        return {"api": self.listener.deployment_start_timeout_s, **of_runs}
+        queue_limit_s = self.kubernetes.kubernetes_queue_timeout_s
+        return {
+            "api": self.listener.deployment_start_timeout_s,
+            "queue": queue_limit_s,
+            "orchestrator": queue_limit_s,
+            "executor": queue_limit_s,
+        }
 
 
 @dataclass(frozen=True)
@@ -109,87 +114,99 @@ def build_objects(release: Release, cluster: ClusterSettings, passwords: Passwor
     resources = read_resources(revision.resource_spec, deployment.scale)
     scope = build_scope(deployment, resources, settings)
     address = build_address(scope.name, scope.namespace, deployment.custom_url, settings)
-    stores: list[Json] = []
 
+    # None means that the user's own secret names the store.
     urls: dict[str, str | None] = {"postgres": None, "redis": None}
+    stores: list[Json] = []
     if not has_own(revision, CUSTOM_POSTGRES):
-        stores += postgres(scope, resources, settings, passwords.postgres)
+        stores += build_postgres(scope, resources, settings, passwords.postgres)
         urls["postgres"] = postgres_url(store_name(scope, "postgres"), passwords.postgres)
 
     if settings.kubernetes_redis and not has_own(revision, CUSTOM_REDIS):
-        stores += redis(scope, resources, settings, passwords.redis)
+        stores += build_redis(scope, resources, settings, passwords.redis)
         urls["redis"] = redis_url(store_name(scope, "redis"), passwords.redis)
 
     environment = PodEnvironment(
-        address,
-        urls["postgres"],
-        urls["redis"],
-        settings.kubernetes_platform_url or cluster.listener.control_plane_url,
-        read_grace(revision, cluster.listener.stop_grace_s),
-        max(cluster.limits.values()),
+        address=address,
+        database_url=urls["postgres"],
+        redis_url=urls["redis"],
+        platform_url=settings.kubernetes_platform_url or cluster.listener.control_plane_url,
+        grace_s=read_grace(revision, cluster.listener.stop_grace_s),
+        start_timeout_s=max(cluster.limits.values()),
     )
 
-    values = secret_environment(deployment, revision, environment)
-    secrets = []
+    values = build_secret_environment(deployment, revision, environment)
     if resources.has_executors:
-        values["CORE_API_KEY"] = core_api_key(passwords)
-        secrets.append(environment_secret(scope, without_stores(values), passwords, "executor-env"))
+        values["CORE_API_KEY"] = derive_core_api_key(passwords)
 
-    secrets.insert(0, environment_secret(scope, values, passwords))
-    names = [secret["metadata"]["name"] for secret in secrets]
-    pods = PodContext(scope, revision, resources, environment, names[0], names[-1])
+    secrets = [build_environment_secret(scope, values, passwords)]
+    if resources.has_executors:
+        # Executors run the project's code, which must not reach the stores.
+        secrets.append(build_environment_secret(scope, without_stores(values), passwords, name="executor-env"))
+
+    pods = PodContext(
+        scope=scope,
+        revision=revision,
+        resources=resources,
+        environment=environment,
+        secret=secrets[0]["metadata"]["name"],
+        executor_secret=secrets[-1]["metadata"]["name"],
+    )
 
     servers = [
         *secrets,
-        *entry_points(scope, address, settings),
+        *build_entry_points(scope, address, settings),
         *(build_core_api(scope) if resources.has_executors else ()),
         *build_deployments(pods, cluster.limits),
-        *scaling(scope, resources, settings),
+        *build_scaling(scope, resources, settings),
     ]
 
-    return Objects(scope, address, stores, servers)
+    return Objects(scope=scope, address=address, stores=stores, servers=servers)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One of the Deployments of servers: the tier of its pods, their (minimum, maximum) number, and their size."""
+    """One of the Deployments of servers."""
 
     component: str
+    # The tier of its servers (PORTSIDE_TIER).
     tier: str
+    # The minimum and the maximum number of its pods.
     scale: tuple[int, int]
+    # The `resources` of the server's container.
     compute: Json
 
 
 def list_workloads(resources: Resources) -> list[Workload]:
     """Return the API workload, and the queue workload when the queue has its own pods."""
-    size = container_resources(resources.cpu, resources.cpu_limit, resources.memory_mb, resources.memory_limit_mb)
+    size = build_container_resources(resources.cpu, resources.cpu_limit, resources.memory_mb, resources.memory_limit_mb)
     scale = (resources.min_scale, max(resources.min_scale, resources.max_scale))
     if not resources.has_queue:
         return [Workload("api", "all", scale, size)]
 
     api = Workload("api", "api", scale, size)
     if resources.has_executors:
-        return [api, *_executing(resources)]
+        return [api, *_list_executing_workloads(resources)]
 
-    queue = container_resources(
+    queue = build_container_resources(
         resources.queue_cpu, resources.queue_cpu_limit, resources.queue_memory_mb, resources.queue_memory_limit_mb
     )
 
     return [api, Workload("queue", "queue", resources.queue_replicas, queue)]
 
 
-def _executing(resources: Resources) -> list[Workload]:
+def _list_executing_workloads(resources: Resources) -> list[Workload]:
     """Return the workloads in place of the queue: orchestrators, which have no graphs, and their executors."""
     minimum = resources.orchestrator_min_scale or 1
     maximum = resources.orchestrator_max_scale or 1
-    orchestrator = container_resources(
+    orchestrator = build_container_resources(
         resources.orchestrator_cpu,
         resources.orchestrator_cpu_limit,
         resources.orchestrator_memory_mb,
         resources.orchestrator_memory_limit_mb,
     )
 
-    executor = container_resources(
+    executor = build_container_resources(
         resources.executor_cpu,
         resources.executor_cpu_limit,
         resources.executor_memory_mb,
@@ -219,9 +236,11 @@ class PodContext:
     executor_secret: str
 
 
-def environment_secret(scope: KubernetesScope, values: dict[str, str], passwords: Passwords, name: str = "env") -> Json:
+def build_environment_secret(
+    scope: KubernetesScope, values: dict[str, str], passwords: Passwords, name: str = "env"
+) -> Json:
     """Return the Secret with the variables of a revision's pods."""
-    body = {"type": "Opaque", "immutable": True, "data": encoded(values)}
+    body = {"type": "Opaque", "immutable": True, "data": encode_values(values)}
     return scope.manifest("Secret", f"{scope.name}-{name}-{hash_values(values, passwords)}", "environment", body)
 
 
@@ -261,7 +280,7 @@ def build_deployments(pods: PodContext, limits: Mapping[str, float]) -> list[Jso
             "progressDeadlineSeconds": round(limits[component]),
             "selector": {"matchLabels": scope.build_selector(component)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "template": pod_template(pods, workload),
+            "template": build_pod_template(pods, workload),
         }
 
         manifest = scope.manifest("Deployment", workload_name(scope, component), component, {"spec": spec})
@@ -271,7 +290,7 @@ def build_deployments(pods: PodContext, limits: Mapping[str, float]) -> list[Jso
     return manifests
 
 
-def pod_template(pods: PodContext, workload: Workload) -> Json:
+def build_pod_template(pods: PodContext, workload: Workload) -> Json:
     """Return the template of a workload's pods. Raises DeployFailed for a resource spec that no pod can have."""
     scope = pods.scope
     revision = pods.revision
@@ -282,15 +301,15 @@ def pod_template(pods: PodContext, workload: Workload) -> Json:
     if scope.annotations:
         metadata["annotations"] = dict(scope.annotations)
 
-    sidecars = [_user_container(sidecar) for sidecar in resources.sidecars or []]
+    sidecars = [_check_user_container(sidecar) for sidecar in resources.sidecars or []]
     spec: Json = {
         # Kubernetes starts an init container with restartPolicy Always before the server and stops it after the server.
         "initContainers": [
             *(sidecar for sidecar in sidecars if sidecar.get("restartPolicy") == "Always"),
-            *(_user_container(container) for container in resources.init_containers or []),
+            *(_check_user_container(container) for container in resources.init_containers or []),
         ],
         "containers": [
-            _server_container(pods, workload),
+            _build_server_container(pods, workload),
             *(sidecar for sidecar in sidecars if sidecar.get("restartPolicy") != "Always"),
         ],
         "volumes": resources.volumes,
@@ -313,7 +332,7 @@ def pod_template(pods: PodContext, workload: Workload) -> Json:
     return {"metadata": metadata, "spec": {name: value for name, value in spec.items() if value not in (None, [])}}
 
 
-def _server_container(pods: PodContext, workload: Workload) -> Json:
+def _build_server_container(pods: PodContext, workload: Workload) -> Json:
     if not pods.revision.image_uri:
         raise DeployFailed("the revision names no image; set source_revision_config.image_uri")
 
@@ -334,7 +353,7 @@ def _server_container(pods: PodContext, workload: Workload) -> Json:
         "image": pods.revision.image_uri,
         "ports": ports,
         "envFrom": [{"secretRef": {"name": pods.executor_secret if is_executor else pods.secret}}],
-        "env": container_environment(
+        "env": build_container_environment(
             pods.revision, pods.environment, workload.tier, _core_api_variables(pods, workload)
         ),
         "resources": workload.compute,
@@ -373,7 +392,7 @@ def _core_api_variables(pods: PodContext, workload: Workload) -> dict[str, str]:
     return {}
 
 
-def _user_container(container: Json) -> Json:
+def _check_user_container(container: Json) -> Json:
     """Return a container of the user's. Raises DeployFailed when it has the name of the server's container."""
     if container.get("name") == CONTAINER:
         raise DeployFailed(
@@ -383,7 +402,7 @@ def _user_container(container: Json) -> Json:
     return container
 
 
-def entry_points(scope: KubernetesScope, address: Address, settings: KubernetesSettings) -> list[Json]:
+def build_entry_points(scope: KubernetesScope, address: Address, settings: KubernetesSettings) -> list[Json]:
     """Return the Service of the API, and its Ingress when the deployment has a public address."""
     port = {"name": "http", "port": API_PORT, "targetPort": "http", "protocol": "TCP"}
     service = {"type": "ClusterIP", "selector": scope.build_selector("api"), "ports": [port]}
@@ -405,13 +424,13 @@ def entry_points(scope: KubernetesScope, address: Address, settings: KubernetesS
     return manifests
 
 
-def scaling(scope: KubernetesScope, resources: Resources, settings: KubernetesSettings) -> list[Json]:
+def build_scaling(scope: KubernetesScope, resources: Resources, settings: KubernetesSettings) -> list[Json]:
     """Return the autoscalers, and the budgets that keep one of several replicas up during maintenance."""
     manifests = []
     for workload in list_workloads(resources):
         minimum, maximum = workload.scale
         if maximum > max(minimum, 1):
-            manifests.append(_autoscaler(scope, workload, settings))
+            manifests.append(_build_autoscaler(scope, workload, settings))
 
         if minimum > 1:
             spec = {"minAvailable": 1, "selector": {"matchLabels": scope.build_selector(workload.component)}}
@@ -421,7 +440,7 @@ def scaling(scope: KubernetesScope, resources: Resources, settings: KubernetesSe
     return manifests
 
 
-def _autoscaler(scope: KubernetesScope, workload: Workload, settings: KubernetesSettings) -> Json:
+def _build_autoscaler(scope: KubernetesScope, workload: Workload, settings: KubernetesSettings) -> Json:
     name = workload_name(scope, workload.component)
     utilization = {"type": "Utilization", "averageUtilization": TARGET_UTILIZATION}
     metrics: list[Json] = [
@@ -430,9 +449,11 @@ def _autoscaler(scope: KubernetesScope, workload: Workload, settings: Kubernetes
         if kind in workload.compute.get("requests", {})
     ]
 
-    if (workload.tier == "all" or workload.component in _SCALED_BY_RUNS) and settings.kubernetes_pending_runs_metric:
+    executes_runs = workload.tier == "all" or workload.component in _SCALED_BY_RUNS
+    metric_name = settings.kubernetes_pending_runs_metric
+    if executes_runs and metric_name:
         selector = {"matchLabels": {"portside_deployment": str(scope.deployment_id)}}
-        metric = {"name": settings.kubernetes_pending_runs_metric, "selector": selector}
+        metric = {"name": metric_name, "selector": selector}
         target = {"type": "AverageValue", "averageValue": str(TARGET_PENDING)}
         metrics.append({"type": "External", "external": {"metric": metric, "target": target}})
 

@@ -108,17 +108,18 @@ def build_address(name: str, namespace: str, custom_url: str | None, settings: K
     service = f"http://{name}.{namespace}.svc.{settings.kubernetes_cluster_domain}:{API_PORT}"
     has_own = custom_url is not None and not custom_url.startswith(f"http://{name}.{namespace}.svc.")
     if settings.kubernetes_ingress_url is None:
-        address = _public(service, custom_url or "") if has_own else Address(service, url=service)
+        address = _to_address(service, custom_url or "") if has_own else Address(service, url=service)
         return replace(address, host=None)
 
     if has_own:
-        return _public(service, custom_url or "")
+        return _to_address(service, custom_url or "")
 
     pattern = settings.kubernetes_ingress_url.rstrip("/")
     url = pattern.replace("*", name, 1) if "//*." in pattern else f"{pattern}/{name}"
-    return _public(service, url)
+    return _to_address(service, url)
 
 
-def _public(service: str, url: str) -> Address:
+def _to_address(service: str, url: str) -> Address:
+    """Return the address of a deployment that has this public URL."""
     parts = urlsplit(url)
-    return Address(service, parts.hostname, parts.path.rstrip("/"), url.rstrip("/"))
+    return Address(service, host=parts.hostname, path=parts.path.rstrip("/"), url=url.rstrip("/"))

@@ -44,11 +44,12 @@ def build_metrics(pods: Iterable[Mapping[str, Any]], answers: Sequence[ServerMet
     """
     ready = dict.fromkeys(_SERVERS, 0)
     restarts = 0
-
     problem = None
+
     for pod in pods:
         component = pod["metadata"]["labels"].get(COMPONENT)
-        if component not in ready or "deletionTimestamp" in pod["metadata"]:
+        is_ending = "deletionTimestamp" in pod["metadata"]
+        if component not in ready or is_ending:
             continue
 
         status = pod.get("status") or {}
@@ -119,24 +120,29 @@ class PodFollower:
         """Return the metrics of a ready server of each tier. Those that cannot be read are left out."""
         metrics: list[ServerMetrics] = []
         for component in _ASKED:
-            ready = (pod for pod in pods if pod["metadata"]["labels"].get(COMPONENT) == component and _is_ready(pod))
-            if (pod := next(ready, None)) is not None:
-                # A Role of an earlier version does not allow it, and an image may have another server.
-                with contextlib.suppress(ClusterUnavailable, ClusterRefused, msgspec.MsgspecError):
-                    metrics.append(msgspec.json.decode(await self._api.read_metrics(pod), type=ServerMetrics))
+            tier_pods = [pod for pod in pods if pod["metadata"]["labels"].get(COMPONENT) == component]
+            pod = next(filter(_is_ready, tier_pods), None)
+            if pod is None:
+                continue
+
+            # A Role of an earlier version does not allow it, and an image may have another server.
+            with contextlib.suppress(ClusterUnavailable, ClusterRefused, msgspec.MsgspecError):
+                metrics.append(msgspec.json.decode(await self._api.read_metrics(pod), type=ServerMetrics))
 
         return metrics
 
     def _follow(self, pods: list[Json]) -> None:
         servers = [pod for pod in pods if pod["metadata"]["labels"].get(COMPONENT) in _SERVERS]
         runs = {run: pod for pod in servers for run in _container_runs(pod)}
-        for run in [run for run, task in self._followers.items() if task.done() and run not in runs]:
+        ended_runs = [run for run, task in self._followers.items() if task.done() and run not in runs]
+        for run in ended_runs:
             del self._followers[run]
             self._ended_at.pop(run, None)
 
         for run, pod in runs.items():
             if run not in self._followers and len(self._followers) < _MAX_FOLLOWED:
-                self._followers[run] = asyncio.create_task(self._ship(run, pod, 1 if self._from_now else None))
+                since_s = 1 if self._from_now else None
+                self._followers[run] = asyncio.create_task(self._ship(run, pod, since_s))
             elif run in self._ended_at and _is_running(pod, run):
                 # A connection that follows a log may be cut, by a load balancer for example.
                 missed_s = time.monotonic() - self._ended_at[run]
@@ -149,7 +155,8 @@ class PodFollower:
         revision_id = UUID(pod["metadata"]["labels"][REVISION])
         revision_log = self._logs.get(revision_id)
         if revision_log is None:
-            revision_log = self._logs[revision_id] = self._open_log(revision_id)
+            revision_log = self._open_log(revision_id)
+            self._logs[revision_id] = revision_log
 
         prefix = "" if container == CONTAINER else f"[{container}] "
         try:
@@ -163,8 +170,9 @@ class PodFollower:
 
     async def _close_logs(self, pods: list[Json]) -> None:
         """Close the logs of revisions that have no pod any more."""
-        alive = {pod["metadata"]["labels"].get(REVISION) for pod in pods}
-        for revision_id in [logged_id for logged_id in self._logs if str(logged_id) not in alive]:
+        ids_with_pods = {pod["metadata"]["labels"].get(REVISION) for pod in pods}
+        ended_ids = [revision_id for revision_id in self._logs if str(revision_id) not in ids_with_pods]
+        for revision_id in ended_ids:
             await self._logs.pop(revision_id).close()
 
 

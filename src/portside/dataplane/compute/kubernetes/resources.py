@@ -78,25 +78,26 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
 def read_resources(spec: Json, scale: Scale = _NO_OVERRIDE) -> Resources:
     """Return the spec of a revision; `scale` overrides its replica bounds. Raises DeployFailed for an invalid spec."""
     try:
-        return msgspec.convert({**_given(spec), **_given(msgspec.structs.asdict(scale))}, Resources)
+        fields = {**_without_nulls(spec), **_without_nulls(msgspec.structs.asdict(scale))}
+        return msgspec.convert(fields, Resources)
     except msgspec.ValidationError as exc:
         raise DeployFailed(f"source_config.resource_spec: {exc}") from exc
 
 
-def _given(values: Json) -> Json:
+def _without_nulls(values: Json) -> Json:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def container_resources(
+def build_container_resources(
     cpu: float | None, cpu_limit: float | None, memory: int | None, memory_limit: int | None
 ) -> Json:
     """Return a container's `resources`: CPU in cores, memory in MB; None sets nothing."""
-    requests = _quantities(cpu, memory)
-    limits = _quantities(cpu_limit, memory_limit)
+    requests = _build_quantities(cpu, memory)
+    limits = _build_quantities(cpu_limit, memory_limit)
     return {name: value for name, value in (("requests", requests), ("limits", limits)) if value}
 
 
-def _quantities(cpu: float | None, memory_mb: int | None) -> dict[str, str]:
+def _build_quantities(cpu: float | None, memory_mb: int | None) -> dict[str, str]:
     amounts = {}
     if cpu is not None:
         amounts["cpu"] = f"{round(cpu * 1000)}m"

@@ -4,9 +4,9 @@ The data of Postgres is in a separate claim, not in one that the StatefulSet cre
 carries notifications and events, none of which has to last.
 """
 
-from portside.dataplane.compute.kubernetes.environment import encoded
+from portside.dataplane.compute.kubernetes.environment import encode_values
 from portside.dataplane.compute.kubernetes.objects import COMPONENT, DEPLOYMENT, Json, KubernetesScope
-from portside.dataplane.compute.kubernetes.resources import Resources, container_resources
+from portside.dataplane.compute.kubernetes.resources import Resources, build_container_resources
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 
 POSTGRES_PORT = 5432
@@ -22,10 +22,12 @@ def store_name(scope: KubernetesScope, component: str) -> str:
     return f"{scope.name}-{component}"
 
 
-def postgres(scope: KubernetesScope, resources: Resources, settings: KubernetesSettings, password: str) -> list[Json]:
+def build_postgres(
+    scope: KubernetesScope, resources: Resources, settings: KubernetesSettings, password: str
+) -> list[Json]:
     """Return the objects of the deployment's Postgres."""
     name = store_name(scope, "postgres")
-    secret = {"type": "Opaque", "data": encoded({PASSWORD: password})}
+    secret = {"type": "Opaque", "data": encode_values({PASSWORD: password})}
     claim: Json = {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": f"{resources.db_storage_gi or 10}Gi"}},
@@ -37,12 +39,14 @@ def postgres(scope: KubernetesScope, resources: Resources, settings: KubernetesS
     return [
         scope.manifest("Secret", name, "postgres", secret),
         scope.manifest("PersistentVolumeClaim", name, "postgres", {"spec": claim}),
-        *_network(scope, "postgres", POSTGRES_PORT),
-        _stateful_set(scope, "postgres", _postgres_pod(name, resources, settings)),
+        *_build_network(scope, "postgres", POSTGRES_PORT),
+        _build_stateful_set(scope, "postgres", _build_postgres_pod(name, resources, settings)),
     ]
 
 
-def redis(scope: KubernetesScope, resources: Resources, settings: KubernetesSettings, password: str) -> list[Json]:
+def build_redis(
+    scope: KubernetesScope, resources: Resources, settings: KubernetesSettings, password: str
+) -> list[Json]:
     """Return the objects of the deployment's Redis."""
     name = store_name(scope, "redis")
     memory_mb = resources.redis_memory_limit_mb or resources.redis_memory_mb
@@ -51,18 +55,18 @@ def redis(scope: KubernetesScope, resources: Resources, settings: KubernetesSett
         # Redis does not count the buffers of its subscribers, which need the rest.
         lines.append(f"maxmemory {memory_mb * _MB * 3 // 4}")
 
-    secret = {"type": "Opaque", "data": encoded({PASSWORD: password, "redis.conf": "\n".join(lines) + "\n"})}
+    secret = {"type": "Opaque", "data": encode_values({PASSWORD: password, "redis.conf": "\n".join(lines) + "\n"})}
     return [
         scope.manifest("Secret", name, "redis", secret),
-        *_network(scope, "redis", REDIS_PORT),
-        _stateful_set(scope, "redis", _redis_pod(name, resources, settings)),
+        *_build_network(scope, "redis", REDIS_PORT),
+        _build_stateful_set(scope, "redis", _build_redis_pod(name, resources, settings)),
     ]
 
 
-def _network(scope: KubernetesScope, component: str, port: int) -> list[Json]:
+def _build_network(scope: KubernetesScope, component: str, port: int) -> list[Json]:
     """Return the Service of a store, and the policy that admits only the deployment's own servers."""
     name = store_name(scope, component)
-    service = {"selector": scope.build_selector(component), "ports": [_port(component, port=port)]}
+    service = {"selector": scope.build_selector(component), "ports": [_build_port(component, port=port)]}
     servers = {
         "matchLabels": {DEPLOYMENT: str(scope.deployment_id)},
         "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": ["api", "queue", "orchestrator"]}],
@@ -80,12 +84,12 @@ def _network(scope: KubernetesScope, component: str, port: int) -> list[Json]:
     ]
 
 
-def _port(name: str, **number: int) -> Json:
+def _build_port(name: str, **number: int) -> Json:
     # Older API servers merge ports by port and protocol without filling in a default protocol.
     return {"name": name, "protocol": "TCP", **number}
 
 
-def _stateful_set(scope: KubernetesScope, component: str, pod: Json) -> Json:
+def _build_stateful_set(scope: KubernetesScope, component: str, pod: Json) -> Json:
     name = store_name(scope, component)
     metadata: Json = {"labels": scope.build_labels(component)}
     if scope.annotations:
@@ -101,8 +105,8 @@ def _stateful_set(scope: KubernetesScope, component: str, pod: Json) -> Json:
     return scope.manifest("StatefulSet", name, component, {"spec": spec})
 
 
-def _postgres_pod(name: str, resources: Resources, settings: KubernetesSettings) -> Json:
-    compute = container_resources(
+def _build_postgres_pod(name: str, resources: Resources, settings: KubernetesSettings) -> Json:
+    compute = build_container_resources(
         resources.db_cpu, resources.db_cpu_limit, resources.db_memory_mb, resources.db_memory_limit_mb
     )
 
@@ -110,7 +114,7 @@ def _postgres_pod(name: str, resources: Resources, settings: KubernetesSettings)
         "name": "postgres",
         "image": settings.kubernetes_postgres_image,
         "args": ["postgres", "-c", f"max_connections={resources.db_max_connections or 100}"],
-        "ports": [_port("postgres", containerPort=POSTGRES_PORT)],
+        "ports": [_build_port("postgres", containerPort=POSTGRES_PORT)],
         "env": [
             {"name": "POSTGRES_USER", "value": "portside"},
             {"name": "POSTGRES_DB", "value": "portside"},
@@ -141,8 +145,8 @@ def _postgres_pod(name: str, resources: Resources, settings: KubernetesSettings)
     }
 
 
-def _redis_pod(name: str, resources: Resources, settings: KubernetesSettings) -> Json:
-    compute = container_resources(
+def _build_redis_pod(name: str, resources: Resources, settings: KubernetesSettings) -> Json:
+    compute = build_container_resources(
         resources.redis_cpu, resources.redis_cpu_limit, resources.redis_memory_mb, resources.redis_memory_limit_mb
     )
 
@@ -151,7 +155,7 @@ def _redis_pod(name: str, resources: Resources, settings: KubernetesSettings) ->
         "image": settings.kubernetes_redis_image,
         # The password is in the file, because everybody who may list processes can read arguments.
         "command": ["redis-server", "/etc/portside/redis.conf"],
-        "ports": [_port("redis", containerPort=REDIS_PORT)],
+        "ports": [_build_port("redis", containerPort=REDIS_PORT)],
         "readinessProbe": {"tcpSocket": {"port": "redis"}, "periodSeconds": 5, "timeoutSeconds": 5},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": [{"name": "configuration", "mountPath": "/etc/portside", "readOnly": True}],

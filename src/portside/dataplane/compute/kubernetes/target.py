@@ -15,7 +15,7 @@ from portside.dataplane.compute.kubernetes.applying import (
     apply_servers,
     apply_stores,
     delete_all,
-    owned_objects,
+    list_owned_objects,
     prune,
     read_passwords,
 )
@@ -117,7 +117,7 @@ class KubernetesTarget:
         """Check that the listener may work in its namespaces. Raises CreateFailed and ClusterUnavailable."""
         for namespace in self._cluster.kubernetes.namespaces:
             try:
-                await owned_objects(self._api, namespace, self._deployment_id)
+                await list_owned_objects(self._api, namespace, self._deployment_id)
             except ClusterRefused as exc:
                 raise CreateFailed(
                     f"the cluster refuses this listener in namespace {namespace}: {exc}; check the role of its "

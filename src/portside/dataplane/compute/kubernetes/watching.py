@@ -72,13 +72,15 @@ def judge(workload: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> Wor
 
     # Until the controller has seen the latest change, its status is about the previous one.
     is_current = status.get("observedGeneration", 0) >= workload["metadata"].get("generation", 0)
-    up = status.get("availableReplicas" if workload["kind"] == "Deployment" else "readyReplicas", 0)
-    updated = status.get("updatedReplicas", 0)
+    ready_field = "availableReplicas" if workload["kind"] == "Deployment" else "readyReplicas"
+    ready_count = status.get(ready_field, 0)
+    updated_count = status.get("updatedReplicas", 0)
 
     # While pods of the previous revision exist, requests may still reach them.
-    previous = status.get("replicas", 0) - updated
-    replicas = f"{max(0, min(up - previous, updated))} of {replica_count}"
-    if is_current and updated >= replica_count and up >= replica_count and previous == 0:
+    previous_count = status.get("replicas", 0) - updated_count
+    replicas = f"{max(0, min(ready_count - previous_count, updated_count))} of {replica_count}"
+    is_complete = updated_count >= replica_count and ready_count >= replica_count and previous_count == 0
+    if is_current and is_complete:
         return WorkloadProgress(is_ready=True, replicas=replicas)
 
     problems = [*_controller_problems(status), *(problem for pod in pods for problem in pod_problems(pod))]
@@ -90,11 +92,11 @@ def pod_problems(pod: Mapping[str, Any]) -> Iterator[PodProblem]:
     name = pod["metadata"]["name"]
     status = pod.get("status") or {}
     if status.get("phase") == "Failed" and status.get("reason"):
-        yield PodProblem(f"pod {name} failed: {_reason(status)}")
+        yield PodProblem(f"pod {name} failed: {_describe_reason(status)}")
 
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            yield PodProblem(f"pod {name} cannot be scheduled: {_reason(condition)}")
+            yield PodProblem(f"pod {name} cannot be scheduled: {_describe_reason(condition)}")
 
     for container in container_statuses(pod):
         yield from _container_problems(f"container {container.get('name')} of pod {name}", container)
@@ -102,7 +104,7 @@ def pod_problems(pod: Mapping[str, Any]) -> Iterator[PodProblem]:
 
 def crashed_containers(pod: Mapping[str, Any]) -> list[str]:
     """Return the names of the containers that have died."""
-    return [container["name"] for container in container_statuses(pod) if _death(container) is not None]
+    return [container["name"] for container in container_statuses(pod) if _describe_death(container) is not None]
 
 
 def container_statuses(pod: Mapping[str, Any]) -> tuple[Json, ...]:
@@ -114,18 +116,20 @@ def container_statuses(pod: Mapping[str, Any]) -> tuple[Json, ...]:
 def _container_problems(title: str, container: Mapping[str, Any]) -> Iterator[PodProblem]:
     state = container.get("state") or {}
     restarts = container.get("restartCount", 0)
-    death = _death(container)
+    death = _describe_death(container)
     if death is not None:
         yield PodProblem(f"{title} {death}, {restarts} restarts", is_permanent=restarts >= _MAX_RESTARTS)
 
-    waiting = state.get("waiting")
-    if waiting and waiting.get("reason") not in _NORMAL and death is None:
-        yield PodProblem(f"{title}: {_reason(waiting)}", is_permanent=waiting.get("reason") in _PERMANENT)
-    elif "running" in state and not container.get("ready") and death is None:
+        return
+
+    wait = state.get("waiting")
+    if wait and wait.get("reason") not in _NORMAL:
+        yield PodProblem(f"{title}: {_describe_reason(wait)}", is_permanent=wait.get("reason") in _PERMANENT)
+    elif "running" in state and not container.get("ready"):
         yield PodProblem(f"{title} is not ready yet")
 
 
-def _death(container: Mapping[str, Any]) -> str | None:
+def _describe_death(container: Mapping[str, Any]) -> str | None:
     """Describe how a container died last; None when it never did."""
     for state in (container.get("state") or {}, container.get("lastState") or {}):
         end = state.get("terminated")
@@ -141,10 +145,10 @@ def _controller_problems(status: Mapping[str, Any]) -> Iterator[PodProblem]:
     """Yield what the controller itself could not do, for example because of a quota."""
     for condition in status.get("conditions") or ():
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            yield PodProblem(f"its pods cannot be created: {_reason(condition)}", is_permanent=True)
+            yield PodProblem(f"its pods cannot be created: {_describe_reason(condition)}", is_permanent=True)
 
 
-def _reason(status: Mapping[str, Any]) -> str:
+def _describe_reason(status: Mapping[str, Any]) -> str:
     return ": ".join(str(text) for text in (status.get("reason"), status.get("message")) if text) or "no reason given"
 
 
@@ -183,7 +187,11 @@ class WorkloadWatch:
                 return
 
             now = time.monotonic()
-            permanent_since = (permanent_since or now) if progress.is_permanent else None
+            if not progress.is_permanent:
+                permanent_since = None
+            elif permanent_since is None:
+                permanent_since = now
+
             if permanent_since is not None and now - permanent_since >= self.timing.permanent_after_s:
                 raise DeployFailed(await self._report(f"{title} does not start: {progress}", pods))
 
