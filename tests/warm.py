@@ -13,7 +13,9 @@ import portside.cli.backup
 import portside.cli.client
 import portside.cli.deploy
 import portside.cli.deployments
+import portside.cli.greeting
 import portside.cli.main
+import portside.cli.packing
 import portside.cli.serve
 import portside.cli.up
 import portside.dataplane.listener

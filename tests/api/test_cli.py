@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from portside.cli.up import ask_agent
+from portside.cli.greeting import ask_agent
 from portside.kernel.errors import UserMistake
 from tests.api.control_server import control
 from tests.commands import run_here

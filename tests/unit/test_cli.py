@@ -22,9 +22,9 @@ from portside.cli import main as cli
 from portside.cli.backup import read_passphrase
 from portside.cli.client import explain, plain_url
 from portside.cli.deploy import derive_name
+from portside.cli.greeting import Greeting
 from portside.cli.login import has_browser
 from portside.cli.serve import summarize
-from portside.cli.up import Greeting
 from portside.kernel.errors import DependencyUnavailable, TooManyRequests, UserMistake
 from portside.kernel.version import full_version
 from portside.operate.service import find_running_service, parse_unit

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from portside.cli import deploy
-from portside.cli.deploy import Packed, pack, read_project
+from portside.cli import deploy, packing
+from portside.cli.packing import Packed, pack, read_project
 from portside.cli.project_check import check_project, check_source_path
 from portside.kernel.errors import UserMistake
 
@@ -198,7 +198,7 @@ def test_an_excluded_configuration_file_is_refused(project: Path, name: str) -> 
 
 
 def test_a_too_large_archive_is_refused(project: Path, monkeypatch) -> None:
-    monkeypatch.setattr(deploy, "MAX_ARCHIVE_BYTES", 10)
+    monkeypatch.setattr(packing, "MAX_ARCHIVE_BYTES", 10)
     write(project, {f"{number}.txt": str(number) * 100_000 for number in range(20)})
     write(project, {"models/large.bin": "x" * 3_000_000})
 

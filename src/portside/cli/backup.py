@@ -98,7 +98,9 @@ def _take_backup(
     from portside.platform.backups import take_backup
 
     with left_behind("the backup was interrupted; no file is left of it"):
-        result, attempt = take_backup(settings, store, name, passphrase, BytesRead("copied"), **how)
+        result, attempt = take_backup(
+            settings, store, name=name, passphrase=passphrase, progress=BytesRead("copied"), **how
+        )
 
     say(
         f"{_format_size(result.size_bytes)}: {len(result.summary.databases)} databases, {result.summary.files} files, "
@@ -267,7 +269,14 @@ def restore(file: str, home: str, time: str | None, passphrase_file: str | None)
     at = None if time is None else parse_past_time(time)
 
     backup = _find_backup(file, passphrase_file, environ, at=at)
-    target = NewHome(settings.home_path, settings.database_url or None, check_restored, at, move_paths)
+    target = NewHome(
+        path=settings.home_path,
+        url=settings.database_url or None,
+        check=check_restored,
+        at=at,
+        move=move_paths,
+    )
+
     with left_behind("the restore was interrupted; nothing is left of it"):
         summary = interruption.run(restore_backup(backup, target, BytesRead))
 

@@ -1,102 +1,24 @@
-"""`portside deploy`: deploy an agent from a folder or from a git repository.
+"""`portside deploy`: deploy an agent from a folder or from a git repository."""
 
-A folder is packed into an archive, with all its files except those that `.gitignore` and `.dockerignore` exclude, and
-caches and virtual environments, which the build creates itself. The archive also has folders outside that the graph
-configuration names as dependencies, and all of the workspaces that a JavaScript project belongs to. It contains plain
-files only: a link to a file inside is packed as that file, other links are left out.
-"""
-
-import contextlib
-import gzip
-import io
 import os
 import posixpath
-import re
-import subprocess
-import tarfile
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from shlex import quote
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
 import msgspec
 
 from portside.cli.client import CA_FILE, LOOPBACK, Platform, connection_options
+from portside.cli.local_git import check_branch, count_uncommitted, get_checked_out, is_repository, run_git
 from portside.cli.output import json_option, left_behind, program, say, show_json, show_text
+from portside.cli.packing import pack, read_project
 from portside.cli.project_check import check_project, check_source_path, missing_config
 from portside.cli.revisions import ACCESS_MODES, PIN_HOURS, build_agent_access, build_create_body, wait_for_revision
 from portside.kernel.errors import UserMistake
-from portside.kernel.graph_config import parse_config, with_paths_from_above
-
-_GIT_TIMEOUT_S = 30
-_SHOWN_BRANCHES = 20
-# Of an archive that is too large.
-_SHOWN_FILES = 5
-MAX_ARCHIVE_BYTES = 200 * 1024 * 1024
-NEVER = frozenset({".git", "__pycache__", ".venv", "venv", "node_modules", ".tox", ".mypy_cache", ".DS_Store"})
-_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-
-
-def is_repository(folder: Path) -> bool:
-    """Whether a folder is a git repository, with or without a work tree."""
-    return (folder / ".git").exists() or all((folder / part).exists() for part in ("HEAD", "objects", "refs"))
-
-
-def get_checked_out(folder: Path) -> str:
-    """Return the checked-out branch, or the commit if none is checked out. Raises UserMistake."""
-    commit = _git(folder, "rev-parse", "--quiet", "--verify", "HEAD^{commit}").strip()
-    if not commit:
-        raise UserMistake(f"{folder} has no commit on its branch yet; commit your files or use --upload")
-
-    return _git(folder, "symbolic-ref", "--quiet", "--short", "HEAD").strip() or commit
-
-
-def check_branch(folder: Path, ref: str) -> None:
-    """Check that the repository has a branch. Raises UserMistake that lists its branches."""
-    if ref.startswith("refs/") or _COMMIT.fullmatch(ref):
-        return
-
-    branches = _git(folder, "for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads/").splitlines()
-    if ref not in branches:
-        names = ", ".join(branches[:_SHOWN_BRANCHES]) or "none"
-        more = f" and {len(branches) - _SHOWN_BRANCHES} more" if len(branches) > _SHOWN_BRANCHES else ""
-        raise UserMistake(f"{folder} has no branch {ref}; its branches are {names}{more}")
-
-
-def count_uncommitted(folder: Path) -> int:
-    """Count the files that differ from the checked-out commit, except ignored ones."""
-    if not (folder / ".git").exists():
-        return 0
-    return len(_git(folder, "status", "--porcelain", "--untracked-files=all").splitlines())
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    """Run git and return its output, which is empty for exit status 1 (no). Raises UserMistake for other failures."""
-    # A git hook of another repository may have set GIT_DIR and others to that repository.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
-        process = subprocess.run(
-            ["git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", *arguments],
-            cwd=folder,
-            env=environment | {"LC_ALL": "C"},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=_GIT_TIMEOUT_S,
-        )
-    except OSError as exc:
-        raise UserMistake(f"cannot run git: {exc.strerror}; install it, or add its folder to PATH") from exc
-    except subprocess.TimeoutExpired as exc:
-        raise UserMistake(f"git {arguments[0]} did not end within {_GIT_TIMEOUT_S} seconds in {folder}") from exc
-
-    if process.returncode not in {0, 1}:
-        raise UserMistake(f"git {arguments[0]} failed in {folder}: {process.stderr.strip()}")
-
-    return process.stdout
 
 
 class DeployOptions(msgspec.Struct):
@@ -257,7 +179,7 @@ def _deploy(platform: Platform, options: DeployOptions, *, upload: bool) -> dict
 def check_commit(folder: Path, ref: str, config: str) -> None:
     """Check the configuration file of the commit that will be built. Raises UserMistake."""
     name = posixpath.normpath(config)
-    entries = [entry.partition("\t") for entry in _git(folder, "ls-tree", "-r", "-z", ref).split("\0") if entry]
+    entries = [entry.partition("\t") for entry in run_git(folder, "ls-tree", "-r", "-z", ref).split("\0") if entry]
     files = {path for _kind, _tab, path in entries}
     submodules = [f"{path}/" for kind, _tab, path in entries if " commit " in kind]
 
@@ -270,7 +192,7 @@ def check_commit(folder: Path, ref: str, config: str) -> None:
         # The build fetches submodules, and it follows links to folders.
         return path in files or path.startswith(("..", *submodules)) or _is_below_link(path, files)
 
-    check_project(_git(folder, "show", f"{ref}:{name}").encode(), config, exists)
+    check_project(run_git(folder, "show", f"{ref}:{name}").encode(), config, exists)
 
 
 def _is_below_link(path: str, files: Collection[str]) -> bool:
@@ -412,267 +334,3 @@ def _parse_secret(text: str) -> dict[str, str]:
         raise UserMistake("invalid --secret: write NAME=VALUE")
 
     return {"name": name, "value": value}
-
-
-class ProjectFiles(msgspec.Struct):
-    """A folder to deploy: the common root of all files, the folders to pack, and the configuration file below the root.
-
-    `missing_env` is the reason why an env file in the configuration is not used.
-    """
-
-    root: Path
-    folders: list[Path]
-    config: str
-    env_file: Path | None
-    missing_env: str | None = None
-
-
-class Packed(msgspec.Struct):
-    """The result of packing: the number of files, the archive's size in bytes, and the links that were left out."""
-
-    files: int
-    size: int
-    left_out: list[str]
-
-
-def read_project(folder: Path, config_name: str) -> ProjectFiles:
-    """Find the files of the agent in a folder. Raises UserMistake for a missing file."""
-    folder = folder.resolve()
-    config = folder / config_name
-    content = _read_config(config, folder)
-    dependencies = [part for part in content.get("dependencies", []) if isinstance(part, str) and part.startswith(".")]
-    folders = [
-        folder,
-        *(_get_dependency_folder(config, part) for part in dependencies),
-        *_find_workspace(config.resolve().parent),
-    ]
-    root = Path(os.path.commonpath(folders))
-
-    env = content.get("env")
-    env_file = _get_env_file(config, folder, env) if isinstance(env, str) and env else None
-
-    missing_env = None
-    if env_file is not None and not (env_file.is_file() and env_file.is_relative_to(root)):
-        env_file = None
-        missing_env = f'{config}: env is "{env}", but there is no such file in {root}'
-
-    return ProjectFiles(
-        root=root,
-        folders=_drop_nested(folders),
-        config=config.resolve().relative_to(root).as_posix(),
-        env_file=env_file,
-        missing_env=missing_env,
-    )
-
-
-def _drop_nested(folders: list[Path]) -> list[Path]:
-    """Return the folders that are not inside another one of them, each once: those inside are packed with the other."""
-    distinct = list(dict.fromkeys(folders))
-    return [folder for folder in distinct if not any(parent in distinct for parent in folder.parents)]
-
-
-def _get_env_file(config: Path, folder: Path, name: str) -> Path:
-    """Return the file that `env` names, from the folder of the configuration file or else from the deployed one."""
-    beside = (config.parent / name).resolve()
-    return beside if beside.is_file() else (folder / name).resolve()
-
-
-def _find_workspace(folder: Path) -> list[Path]:
-    """Return the root of a JavaScript project's workspaces, which has its lock file and the packages beside it."""
-    from portside.dataplane.builds.javascript import find_workspace
-    from portside.dataplane.failures import BuildFailed
-
-    try:
-        root = find_workspace(folder)
-    except BuildFailed as exc:
-        raise UserMistake(f"{folder}: {exc}") from exc
-
-    return [] if root is None else [root]
-
-
-def _get_dependency_folder(config: Path, dependency: str) -> Path:
-    """Return the folder of a local dependency, which may name a file in it. Raises UserMistake."""
-    path = (config.parent / dependency).resolve()
-    if not path.exists():
-        raise UserMistake(f"{config} names the dependency {dependency}, but there is no such folder")
-
-    return path.parent if path.is_file() else path
-
-
-def _read_config(config: Path, folder: Path) -> dict[str, Any]:
-    if not config.resolve().is_relative_to(folder):
-        raise UserMistake(f"{config} is not inside {folder}; name a file in it with --config")
-
-    try:
-        content = parse_config(config.read_bytes(), str(config))
-    except (FileNotFoundError, IsADirectoryError) as exc:
-        raise UserMistake(missing_config(folder, config.name)) from exc
-    except OSError as exc:
-        raise UserMistake(f"cannot read {config}: {exc.strerror}") from exc
-
-    if not isinstance(content.get("dependencies", []), list):
-        raise UserMistake(f"{config}: dependencies must be a list")
-
-    return with_paths_from_above(content, config.parent, folder)
-
-
-def pack(project: ProjectFiles, target: IO[bytes]) -> Packed:
-    """Write a project's files as .tar.gz; the same files always give the same bytes. Raises UserMistake."""
-    packed = Packed(0, 0, [])
-    has_config = False
-    sizes: dict[str, int] = {}
-
-    # No name and no time in the gzip header: both would differ in every archive.
-    with (
-        gzip.GzipFile(filename="", mode="wb", fileobj=target, compresslevel=6, mtime=0) as compressed,
-        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for name, file in sorted(_list_files(project, packed)):
-            sizes[name] = _add_file(archive, project, name, file)
-            packed.files += 1
-            has_config = has_config or name == project.config
-            _check_size(target, sizes)
-
-    if not has_config:
-        raise UserMistake(
-            f"a .dockerignore or .gitignore in {project.root} excludes {project.config}: change it, or deploy the "
-            "repository instead of the folder"
-        )
-
-    packed.size = _check_size(target, sizes)
-    return packed
-
-
-def _check_size(target: IO[bytes], sizes: Mapping[str, int]) -> int:
-    """Return the size of the archive. Raises UserMistake that names the largest files, which have these sizes."""
-    size = target.tell()
-    if size > MAX_ARCHIVE_BYTES:
-        largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:_SHOWN_FILES]
-        names = ", ".join(f"{name} ({_format_megabytes(sizes[name])})" for name in largest)
-        raise UserMistake(
-            f"the archive is larger than {_format_megabytes(MAX_ARCHIVE_BYTES)}. The largest files so far: {names}. "
-            "Exclude what the agent does not need in .dockerignore, or deploy a git repository"
-        )
-
-    return size
-
-
-def _format_megabytes(size: int) -> str:
-    return f"{size / 1024**2:.1f}".removesuffix(".0") + " MB"
-
-
-def _add_file(archive: tarfile.TarFile, project: ProjectFiles, name: str, file: Path) -> int:
-    """Add a file to the archive, and return its size. Raises UserMistake."""
-    entry = tarfile.TarInfo(name)
-    # The values are sent as secrets, which are encrypted; the file only has to exist.
-    content = b"" if file == project.env_file else None
-    try:
-        with contextlib.closing(io.BytesIO(content) if content is not None else file.open("rb")) as source:
-            status = file.stat()
-            entry.mode = 0o755 if status.st_mode & 0o100 else 0o644
-            entry.size = len(content) if content is not None else os.fstat(source.fileno()).st_size
-            archive.addfile(entry, source)
-    except OSError as exc:
-        raise UserMistake(f"cannot pack {file}: {exc.strerror or exc}") from exc
-
-    return entry.size
-
-
-def _list_files(project: ProjectFiles, packed: Packed) -> Iterator[tuple[str, Path]]:
-    """Yield every file to pack with its name in the archive."""
-    if project.env_file is not None:
-        yield project.env_file.relative_to(project.root).as_posix(), project.env_file
-
-    for folder in project.folders:
-        for file in _walk(folder, [*_read_rules_above(folder), *_read_docker_rules(folder)]):
-            name = file.relative_to(project.root).as_posix()
-            if file == project.env_file:
-                continue
-
-            if not file.is_symlink():
-                if file.is_file():
-                    yield name, file
-                continue
-
-            target = file.resolve()
-            if target.is_file() and target.is_relative_to(project.root):
-                yield name, target
-            else:
-                packed.left_out.append(name)
-
-
-def _walk(folder: Path, rules: list[tuple[Path, Any]]) -> Iterator[Path]:
-    """Yield the files and links below a folder that no rule excludes, without entering excluded folders."""
-    rules = [*rules, *_read_rules(folder, ".gitignore")]
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError as exc:
-        raise UserMistake(f"cannot read {folder}: {exc.strerror}") from exc
-
-    for entry in entries:
-        path = Path(entry.path)
-        is_folder = entry.is_dir(follow_symlinks=False)
-        if entry.name in NEVER or entry.name.endswith(".pyc") or _is_excluded(path, rules, is_folder=is_folder):
-            continue
-
-        if is_folder:
-            yield from _walk(path, rules)
-        else:
-            yield path
-
-
-def _is_excluded(path: Path, rules: list[tuple[Path, Any]], *, is_folder: bool) -> bool:
-    """Apply the rules from the outermost inwards; the last match decides, as in git."""
-    excluded = False
-    for base, spec in rules:
-        decision = spec.check_file(path.relative_to(base).as_posix() + ("/" if is_folder else "")).include
-        excluded = excluded if decision is None else decision
-
-    return excluded
-
-
-def _read_rules(folder: Path, name: str) -> list[tuple[Path, Any]]:
-    """Return the rules of an ignore file in a folder; none if it has no such file."""
-    from pathspec import GitIgnoreSpec
-
-    try:
-        lines = (folder / name).read_text("utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-
-    return [(folder, GitIgnoreSpec.from_lines(lines))]
-
-
-def _read_rules_above(folder: Path) -> list[tuple[Path, Any]]:
-    """Return the rules of the enclosing folders of a folder's repository, outermost first."""
-    above: list[Path] = []
-    while not (folder / ".git").exists():
-        if folder.parent == folder:
-            return []
-
-        folder = folder.parent
-        above.append(folder)
-
-    return [rule for parent in reversed(above) for rule in _read_rules(parent, ".gitignore")]
-
-
-def _read_docker_rules(folder: Path) -> list[tuple[Path, Any]]:
-    """Return the rules of `.dockerignore`, whose patterns are relative to the folder, not to any folder below it."""
-    from pathspec import GitIgnoreSpec
-
-    try:
-        lines = (folder / ".dockerignore").read_text("utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-
-    return [(folder, GitIgnoreSpec.from_lines([_anchor(line.strip()) for line in lines]))]
-
-
-def _anchor(pattern: str) -> str:
-    """Return a pattern of `.dockerignore` as one of git's that only matches from its own folder on."""
-    if not pattern or pattern.startswith("#"):
-        return ""
-
-    sign = "!" if pattern.startswith("!") else ""
-    path = pattern.removeprefix("!").removeprefix("./").lstrip("/")
-    return f"{sign}/{path}"

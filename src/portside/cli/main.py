@@ -56,7 +56,7 @@ COMMANDS = {
     "disk": CommandEntry("operate", "Show what takes the disk space of the platform."),
     "doctor": CommandEntry("operate", "Examine this installation, and say what to do."),
     "support-bundle": CommandEntry("operate", "Write an archive for support, without secrets."),
-    "upgrade": CommandEntry("operate", "Upgrade a running platform and its agents to this version."),
+    "upgrade": CommandEntry("upgrade", "Upgrade a running platform and its agents to this version."),
     "service": CommandEntry("service", "Install the platform as a service of the system."),
     "prices": CommandEntry("prices", "List and set the prices of models, compute costs again."),
     "usage": CommandEntry("hosted", "Show how many traces were received."),

@@ -43,9 +43,7 @@ def build_create_body(
 ) -> dict[str, Any]:
     """Return the body of a create from git, with plain git or a named integration. Raises UserMistake."""
     integrations = platform.call("GET", "/v1/integrations/git_hosting/install")
-    options = [
-        integration_ for integration_ in integrations if integration is None or integration_["name"] == integration
-    ]
+    options = [entry for entry in integrations if integration is None or entry["name"] == integration]
     if not options:
         raise UserMistake(f"there is no integration named {integration}; 'portside integrations list' shows them")
 

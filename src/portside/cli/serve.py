@@ -307,24 +307,31 @@ def summarize(
 
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{host}:{settings.port}"
+    lines = [f"Portside {__version__}, agent server", f"  address   {address}{get_prefix(agent_config, settings)}"]
+    if has_studio:
+        lines.append(f"  studio    {address}/studio")
+
     names = list(agent_config.graphs)
     more = f" and {len(names) - SHOWN_GRAPHS} more" if len(names) > SHOWN_GRAPHS else ""
-    database = None if database_url is None else _without_credentials(database_url)
-    least = "1 to " if settings.workers == "auto" else ""
-    listens = f"{settings.core_api_host}:{settings.core_api_port}"
-    core_api = settings.core_api if settings.tier == "executor" else listens
-    tier = TIERS[settings.tier].format(slots=settings.slots * settings.most_workers, core_api=core_api)
+    lines.append(f"  graphs    {', '.join(names[:SHOWN_GRAPHS])}{more}")
 
-    return [
-        f"Portside {__version__}, agent server",
-        f"  address   {address}{get_prefix(agent_config, settings)}",
-        *([f"  studio    {address}/studio"] if has_studio else []),
-        f"  graphs    {', '.join(names[:SHOWN_GRAPHS])}{more}",
-        *([f"  database  {database}{'' if settings.database_url else ', embedded'}"] if database else []),
-        f"  tier      {settings.tier}: {tier}",
-        *([f"  workers   {least}{settings.most_workers}"] if settings.most_workers > 1 else []),
-        *([f"  executors {settings.executors}"] if settings.executors else []),
-    ]
+    if database_url is not None:
+        embedded = "" if settings.database_url else ", embedded"
+        lines.append(f"  database  {_without_credentials(database_url)}{embedded}")
+
+    own_core_api = f"{settings.core_api_host}:{settings.core_api_port}"
+    core_api = settings.core_api if settings.tier == "executor" else own_core_api
+    tier = TIERS[settings.tier].format(slots=settings.slots * settings.most_workers, core_api=core_api)
+    lines.append(f"  tier      {settings.tier}: {tier}")
+
+    if settings.most_workers > 1:
+        least = "1 to " if settings.workers == "auto" else ""
+        lines.append(f"  workers   {least}{settings.most_workers}")
+
+    if settings.executors:
+        lines.append(f"  executors {settings.executors}")
+
+    return lines
 
 
 def _without_credentials(database_url: str) -> str:

@@ -599,7 +599,10 @@ async def run_platform(
 
     # The server closes its own descriptor.
     hand_over_state = HandedOver(os.dup(endpoint.listening.fileno()))
-    async with _run_front(front, replaced), open_platform(home, settings, database.url, problems, front) as app:
+    async with (
+        _run_front(front, replaced),
+        open_platform(home, settings, database.url, problems=problems, front=front) as app,
+    ):
         server = Server(
             app.asgi,
             draining=app.draining,
