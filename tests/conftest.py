@@ -90,9 +90,9 @@ certificates.share()
 # agents alone has no passwords.
 PASSWORD_COST: dict[str, int] = {}
 with contextlib.suppress(ModuleNotFoundError):
-    _logins = importlib.import_module("portside.identity.logins")
-    PASSWORD_COST.update(_logins._COST)
-    _logins._COST["n"] = 2
+    _passwords = importlib.import_module("portside.identity.passwords")
+    PASSWORD_COST.update(_passwords._COST)
+    _passwords._COST["n"] = 2
 # A busy machine is no bug, so examples have no time limit. pytest-timeout bounds the test.
 hypothesis.settings.register_profile(
     "portside", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True

@@ -17,7 +17,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from portside.identity.oauth import MAX_ATTEMPTS
+from portside.identity.cli_authorizations import MAX_ATTEMPTS
 from tests.api.hosted import Hosted, hosted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from portside.identity import logins
+from portside.identity import passwords
 from tests.api.hosted import Hosted, hosted
 from tests.conftest import eventually
 
@@ -414,17 +414,17 @@ async def test_operators_rename_workspaces_without_membership(server: Hosted):
 
 
 async def test_a_flood_of_logins_gets_429(server: Hosted, monkeypatch: pytest.MonkeyPatch):
-    admitted = logins.MAX_CONCURRENT + logins.MAX_WAITING
+    admitted = passwords.MAX_CONCURRENT + passwords.MAX_WAITING
     refused = 38
-    derive = logins._derive
+    derive = passwords._derive
     may_derive = threading.Event()
 
     def derive_later(password: str, salt: bytes) -> bytes:
         may_derive.wait()
         return derive(password, salt)
 
-    monkeypatch.setattr(logins, "_derive", derive_later)
-    monkeypatch.setitem(logins._COST, "n", 2)
+    monkeypatch.setattr(passwords, "_derive", derive_later)
+    monkeypatch.setitem(passwords._COST, "n", 2)
 
     body = {"email": "nobody@example.com", "password": PASSWORD}
     sent = [asyncio.create_task(send(server, "POST", "/login", body)) for _ in range(admitted + refused)]

@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from portside.console import site
-from portside.identity.first_start import first_owner
+from portside.identity.first_start import get_first_owner
 from portside.identity.keys import create_key
 from portside.identity.types import KeyRequest
 from portside.kernel.db import Database
@@ -138,7 +138,7 @@ async def platform(platform_database, tmp_path_factory) -> AsyncIterator[Platfor
 async def powerless_key(url: str) -> str:
     db = await Database.connect(url)
     try:
-        return (await create_key(db, await first_owner(db), KeyRequest(permissions=["nothing:at-all"]))).key
+        return (await create_key(db, await get_first_owner(db), KeyRequest(permissions=["nothing:at-all"]))).key
     finally:
         await db.close()
 

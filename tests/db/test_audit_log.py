@@ -7,16 +7,9 @@ from typing import Any
 import pytest
 
 from portside.audit.actions import Action
+from portside.audit.entries import AuditedDatabase, BackgroundDatabase, PendingEntry, record_at, record_operation
 from portside.audit.log import ExpiredEntries, verify_entries
-from portside.audit.recording import (
-    MAX_REFUSALS,
-    AuditedDatabase,
-    BackgroundDatabase,
-    PendingEntry,
-    Recorder,
-    record_at,
-    record_operation,
-)
+from portside.audit.recording import MAX_REFUSALS, Recorder
 from portside.identity.sql import sql as identity
 from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden
@@ -40,7 +33,7 @@ async def test_a_flood_of_refusals_is_counted_in_one_entry(db: Database) -> None
     async def forbid(_ctx: Any, _route: Any) -> None:
         raise Forbidden
 
-    (route,) = recorder.recorded([Route("POST", "/workspaces", handler, "tests")])
+    (route,) = recorder.wrap_routes([Route("POST", "/workspaces", handler, "tests")])
     for number in range(MAX_REFUSALS + 40):
         scope = {
             "type": "http",
@@ -51,7 +44,7 @@ async def test_a_flood_of_refusals_is_counted_in_one_entry(db: Database) -> None
         }
 
         with pytest.raises(Forbidden):
-            await recorder.guarded(forbid)(Context(scope, None, None, BaseServices(db=db)), route)
+            await recorder.wrap_guard(forbid)(Context(scope, None, None, BaseServices(db=db)), route)
 
     assert await recorder.end_minute() == 40
     assert await recorder.end_minute() == 0

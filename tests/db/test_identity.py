@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from portside.identity.authentication import Authenticator, SessionEnded, hash_token
-from portside.identity.first_start import first_owner, set_up
+from portside.identity.first_start import get_first_owner, set_up
 from portside.identity.keys import KeyFilter, Owner, Revocation, create_key, list_keys, revoke_key
 from portside.identity.logins import check_credentials, set_password
 from portside.identity.sessions import Origin, SignIn, begin
@@ -35,7 +35,7 @@ def of_workspace(actor: Actor) -> KeyFilter:
 
 
 async def new_key(db: Database, **request) -> str:
-    return (await create_key(db, await first_owner(db), KeyRequest(**request))).key
+    return (await create_key(db, await get_first_owner(db), KeyRequest(**request))).key
 
 
 async def test_concurrent_first_starts_create_one_organization(fresh_database) -> None:
@@ -83,7 +83,7 @@ async def test_only_the_hash_of_a_key_is_kept(db, key) -> None:
 
 async def test_short_keys_show_little(db, key) -> None:
     for given in ("k", "tiny", "twenty-three-characters", "exactly-twenty-four-char"):
-        made = await create_key(db, await first_owner(db), KeyRequest(), key=given)
+        made = await create_key(db, await get_first_owner(db), KeyRequest(), key=given)
         assert len(made.short_key.replace("…", "")) <= len(given) // 2, "most of a key stays hidden"
 
     assert made.short_key == "exactly-…char"
@@ -120,7 +120,7 @@ async def test_a_revoked_key_leaves_the_cache_at_once(db, key) -> None:
 async def test_key_that_is_revoked_while_it_is_authenticated_is_not_cached(db, key, monkeypatch) -> None:
     authenticator = Authenticator(db)
     admin = await authenticator.authenticate(key)
-    other = await create_key(db, await first_owner(db), KeyRequest())
+    other = await create_key(db, await get_first_owner(db), KeyRequest())
     execute = db.execute
 
     async def revoke_first(query, **values):

@@ -5,7 +5,7 @@ import pytest
 from msgspec import UNSET, UnsetType
 
 from portside.audit.actions import NOT_RECORDED, RECORDED, find_action
-from portside.audit.recording import Recorder, changed_fields
+from portside.audit.recording import Recorder, list_set_fields
 from portside.audit.types import ActionName
 from portside.kernel.db import Queries
 from portside.kernel.http.routes import READING_METHODS, Route
@@ -25,7 +25,7 @@ def test_every_route_that_may_change_something_is_named() -> None:
 
 def test_routes_that_are_not_recorded_keep_their_handlers() -> None:
     """Ingest, runs and reads pay nothing: their handlers are those that would run without the log."""
-    wrapped = Recorder(None).recorded(ROUTES)  # type: ignore[arg-type]
+    wrapped = Recorder(None).wrap_routes(ROUTES)  # type: ignore[arg-type]
     for before, after in zip(ROUTES, wrapped, strict=True):
         assert (before.handler is after.handler) == (label(before) not in RECORDED), label(before)
 
@@ -76,6 +76,6 @@ class Body(msgspec.Struct):
 def test_entries_name_changed_fields_and_no_value() -> None:
     body = Body("hidden", inner=Inner(depth=3), secrets=[Secret("TOKEN", "hidden"), Secret("KEY", "hidden")], renamed=1)
     names = ["title", "inner.depth", "secrets.TOKEN", "secrets.KEY", "otherName"]
-    assert changed_fields(body) == names
-    assert changed_fields([Body("a"), Body("b", note="c")]) == ["title", "note"]
-    assert changed_fields(None) == changed_fields(b"hidden") == changed_fields({"hidden": 1}) == []
+    assert list_set_fields(body) == names
+    assert list_set_fields([Body("a"), Body("b", note="c")]) == ["title", "note"]
+    assert list_set_fields(None) == list_set_fields(b"hidden") == list_set_fields({"hidden": 1}) == []

@@ -34,11 +34,8 @@ class Action(msgspec.Struct, frozen=True):
     """Whether some callers are shown no secret: only responses with one are recorded, and no refusal is."""
 
 
-def _sign_in(name: str = "session.create") -> Action:
-    return Action(name, "insert_session", is_sign_in=True)
-
-
 SHOW_SECRETS = Action("secret.read", is_read=True, if_shown=True)
+_SIGN_IN = Action("session.create", "insert_session", is_sign_in=True)
 _KEY = Action("key.create", "insert_key")
 _REVOKE = Action("key.revoke", ids=("key_id",))
 _UPLOAD = Action("example.create", ids=("dataset_id",))
@@ -49,12 +46,12 @@ _DELETE_FILES = Action("prompt.delete")
 _ERASE_EXAMPLES = Action("example.erase", ids=("dataset_id", "example_ids"))
 
 _IDENTITY = {
-    "POST /login": _sign_in(),
-    "POST /login/password": _sign_in(),
-    "POST /login/key": _sign_in(),
-    "GET /login/link": _sign_in(),
-    "GET /login/oidc/callback": _sign_in(),
-    "POST /oauth/token": _sign_in(),
+    "POST /login": _SIGN_IN,
+    "POST /login/password": _SIGN_IN,
+    "POST /login/key": _SIGN_IN,
+    "GET /login/link": _SIGN_IN,
+    "GET /login/oidc/callback": _SIGN_IN,
+    "POST /oauth/token": _SIGN_IN,
     "POST /oauth/authorize": Action("session.approve", "decide_cli_authorization", is_sign_in=True, by_browser=True),
     "POST /device/decision": Action("session.approve", "decide_cli_authorization", is_sign_in=True, by_browser=True),
     "POST /login/out": Action("session.end", by_browser=True),
@@ -265,78 +262,3 @@ def find_action(route: Route[Any]) -> Action | None:
         )
 
     return action
-
-
-# The kinds of activity of OCSF's class "API Activity", and the verbs of our actions that are one of the first four.
-ACTIVITIES = {1: "Create", 2: "Read", 3: "Update", 4: "Delete", 99: "Other"}
-_VERBS = {
-    "create": 1,
-    "add": 1,
-    "upload": 1,
-    "read": 2,
-    "export": 2,
-    "update": 3,
-    "scale": 3,
-    "tag": 3,
-    "untag": 3,
-    "rotate": 3,
-    "rotate_key": 3,
-    "set_password": 3,
-    "delete": 4,
-    "erase": 4,
-    "revoke": 4,
-    "remove": 4,
-    "destroy": 4,
-    "expire": 4,
-    "end": 4,
-}
-# Where LangSmith names an operation in another way than by verb and object.
-_NAMES_OF_OPERATIONS = {
-    "session.create": "login",
-    "organization.update": "update_organization_info",
-    "member.add": "invite_user_to_org",
-    "member.update": "update_org_member",
-    "member.remove": "delete_org_member",
-    "user.set_password": "update_basic_auth_user",
-    "workspace_member.add": "add_member_to_workspace",
-    "workspace_member.update": "update_workspace_member",
-    "workspace_member.remove": "delete_workspace_member",
-    "key.create": "create_api_key",
-    "key.revoke": "delete_api_key",
-    "project.update": "update_tracer_session",
-    "project.delete": "delete_tracer_session",
-    "trace.delete": "delete_runs",
-    "price.create": "create_model_price_map",
-    "price.update": "update_model_price_map",
-    "price.delete": "delete_model_price_map",
-    "example.erase": "delete_examples",
-    "comparison.create": "create_comparative_experiment",
-    "comparison.delete": "delete_comparative_experiment",
-    "prompt.commit": "create_commit",
-    "alert_rule.update": "update_alert_rule",
-    "audit_log.export": "get_audit_logs",
-}
-
-
-class Operation(msgspec.Struct, frozen=True):
-    """An action as the audit log of LangSmith names it, and the method and path of its route (of the first of several).
-
-    Both are empty for what the platform does without a request.
-    """
-
-    name: str
-    activity_id: int
-    method: str = ""
-    path: str = ""
-
-    @classmethod
-    def named(cls, action: str, label: str = " ") -> "Operation":
-        """Return the operation of an action, with the label of its route."""
-        subject, _, verb = action.partition(".")
-        method, _, path = label.partition(" ")
-        return cls(_NAMES_OF_OPERATIONS.get(action, f"{verb}_{subject}"), _VERBS.get(verb, 99), method, path)
-
-
-OPERATIONS: Mapping[str, Operation] = {
-    action.name: Operation.named(action.name, label) for label, action in reversed(list(RECORDED.items()))
-}

@@ -13,8 +13,8 @@ from uuid import UUID
 
 import msgspec
 
-from portside.audit.actions import ACTIVITIES, OPERATIONS, Operation
-from portside.audit.recording import record_operation
+from portside.audit.entries import record_operation
+from portside.audit.operations import ACTIVITIES, Operation, list_operations
 from portside.audit.sql import sql
 from portside.audit.types import (
     ActivityPage,
@@ -39,35 +39,40 @@ _PAGE = 1000
 _EXPIRED_AT_ONCE = 5000
 
 
-async def find_entries(db: Session, actor: Actor, query: AuditQuery, *, whole_organization: bool) -> AuditPage:
+async def list_entries(db: Session, actor: Actor, query: AuditQuery, *, whole_organization: bool) -> AuditPage:
     """Return a page of the entries of the whole organization, or of the actor's workspace. Raises Invalid."""
-    selected = _selected(actor, query, whole_organization=whole_organization)
-    rows = await db.fetch(sql.find_entries, **selected, cursor=query.cursor, limit=query.limit + 1)
+    conditions = _build_conditions(actor, query, whole_organization=whole_organization)
+    rows = await db.fetch(sql.find_entries, **conditions, cursor=query.cursor, limit=query.limit + 1)
     entries = [AuditEntry(**row) for row in rows[: query.limit]]
     return AuditPage(entries, entries[-1].seq if len(rows) > query.limit else None)
 
 
-async def find_activities(db: Session, actor: Actor, query: ActivityQuery) -> ActivityPage:
+async def list_activities(db: Session, actor: Actor, query: ActivityQuery) -> ActivityPage:
     """Return a page of the entries of the organization as events of OCSF. Raises Invalid."""
     entry_filter = AuditFilter(workspace_id=query.workspace_id, start_time=query.start_time)
-    selected = _selected(actor, entry_filter, whole_organization=True)
-    until = _moment(query.end_time, "end_time")
+    conditions = _build_conditions(actor, entry_filter, whole_organization=True)
 
     # The period of this API includes its end.
-    selected["until"] = None if until is None else until + timedelta(microseconds=1)
+    until = _to_utc(query.end_time, "end_time")
+    conditions["until"] = None if until is None else until + timedelta(microseconds=1)
+
     if query.operations is not None:
-        wanted = set(query.operations)
-        selected["actions"] = [name for name, operation in OPERATIONS.items() if operation.name in wanted]
+        names = set(query.operations)
+        conditions["actions"] = [action for action, operation in list_operations().items() if operation.name in names]
 
-    before = None if query.cursor is None else _read_cursor(query.cursor)
-    rows = await db.fetch(sql.find_entries, **selected, cursor=before, limit=query.limit + 1)
+    before_seq = None if query.cursor is None else _parse_cursor(query.cursor)
+    rows = await db.fetch(sql.find_entries, **conditions, cursor=before_seq, limit=query.limit + 1)
     entries = [AuditEntry(**row) for row in rows[: query.limit]]
-    cursor = base64.b64encode(dump_api({"seq": entries[-1].seq})).decode() if len(rows) > query.limit else None
+    next_cursor = _to_cursor(entries[-1].seq) if len(rows) > query.limit else None
 
-    return ActivityPage([_to_activity(entry) for entry in entries], cursor)
+    return ActivityPage([_to_activity(entry) for entry in entries], next_cursor)
 
 
-def _read_cursor(cursor: str) -> int:
+def _to_cursor(seq: int) -> str:
+    return base64.b64encode(dump_api({"seq": seq})).decode()
+
+
+def _parse_cursor(cursor: str) -> int:
     try:
         return msgspec.json.decode(base64.b64decode(cursor, validate=True), type=_Cursor).seq
     except (ValueError, msgspec.MsgspecError) as exc:
@@ -79,8 +84,8 @@ class _Cursor(msgspec.Struct):
 
 
 def _to_activity(entry: AuditEntry) -> ApiActivity:
-    operation = OPERATIONS.get(entry.action) or Operation.named(entry.action)
-    is_done = entry.outcome == "ok"
+    operation = list_operations().get(entry.action) or Operation.for_action(entry.action)
+    has_succeeded = entry.outcome == "ok"
     enrichments = {
         "request_method": operation.method,
         "request_path": operation.path,
@@ -94,7 +99,7 @@ def _to_activity(entry: AuditEntry) -> ApiActivity:
     original = {
         "id": entry.id,
         "operation_name": operation.name,
-        "operation_succeeded": is_done,
+        "operation_succeeded": has_succeeded,
         "request_time": entry.at,
         "api_key_id": entry.key_id,
         "user_id": entry.user_id,
@@ -104,12 +109,13 @@ def _to_activity(entry: AuditEntry) -> ApiActivity:
         "enrichments": enrichments,
     }
 
+    object_ids = [object_id for object_id in map(_parse_uuid, entry.object_ids) if object_id is not None]
     return ApiActivity(
         type_uid=600_300 + operation.activity_id,
         activity_id=operation.activity_id,
         activity_name=ACTIVITIES[operation.activity_id],
-        status_id=1 if is_done else 2,
-        status="Success" if is_done else "Failure",
+        status_id=1 if has_succeeded else 2,
+        status="Success" if has_succeeded else "Failure",
         time=int(entry.at.timestamp() * 1000),
         metadata={"uid": entry.id, "product": {"name": "Portside", "vendor_name": "Portside"}},
         api={"operation": operation.name},
@@ -117,14 +123,15 @@ def _to_activity(entry: AuditEntry) -> ApiActivity:
         http_response={"code": entry.status},
         actor={"user": {"uid": entry.user_id, "credential_uid": entry.key_id}},
         src_endpoint={"ip": entry.address, "port": None, "intermediate_ips": None},
-        resources=[{"uid": found} for found in map(_parse_uuid, entry.object_ids) if found is not None],
+        resources=[{"uid": object_id} for object_id in object_ids],
         unmapped={"original_audit_log": original},
     )
 
 
-def _parse_uuid(given: str) -> UUID | None:
+def _parse_uuid(text: str) -> UUID | None:
+    """Return the id in a text; None for any other text, such as the name of a prompt."""
     try:
-        return UUID(given)
+        return UUID(text)
     except ValueError:
         return None
 
@@ -136,26 +143,31 @@ def export_entries(
 
     Raises Invalid before the first line.
     """
-    selected = _selected(actor, query, whole_organization=whole_organization)
-    return _lines(db, selected, as_csv=query.format == "csv")
+    conditions = _build_conditions(actor, query, whole_organization=whole_organization)
+    return _export_lines(db, conditions, as_csv=query.format == "csv")
 
 
-async def _lines(db: Session, selected: dict[str, Any], *, as_csv: bool) -> AsyncIterator[bytes]:
+async def _export_lines(db: Session, conditions: dict[str, Any], *, as_csv: bool) -> AsyncIterator[bytes]:
     if as_csv:
-        yield _csv_line(AuditEntry.__struct_fields__)
+        yield _to_csv_line(AuditEntry.__struct_fields__)
 
     cursor = None
-    while rows := await db.fetch(sql.find_entries, **selected, cursor=cursor, limit=_PAGE):
+    while rows := await db.fetch(sql.find_entries, **conditions, cursor=cursor, limit=_PAGE):
         cursor = rows[-1]["seq"]
         entries = [AuditEntry(**row) for row in rows]
-        yield b"".join(_to_csv(entry) if as_csv else dump_api(entry) + b"\n" for entry in entries)
+        to_line = _to_csv if as_csv else _to_json_line
+        yield b"".join(map(to_line, entries))
+
+
+def _to_json_line(entry: AuditEntry) -> bytes:
+    return dump_api(entry) + b"\n"
 
 
 def _to_csv(entry: AuditEntry) -> bytes:
-    return _csv_line([_cell(value) for value in msgspec.structs.astuple(entry)])
+    return _to_csv_line([_to_cell(value) for value in msgspec.structs.astuple(entry)])
 
 
-def _cell(value: Any) -> str:
+def _to_cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, list):
@@ -164,20 +176,20 @@ def _cell(value: Any) -> str:
     return iso(value) if isinstance(value, datetime) else escape_formula(str(value))
 
 
-def _csv_line(cells: Any) -> bytes:
+def _to_csv_line(cells: Any) -> bytes:
     line = io.StringIO()
     csv.writer(line, lineterminator="\r\n").writerow(cells)
     return line.getvalue().encode()
 
 
-def _selected(actor: Actor, query: AuditFilter, *, whole_organization: bool) -> dict[str, Any]:
+def _build_conditions(actor: Actor, query: AuditFilter, *, whole_organization: bool) -> dict[str, Any]:
     return {
         "organization_id": actor.organization_id,
         "whole_organization": whole_organization,
         "workspace_id": None if whole_organization else actor.workspace_id,
         "only_workspace": query.workspace_id,
-        "since": _moment(query.start_time, "start_time"),
-        "until": _moment(query.end_time, "end_time"),
+        "since": _to_utc(query.start_time, "start_time"),
+        "until": _to_utc(query.end_time, "end_time"),
         "action": query.action,
         "actions": None,
         "outcome": query.outcome,
@@ -186,27 +198,27 @@ def _selected(actor: Actor, query: AuditFilter, *, whole_organization: bool) -> 
     }
 
 
-def _moment(given: datetime | None, field: str) -> datetime | None:
-    return None if given is None else read_utc(given, ["query", field])
+def _to_utc(moment: datetime | None, field: str) -> datetime | None:
+    return None if moment is None else read_utc(moment, ["query", field])
 
 
 async def verify_entries(db: Session) -> AuditChain:
     """Compute the hashes of all entries again."""
-    found = AuditChain(0, None, None, None, None)
-    while rows := await db.fetch(sql.verify_entries, after=found.last_seq or 0, limit=_PAGE):
+    chain = AuditChain(entries=0, first_seq=None, last_seq=None, last_hash=None, broken_at=None)
+    while rows := await db.fetch(sql.verify_entries, after=chain.last_seq or 0, limit=_PAGE):
         # Each page begins with the last entry of the page before it, whose hash the second one continues.
-        fresh = rows if found.last_seq is None else rows[1:]
-        if not fresh:
+        new_rows = rows if chain.last_seq is None else rows[1:]
+        if not new_rows:
             break
 
-        found.first_seq = found.first_seq or fresh[0]["seq"]
-        found.entries += len(fresh)
-        found.last_seq = fresh[-1]["seq"]
-        found.last_hash = fresh[-1]["hash"]
-        broken = (row["seq"] for row in fresh if not row["is_intact"])
-        found.broken_at = found.broken_at or next(broken, None)
+        chain.first_seq = chain.first_seq or new_rows[0]["seq"]
+        chain.entries += len(new_rows)
+        chain.last_seq = new_rows[-1]["seq"]
+        chain.last_hash = new_rows[-1]["hash"]
+        broken_seqs = (row["seq"] for row in new_rows if not row["is_intact"])
+        chain.broken_at = chain.broken_at or next(broken_seqs, None)
 
-    return found
+    return chain
 
 
 class ExpiredEntries(Task):
@@ -227,8 +239,8 @@ class ExpiredEntries(Task):
 
         async with self._db.transaction() as tx:
             before = now() - timedelta(days=self._days)
-            deleted = await tx.fetchval(sql.expire_entries, before=before, most=_EXPIRED_AT_ONCE)
-            if deleted:
-                await record_operation(tx, "audit_log.expire", name=f"{deleted} entries before {iso(before)}")
+            count = await tx.fetchval(sql.expire_entries, before=before, most=_EXPIRED_AT_ONCE)
+            if count:
+                await record_operation(tx, "audit_log.expire", name=f"{count} entries before {iso(before)}")
 
-        return Status({"deleted": deleted}, again=deleted == _EXPIRED_AT_ONCE)
+        return Status({"deleted": count}, again=count == _EXPIRED_AT_ONCE)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from portside.console import site
 from portside.console.links import LinkQuery, find_page
 from portside.console.site import FileNotBuilt
-from portside.identity.pages import note_page
+from portside.identity.pages import render_note
 from portside.kernel.errors import NotFound
 from portside.kernel.http.routes import BaseServices, RouteOptions
 from portside.kernel.http.routes import Context as KernelContext
@@ -76,7 +76,7 @@ async def open_linked_directory(_ctx: Context, prompt_name: str, commit: str) ->
 async def get_console_file(ctx: Context, path: str) -> Response:
     """Return a file of the console; every other path is a page of it."""
     if not site.is_built():
-        return note_page(*site.MISSING, status=503)
+        return render_note(*site.MISSING, status=503)
     return site.respond(path, dict(ctx.request.headers), agent_origins=ctx.services.agent_origins)
 
 

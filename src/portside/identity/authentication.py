@@ -23,19 +23,11 @@ from portside.kernel.db import Database, Record
 from portside.kernel.errors import Forbidden, Unauthorized
 from portside.kernel.http.headers import is_tls, parse_bearer, parse_cookies
 
-
-def hash_token(token: str) -> bytes:
-    """Return the hash under which a key or login is stored. Tokens are long and random, so a plain hash is enough."""
-    return hashlib.sha256(token.encode()).digest()
-
-
 PERSONAL_PREFIX = "lsv2_pt"
 SERVICE_PREFIX = "lsv2_sk"
 MAX_TOKEN_LENGTH = 512
 CACHE_S = 10.0
 _MAX_CACHED = 10_000
-
-
 # The names of all cookies of the platform begin so: agents neither see nor set any of these.
 COOKIE_PREFIX = "portside_"
 SESSION_COOKIE = f"{COOKIE_PREFIX}session"
@@ -46,6 +38,11 @@ SessionKind = Literal["bearer", "cookie"]
 _CacheKey = tuple[Credential, bytes, UUID | None]
 
 
+def hash_token(token: str) -> bytes:
+    """Return the hash under which a key or login is stored. Tokens are long and random, so a plain hash is enough."""
+    return hashlib.sha256(token.encode()).digest()
+
+
 class PresentedCredential(NamedTuple):
     """The credential that a request presents, and its kind."""
 
@@ -53,7 +50,7 @@ class PresentedCredential(NamedTuple):
     token: str | None
 
 
-def cookie_name(name: str, request: HTTPConnection) -> str:
+def get_cookie_name(name: str, request: HTTPConnection) -> str:
     """Return the name under which a browser keeps a cookie of the platform.
 
     Over TLS it has the prefix with which browsers accept a cookie only from this very host. Otherwise a page of another
@@ -62,9 +59,9 @@ def cookie_name(name: str, request: HTTPConnection) -> str:
     return f"__Host-{name}" if is_tls(request) else name
 
 
-def session_tokens(request: HTTPConnection) -> list[str]:
+def read_session_tokens(request: HTTPConnection) -> list[str]:
     """Return the tokens in the session cookies of a request."""
-    return parse_cookies(request.headers.get("cookie"), cookie_name(SESSION_COOKIE, request))
+    return parse_cookies(request.headers.get("cookie"), get_cookie_name(SESSION_COOKIE, request))
 
 
 def is_key(token: str) -> bool:
@@ -83,7 +80,7 @@ def read_credential(request: HTTPConnection) -> PresentedCredential:
     if (token := parse_bearer(headers.get("authorization"))) is not None:
         return PresentedCredential("key" if is_key(token) else "bearer", token)
 
-    cookies = session_tokens(request)
+    cookies = read_session_tokens(request)
     return PresentedCredential("cookie", cookies[0]) if len(cookies) == 1 else PresentedCredential("key", None)
 
 
@@ -128,20 +125,22 @@ class Authenticator:
 
         digest = hash_token(key)
         cache_key: _CacheKey = ("key", digest, tenant)
-        actor = self._cached(cache_key)
-        drops = self._drops
-
+        actor = self._find_cached(cache_key)
         if actor is not None:
             return actor
 
-        return self._store(cache_key, await self._key_actor(digest, tenant), drops)
+        drops = self._drops
+        actor = await self._read_key_actor(digest, tenant)
+        return self._store(cache_key, actor, drops)
 
-    async def _key_actor(self, digest: bytes, tenant: UUID | None) -> Actor:
+    async def _read_key_actor(self, digest: bytes, tenant: UUID | None) -> Actor:
         row = await self._db.fetchrow(sql.key_by_hash, key_hash=digest, tenant=tenant)
         if row is None or not hmac.compare_digest(row["key_hash"], digest):
             raise Unauthorized
 
-        actor = _actor(row, tenant, may_enter=_key_may_enter, short_key=row["short_key"], held=row["permissions"])
+        actor = _to_actor(
+            row, tenant, may_enter=_key_may_enter, short_key=row["short_key"], permissions=row["permissions"]
+        )
         await self._db.execute(sql.touch_key, id=actor.key_id)
         return msgspec.structs.replace(actor, key_expires_at=row["expires_at"])
 
@@ -155,12 +154,11 @@ class Authenticator:
 
         digest = hash_token(token)
         cache_key: _CacheKey = (kind, digest, tenant)
-        actor = self._cached(cache_key)
-        drops = self._drops
-
+        actor = self._find_cached(cache_key)
         if actor is not None:
             return actor
 
+        drops = self._drops
         row = await self._db.fetchrow(
             sql.session_by_hash, token_hash=digest, kind=kind, tenant=tenant, idle=self.session_rules.idle
         )
@@ -168,9 +166,9 @@ class Authenticator:
             raise SessionEnded
 
         if row["key_hash"] is None:
-            actor = _actor(row, tenant, may_enter=_is_member, short_key="", held=[EVERYTHING])
+            actor = _to_actor(row, tenant, may_enter=_is_member, short_key="", permissions=[EVERYTHING])
         else:
-            actor = await self._key_actor(row["key_hash"], tenant)
+            actor = await self._read_key_actor(row["key_hash"], tenant)
 
         ends_at = min(row["expires_at"], actor.expires_at or row["expires_at"])
         await self._db.execute(sql.touch_session, id=row["id"])
@@ -180,21 +178,21 @@ class Authenticator:
 
     def forget(self, key_id: UUID) -> None:
         """Drop a revoked key or an ended session from the cache."""
-        self._keep(lambda actor: key_id not in {actor.key_id, actor.session_id})
+        self._drop(lambda actor: key_id in {actor.key_id, actor.session_id})
 
     def forget_user(self, user_id: UUID) -> None:
         """Drop a user whose roles have changed from the cache."""
-        self._keep(lambda actor: actor.user_id != user_id)
+        self._drop(lambda actor: actor.user_id == user_id)
 
     def forget_workspace(self, workspace_id: UUID) -> None:
         """Drop the actors of a deleted workspace from the cache."""
-        self._keep(lambda actor: actor.workspace != workspace_id)
+        self._drop(lambda actor: actor.workspace == workspace_id)
 
-    def _keep(self, is_kept: Callable[[Actor], bool]) -> None:
+    def _drop(self, is_outdated: Callable[[Actor], bool]) -> None:
         self._drops += 1
-        self._cache = {cache_key: known for cache_key, known in self._cache.items() if is_kept(known[1])}
+        self._cache = {cache_key: entry for cache_key, entry in self._cache.items() if not is_outdated(entry[1])}
 
-    def _cached(self, cache_key: _CacheKey) -> Actor | None:
+    def _find_cached(self, cache_key: _CacheKey) -> Actor | None:
         until, actor = self._cache.get(cache_key, (0.0, None))
         if actor is None or until <= time.monotonic() or _is_expired(actor):
             self._cache.pop(cache_key, None)
@@ -215,14 +213,15 @@ class Authenticator:
         return actor
 
 
-def _actor(
-    row: Record, tenant: UUID | None, *, may_enter: Callable[[Record], bool], short_key: str, held: list[str]
+def _to_actor(
+    row: Record, tenant: UUID | None, *, may_enter: Callable[[Record], bool], short_key: str, permissions: list[str]
 ) -> Actor:
     has_workspace = row["workspace_id"] is not None and may_enter(row)
     if tenant is not None and not has_workspace:
         raise Forbidden("This key does not belong to the workspace that X-Tenant-Id names.")
 
     is_user = row["user_id"] is not None
+    role_names = (row["organization_role"], row["workspace_role"])
     workspaces = row.get("workspaces")
     return Actor(
         key_id=row["id"],
@@ -233,10 +232,10 @@ def _actor(
         tenant_handle=row["tenant_handle"] if has_workspace else None,
         user_id=row["user_id"],
         user_email=row["email"],
-        permissions=frozenset(held),
+        permissions=frozenset(permissions),
         expires_at=row["expires_at"],
-        role_permissions=get_permissions(row["organization_role"], row["workspace_role"]) if is_user else None,
-        roles=frozenset(filter(None, (row["organization_role"], row["workspace_role"]))) if is_user else frozenset(),
+        role_permissions=get_permissions(*role_names) if is_user else None,
+        roles=frozenset(filter(None, role_names)) if is_user else frozenset(),
         workspaces=frozenset(workspaces) if workspaces is not None else None,
         is_of_organization=not is_user and row.get("own_workspace_id") is None,
     )

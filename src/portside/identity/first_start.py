@@ -2,7 +2,7 @@
 
 from uuid import UUID, uuid4
 
-from portside.identity.keys import Owner, check_given_key, create_key
+from portside.identity.keys import Owner, check_key_format, create_key
 from portside.identity.roles import ORGANIZATION_ADMIN, WORKSPACE_ADMIN
 from portside.identity.sql import sql
 from portside.identity.types import KeyRequest
@@ -20,7 +20,7 @@ async def set_up(db: Database, *, api_key: str | None = None) -> str | None:
             return None
 
         if api_key is not None:
-            check_given_key(api_key)
+            check_key_format(api_key)
 
         organization_id = uuid4()
         workspace_id = uuid4()
@@ -37,7 +37,8 @@ async def set_up(db: Database, *, api_key: str | None = None) -> str | None:
 
         await add_admin(tx, organization_id, workspace_id, user_id)
         owner = Owner(organization_id, workspace_id, user_id)
-        return (await create_key(tx, owner, KeyRequest("First key"), key=api_key)).key
+        key = await create_key(tx, owner, KeyRequest("First key"), key=api_key)
+        return key.key
 
 
 async def add_admin(tx: Session, organization_id: UUID, workspace_id: UUID, user_id: UUID) -> None:
@@ -62,15 +63,15 @@ async def is_set_up(db: Database) -> bool:
     return await db.fetchrow(sql.first_workspace) is not None
 
 
-async def first_owner(db: Database) -> Owner:
+async def get_first_owner(db: Database) -> Owner:
     """Return the owner of the platform's own service keys: the first workspace."""
     row = await db.fetchrow(sql.first_workspace)
     assert row is not None  # noqa: S101 - set_up ran before
     return Owner(row["organization_id"], row["id"])
 
 
-async def first_workspace(db: Database) -> UUID:
+async def get_first_workspace(db: Database) -> UUID:
     """Return the workspace whose deployments the platform's own listener runs."""
-    workspace_id = (await first_owner(db)).workspace_id
-    assert workspace_id is not None  # noqa: S101 - `first_owner` sets it
+    workspace_id = (await get_first_owner(db)).workspace_id
+    assert workspace_id is not None  # noqa: S101 - `get_first_owner` sets it
     return workspace_id

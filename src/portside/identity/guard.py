@@ -37,7 +37,7 @@ async def guard(ctx: Context, route: Route[Any]) -> Actor:
     if presented.kind == "cookie" and ctx.request.method not in SAFE:
         check_same_origin(headers)
 
-    actor = await ctx.services.authenticator.authenticate_request(presented, _tenant(headers.get("x-tenant-id")))
+    actor = await ctx.services.authenticator.authenticate_request(presented, _parse_tenant(headers.get("x-tenant-id")))
     # Before the checks: the audit log names the actor of a refused request.
     ctx.actor = actor
 
@@ -60,8 +60,8 @@ def check_same_origin(headers: Mapping[str, str]) -> None:
         raise NotSameOrigin
 
 
-def _tenant(given: str | None) -> UUID | None:
+def _parse_tenant(header: str | None) -> UUID | None:
     try:
-        return UUID(given) if given else None
+        return UUID(header) if header else None
     except ValueError:
         raise Forbidden("X-Tenant-Id must hold the id of a workspace.") from None

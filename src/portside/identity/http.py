@@ -5,11 +5,13 @@
 
 from uuid import UUID
 
-from portside.identity import keys, logins, sessions, sign_in_links, workspaces
+from portside.identity import keys, logins, members, sessions, sign_in_links, workspaces
 from portside.identity.authentication import SessionEnded
 from portside.identity.keys import KeyFilter, KeyInUse, KeyNotFound, Owner, Revocation
-from portside.identity.logins import LoginRefused, TooManyLogins
-from portside.identity.roles import ORGANIZATION_ROLES, WORKSPACE_ROLES, Role
+from portside.identity.logins import LoginRefused
+from portside.identity.members import LastAdmin, MemberNotFound, MemberTaken
+from portside.identity.passwords import TooManyLogins
+from portside.identity.roles import ORGANIZATION_ROLES, WORKSPACE_ROLES
 from portside.identity.services import Context, Routes, read_origin
 from portside.identity.sessions import LimitedKey, NotAUser, SessionNotFound
 from portside.identity.sign_in_links import SignInLink
@@ -28,6 +30,7 @@ from portside.identity.types import (
     Organization,
     PublicIdentity,
     RevokeQuery,
+    Role,
     RoleChange,
     Workspace,
     WorkspaceMemberRequest,
@@ -35,20 +38,21 @@ from portside.identity.types import (
     WorkspaceRequest,
     WorkspaceRequired,
 )
-from portside.identity.workspaces import (
-    LastAdmin,
-    MemberNotFound,
-    MemberTaken,
-    WorkspaceNeeded,
-    WorkspaceNotFound,
-    WorkspaceOccupied,
-    WorkspaceTaken,
-)
+from portside.identity.workspaces import WorkspaceNeeded, WorkspaceNotFound, WorkspaceOccupied, WorkspaceTaken
 from portside.kernel.errors import Forbidden
 from portside.kernel.http.routes import RouteOptions
 
 routes = Routes("identity", works_on_full_disk=True)
 _IN_WORKSPACE = (WorkspaceRequired,)
+_CURRENT = "/api-key/current"
+_TOKENS = "/orgs/current/personal-access-tokens"
+_LISTS_OWN_KEYS: RouteOptions = {"permission": "organization:read", "raises": (NotAUser,)}
+_CREATES_OWN_KEYS: RouteOptions = {"permission": "organization:pats:create", "raises": (NotAUser, Forbidden)}
+_REVOKES_OWN_KEYS: RouteOptions = {
+    "permission": "organization:read",
+    "raises": (NotAUser, LimitedKey, KeyNotFound, Forbidden),
+    "status": 204,
+}
 
 
 @routes.get("/auth")
@@ -61,9 +65,13 @@ async def get_identity(ctx: Context) -> Identity:
 async def get_public_identity(ctx: Context) -> PublicIdentity:
     """Return the identity of the key or session in a short form."""
     actor: Actor = ctx.actor
-    user_id = actor.user_id
-    email = actor.user_email
-    return PublicIdentity(actor.organization_id, actor.workspace, user_id, email, user_id)
+    return PublicIdentity(
+        organization_id=actor.organization_id,
+        tenant_id=actor.workspace,
+        user_id=actor.user_id,
+        user_email=actor.user_email,
+        ls_user_id=actor.user_id,
+    )
 
 
 # Sessions
@@ -101,7 +109,7 @@ async def end_own_session(ctx: Context, session_id: UUID) -> None:
 @routes.post("/users/me/sign-in-links", permission="organization:read", status=201, raises=(LimitedKey,))
 async def create_sign_in_link(ctx: Context) -> SignInLink:
     """Return an address that signs a browser in as the caller, once, within a minute."""
-    return await sign_in_links.create(ctx.db, ctx.actor)
+    return await sign_in_links.create_link(ctx.db, ctx.actor)
 
 
 @routes.get("/orgs/current/sessions", permission="organization:manage")
@@ -172,7 +180,7 @@ async def update_workspace(ctx: Context, workspace_id: UUID, body: WorkspacePatc
 async def delete_workspace(ctx: Context, workspace_id: UUID) -> None:
     """Delete a workspace without deployments, with its keys, traces, datasets, prompts and integrations."""
     await workspaces.delete_workspace(
-        ctx.db, ctx.services.authenticator, ctx.actor, workspace_id, ctx.services.deletion_checks
+        ctx.db, ctx.services.authenticator, ctx.actor, workspace_id, checks=ctx.services.deletion_checks
     )
 
 
@@ -182,13 +190,13 @@ async def delete_workspace(ctx: Context, workspace_id: UUID) -> None:
 @routes.get("/orgs/current/members", permission="organization:read")
 async def list_members(ctx: Context) -> list[Member]:
     """List the members of the organization."""
-    return await workspaces.list_members(ctx.db, ctx.actor)
+    return await members.list_members(ctx.db, ctx.actor)
 
 
 @routes.post("/orgs/current/members", permission="organization:manage", raises=(MemberTaken, Forbidden))
 async def add_member(ctx: Context, body: MemberRequest) -> Member:
     """Add a user to the organization and to workspaces."""
-    return await workspaces.add_member(ctx.db, ctx.actor, body)
+    return await members.add_member(ctx.db, ctx.actor, body)
 
 
 @routes.patch(
@@ -198,7 +206,7 @@ async def add_member(ctx: Context, body: MemberRequest) -> Member:
 )
 async def set_role(ctx: Context, user_id: UUID, body: RoleChange) -> Member:
     """Change the role of a member of the organization."""
-    return await workspaces.set_role(ctx.db, ctx.services.authenticator, ctx.actor, user_id, body.role_id)
+    return await members.set_role(ctx.db, ctx.services.authenticator, ctx.actor, user_id, role_name=body.role_id)
 
 
 @routes.delete(
@@ -209,13 +217,13 @@ async def set_role(ctx: Context, user_id: UUID, body: RoleChange) -> Member:
 )
 async def remove_member(ctx: Context, user_id: UUID) -> None:
     """Remove a user from the organization, with all keys and sessions."""
-    await workspaces.remove_member(ctx.db, ctx.services.authenticator, ctx.actor, user_id)
+    await members.remove_member(ctx.db, ctx.services.authenticator, ctx.actor, user_id)
 
 
 @routes.get("/workspaces/current/members", permission="workspaces:read", raises=_IN_WORKSPACE)
 async def list_workspace_members(ctx: Context) -> list[Member]:
     """List the members of the workspace."""
-    return await workspaces.list_workspace_members(ctx.db, ctx.actor)
+    return await members.list_workspace_members(ctx.db, ctx.actor)
 
 
 @routes.post(
@@ -223,7 +231,7 @@ async def list_workspace_members(ctx: Context) -> list[Member]:
 )
 async def add_workspace_member(ctx: Context, body: WorkspaceMemberRequest) -> Member:
     """Add a user of the organization to the workspace."""
-    return await workspaces.add_workspace_member(ctx.db, ctx.services.authenticator, ctx.actor, body)
+    return await members.add_workspace_member(ctx.db, ctx.services.authenticator, ctx.actor, body)
 
 
 @routes.patch(
@@ -233,7 +241,9 @@ async def add_workspace_member(ctx: Context, body: WorkspaceMemberRequest) -> Me
 )
 async def set_workspace_role(ctx: Context, user_id: UUID, body: RoleChange) -> Member:
     """Change the role of a member of the workspace."""
-    return await workspaces.set_workspace_role(ctx.db, ctx.services.authenticator, ctx.actor, user_id, body.role_id)
+    return await members.set_workspace_role(
+        ctx.db, ctx.services.authenticator, ctx.actor, user_id, role_name=body.role_id
+    )
 
 
 @routes.delete(
@@ -244,7 +254,7 @@ async def set_workspace_role(ctx: Context, user_id: UUID, body: RoleChange) -> M
 )
 async def remove_workspace_member(ctx: Context, user_id: UUID) -> None:
     """Remove a user from the workspace."""
-    await workspaces.remove_workspace_member(ctx.db, ctx.services.authenticator, ctx.actor, user_id)
+    await members.remove_workspace_member(ctx.db, ctx.services.authenticator, ctx.actor, user_id)
 
 
 # Keys of the workspace
@@ -253,7 +263,7 @@ async def remove_workspace_member(ctx: Context, user_id: UUID) -> None:
 @routes.get("/api-key", permission="workspaces:read", raises=_IN_WORKSPACE)
 async def list_api_keys(ctx: Context) -> list[Key]:
     """List the workspace's service keys, newest first."""
-    return await keys.list_keys(ctx.db, _keys_of_workspace(ctx.actor))
+    return await keys.list_keys(ctx.db, _select_workspace_keys(ctx.actor))
 
 
 @routes.post("/api-key", permission="workspaces:manage", raises=(Forbidden, *_IN_WORKSPACE))
@@ -273,38 +283,27 @@ async def create_api_key(ctx: Context, body: KeyRequest) -> NewKey:
 )
 async def revoke_api_key(ctx: Context, key_id: UUID, query: RevokeQuery) -> None:
     """Revoke a key; requests with it are refused from then on."""
-    revocation = Revocation(key_id, _keys_of_workspace(ctx.actor), query.force)
+    revocation = Revocation(key_id, _select_workspace_keys(ctx.actor), query.force)
     await keys.revoke_key(ctx.db, ctx.services.authenticator, ctx.actor, revocation)
 
 
-def _keys_of_workspace(actor: Actor) -> KeyFilter:
+def _select_workspace_keys(actor: Actor) -> KeyFilter:
     return KeyFilter(organization_id=actor.organization_id, workspace_id=actor.workspace_id, service_keys_only=True)
 
 
 # Keys of the caller
 
 
-_CURRENT = "/api-key/current"
-_TOKENS = "/orgs/current/personal-access-tokens"
-_LISTS_OWN_KEYS: RouteOptions = {"permission": "organization:read", "raises": (NotAUser,)}
-_CREATES_OWN_KEYS: RouteOptions = {"permission": "organization:pats:create", "raises": (NotAUser, Forbidden)}
-_REVOKES_OWN_KEYS: RouteOptions = {
-    "permission": "organization:read",
-    "raises": (NotAUser, LimitedKey, KeyNotFound, Forbidden),
-    "status": 204,
-}
-
-
 @routes.get(_CURRENT, **_LISTS_OWN_KEYS)
 async def list_personal_keys(ctx: Context) -> list[Key]:
     """List the caller's personal keys, newest first."""
-    return await keys.list_keys(ctx.db, _keys_of_user(ctx.actor))
+    return await keys.list_keys(ctx.db, _select_user_keys(ctx.actor))
 
 
 @routes.get(_TOKENS, **_LISTS_OWN_KEYS)
 async def list_personal_access_tokens(ctx: Context) -> list[Key]:
     """List the caller's personal keys (an alias that clients use)."""
-    return await keys.list_keys(ctx.db, _keys_of_user(ctx.actor))
+    return await keys.list_keys(ctx.db, _select_user_keys(ctx.actor))
 
 
 @routes.post(_CURRENT, **_CREATES_OWN_KEYS)
@@ -333,7 +332,7 @@ async def revoke_personal_access_token(ctx: Context, key_id: UUID) -> None:
 
 async def _create_personal_key(ctx: Context, body: KeyRequest) -> NewKey:
     actor: Actor = ctx.actor
-    user_id = _keys_of_user(actor).user_id
+    user_id = _select_user_keys(actor).user_id
     keys.refuse_fields(body, ("workspaces", "org_role_id", "role_id"))
 
     if body.permissions is not None or not actor.is_unlimited:
@@ -348,7 +347,7 @@ async def _create_personal_key(ctx: Context, body: KeyRequest) -> NewKey:
 
 async def _revoke_personal_key(ctx: Context, key_id: UUID) -> None:
     actor: Actor = ctx.actor
-    key_filter = _keys_of_user(actor)
+    key_filter = _select_user_keys(actor)
 
     # A caller who may create keys may revoke them. Unlimited users may always revoke their own keys.
     if not actor.is_unlimited and not actor.may("organization:pats:create"):
@@ -357,9 +356,10 @@ async def _revoke_personal_key(ctx: Context, key_id: UUID) -> None:
     await keys.revoke_key(ctx.db, ctx.services.authenticator, actor, Revocation(key_id, key_filter))
 
 
-def _keys_of_user(actor: Actor) -> KeyFilter:
+def _select_user_keys(actor: Actor) -> KeyFilter:
     if actor.user_id is None:
         raise NotAUser
+
     return KeyFilter(organization_id=actor.organization_id, user_id=actor.user_id)
 
 
@@ -369,7 +369,7 @@ def _keys_of_user(actor: Actor) -> KeyFilter:
 @routes.get("/orgs/current/service-keys", permission="organization:manage")
 async def list_service_keys(ctx: Context) -> list[Key]:
     """List all service keys of the organization, newest first."""
-    return await keys.list_keys(ctx.db, _keys_of_organization(ctx.actor))
+    return await keys.list_keys(ctx.db, _select_organization_keys(ctx.actor))
 
 
 @routes.post("/orgs/current/service-keys", permission="organization:manage", raises=(Forbidden,))
@@ -378,7 +378,7 @@ async def create_service_key(ctx: Context, body: KeyRequest) -> NewKey:
     actor: Actor = ctx.actor
     keys.refuse_fields(body, ("default_workspace_id",))
     keys.check_grant(actor, body)
-    workspaces.check_grant_in_workspaces(actor, keys.granted(body), body.workspaces)
+    workspaces.check_grant_in_workspaces(actor, keys.list_granted_permissions(body), body.workspaces)
 
     if body.workspaces is not None:
         await workspaces.check_workspaces(ctx.db, actor, body.workspaces)
@@ -395,9 +395,9 @@ async def create_service_key(ctx: Context, body: KeyRequest) -> NewKey:
 )
 async def revoke_service_key(ctx: Context, key_id: UUID, query: RevokeQuery) -> None:
     """Revoke a service key of the organization or of one of its workspaces."""
-    revocation = Revocation(key_id, _keys_of_organization(ctx.actor), query.force)
+    revocation = Revocation(key_id, _select_organization_keys(ctx.actor), query.force)
     await keys.revoke_key(ctx.db, ctx.services.authenticator, ctx.actor, revocation)
 
 
-def _keys_of_organization(actor: Actor) -> KeyFilter:
+def _select_organization_keys(actor: Actor) -> KeyFilter:
     return KeyFilter(organization_id=actor.organization_id, service_keys_only=True)

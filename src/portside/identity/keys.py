@@ -76,10 +76,11 @@ def generate_key(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(16)}_{secrets.token_hex(5)}"
 
 
-def shorten(key: str) -> str:
+def to_short_key(key: str) -> str:
     """Return a short form of a key that is safe to show."""
-    shown = min(4, len(key) // 4)
-    return f"{key[:8] if len(key) >= 24 else ''}…{key[len(key) - shown :]}"
+    tail_length = min(4, len(key) // 4)
+    head = key[:8] if len(key) >= 24 else ""
+    return f"{head}…{key[len(key) - tail_length :]}"
 
 
 async def create_key(
@@ -91,7 +92,7 @@ async def create_key(
     so at the same time, or earlier. Raises Invalid for an expiry in the past or after the creator's, an unknown role,
     or both permissions and a role.
     """
-    expires_at = _expiry(request, None if used_by is not None else owner.created_by)
+    expires_at = _choose_expiry(request, None if used_by is not None else owner.created_by)
     key = key or generate_key(PERSONAL_PREFIX if owner.user_id else SERVICE_PREFIX)
     key_id = uuid7()
     creator = owner.created_by
@@ -104,9 +105,9 @@ async def create_key(
         workspaces=owner.workspaces,
         user_id=owner.user_id,
         description=request.description,
-        short_key=shorten(key),
+        short_key=to_short_key(key),
         key_hash=hash_token(key),
-        permissions=granted(request),
+        permissions=list_granted_permissions(request),
         read_only=request.read_only,
         expires_at=expires_at,
         used_by=used_by,
@@ -115,29 +116,29 @@ async def create_key(
         created_by_key=creator.key_id if creator and creator.user_id is None else None,
     )
 
-    (row,) = await _rows(db, KeyFilter(organization_id=owner.organization_id), key_id)
+    (row,) = await _fetch_rows(db, KeyFilter(organization_id=owner.organization_id), key_id)
     return NewKey(**row, key=key)
 
 
-def granted(request: KeyRequest) -> list[str]:
+def list_granted_permissions(request: KeyRequest) -> list[str]:
     """Return the permissions of a requested key. Raises Invalid."""
     if request.permissions is not None and (request.role_id or request.org_role_id):
         raise Invalid.field(["body", "permissions"], "cannot be combined with a role")
 
-    wanted = set(request.permissions if request.permissions is not None else ())
+    permissions = set(request.permissions or ())
     if request.role_id:
-        wanted.update(find_role(WORKSPACE_ROLES, request.role_id, "role_id").permissions)
+        permissions.update(find_role(WORKSPACE_ROLES, request.role_id, "role_id").permissions)
 
     if request.org_role_id:
-        wanted.update(find_role(ORGANIZATION_ROLES, request.org_role_id, "org_role_id").permissions)
+        permissions.update(find_role(ORGANIZATION_ROLES, request.org_role_id, "org_role_id").permissions)
 
-    if request.permissions is None and not wanted:
-        wanted = {EVERYTHING}
+    if request.permissions is None and not permissions:
+        permissions = {EVERYTHING}
 
     if not request.read_only:
-        return sorted(wanted)
+        return sorted(permissions)
 
-    return sorted(permission for permission in READ_ONLY if includes(wanted, permission))
+    return sorted(permission for permission in READ_ONLY if includes(permissions, permission))
 
 
 async def is_valid_key(db: Session, key: str) -> bool:
@@ -145,7 +146,7 @@ async def is_valid_key(db: Session, key: str) -> bool:
     return bool(await db.fetchval(sql.is_valid_key, key_hash=hash_token(key)))
 
 
-def check_given_key(key: str) -> None:
+def check_key_format(key: str) -> None:
     """Refuse a key that is not a valid header value. Raises UserMistake."""
     if len(key) > MAX_TOKEN_LENGTH or not key.isascii() or not key.isprintable() or " " in key:
         raise UserMistake(
@@ -153,7 +154,7 @@ def check_given_key(key: str) -> None:
         )
 
 
-def _expiry(request: KeyRequest, creator: Actor | None) -> datetime | None:
+def _choose_expiry(request: KeyRequest, creator: Actor | None) -> datetime | None:
     """Return when a new key expires, None for never. Raises Invalid."""
     latest = creator.key_expires_at if creator is not None else None
     if request.expires_at is None:
@@ -175,9 +176,9 @@ def _expiry(request: KeyRequest, creator: Actor | None) -> datetime | None:
 def check_grant(actor: Actor, request: KeyRequest) -> None:
     """Refuse permissions that do not exist, or that the actor lacks. Raises Forbidden and Invalid."""
     check_permissions(request.permissions or ())
-    beyond = [permission for permission in granted(request) if not actor.may(permission)]
-    if beyond:
-        raise Forbidden(f"You can only grant permissions that you have; you lack {', '.join(beyond)}.")
+    missing = [permission for permission in list_granted_permissions(request) if not actor.may(permission)]
+    if missing:
+        raise Forbidden(f"You can only grant permissions that you have; you lack {', '.join(missing)}.")
 
 
 def refuse_fields(request: KeyRequest, names: Sequence[str]) -> None:
@@ -189,17 +190,12 @@ def refuse_fields(request: KeyRequest, names: Sequence[str]) -> None:
 
 async def list_keys(db: Session, key_filter: KeyFilter) -> list[Key]:
     """List keys, newest first."""
-    return [Key(**row) for row in await _rows(db, key_filter)]
+    return [Key(**row) for row in await _fetch_rows(db, key_filter)]
 
 
-async def _rows(db: Session, key_filter: KeyFilter, key_id: UUID | None = None) -> list[dict[str, Any]]:
+async def _fetch_rows(db: Session, key_filter: KeyFilter, key_id: UUID | None = None) -> list[dict[str, Any]]:
     rows = await db.fetch(sql.list_keys, id=key_id, **msgspec.structs.asdict(key_filter))
     return [dict(row) for row in rows]
-
-
-async def is_valid(db: Session, key: str) -> bool:
-    """Whether this key is valid."""
-    return bool(await db.fetchval(sql.is_key_valid, key_hash=hash_token(key)))
 
 
 async def expire_key(db: Session, key_id: UUID, *, after: timedelta) -> None:
@@ -221,7 +217,7 @@ async def revoke_key(db: Session, authenticator: Authenticator, actor: Actor, re
 
     values = {"id": key_id, "force": revocation.force, **msgspec.structs.asdict(key_filter)}
     if await db.fetchval(sql.revoke_key, **values) is None:
-        rows = await _rows(db, key_filter, key_id)
+        rows = await _fetch_rows(db, key_filter, key_id)
         if not rows:
             raise KeyNotFound
 

@@ -156,14 +156,14 @@ class OidcProvider:
 
     async def begin(self, redirect_uri: str, target: str) -> SignInStart:
         """Begin a sign-in. Raises OidcUnavailable."""
-        metadata = await self._read_metadata()
+        metadata = await self._get_metadata()
         flow = PendingSignIn(
-            secrets.token_urlsafe(32),
-            secrets.token_urlsafe(32),
-            secrets.token_urlsafe(48),
-            redirect_uri,
-            target,
-            time.time(),
+            state=secrets.token_urlsafe(32),
+            nonce=secrets.token_urlsafe(32),
+            verifier=secrets.token_urlsafe(48),
+            redirect_uri=redirect_uri,
+            next=target,
+            began_at=time.time(),
         )
 
         query = {
@@ -180,8 +180,8 @@ class OidcProvider:
         separator = "&" if "?" in metadata.authorization_endpoint else "?"
         encrypted = self._box.encrypt(msgspec.json.encode(flow), _OWNER)
         return SignInStart(
-            f"{metadata.authorization_endpoint}{separator}{urlencode(query)}",
-            base64.urlsafe_b64encode(encrypted).decode().rstrip("="),
+            url=f"{metadata.authorization_endpoint}{separator}{urlencode(query)}",
+            cookie=base64.urlsafe_b64encode(encrypted).decode().rstrip("="),
         )
 
     async def finish(self, cookie: str | None, returned: ProviderReturn) -> CompletedSignIn:
@@ -192,21 +192,23 @@ class OidcProvider:
         if returned.error or not returned.code:
             raise OidcRefused("The provider did not sign you in; try again.")
 
-        metadata = await self._read_metadata()
+        metadata = await self._get_metadata()
         if returned.iss and returned.iss != metadata.issuer:
             raise OidcRefused("The response came from another provider; try again.")
 
         tokens = await self._redeem(metadata, returned.code, flow)
         claims = await self.verify(tokens.id_token, flow.nonce)
         if metadata.userinfo_endpoint and tokens.access_token and "email" not in claims:
-            claims = {**await self._read_userinfo(metadata.userinfo_endpoint, tokens.access_token, claims), **claims}
+            user_info = await self._fetch_user_info(metadata.userinfo_endpoint, tokens.access_token, claims)
+            claims = {**user_info, **claims}
 
         return CompletedSignIn(claims, flow.next)
 
     def _open(self, cookie: str | None) -> PendingSignIn:
         try:
             padded = (cookie or "") + "=" * (-len(cookie or "") % 4)
-            flow = msgspec.json.decode(self._box.decrypt(base64.urlsafe_b64decode(padded), _OWNER), type=PendingSignIn)
+            plain = self._box.decrypt(base64.urlsafe_b64decode(padded), _OWNER)
+            flow = msgspec.json.decode(plain, type=PendingSignIn)
         except (ValueError, UserMistake, msgspec.MsgspecError) as exc:
             raise OidcRefused("This sign-in did not begin in this browser; try again.") from exc
 
@@ -241,37 +243,42 @@ class OidcProvider:
 
     async def verify(self, id_token: str, nonce: str) -> dict[str, Any]:
         """Return the claims of a valid ID token. Raises OidcRefused and OidcUnavailable."""
-        claims = await self._signed_claims(id_token)
+        claims = await self._read_signed_claims(id_token)
         try:
-            checked = msgspec.convert(claims, Claims)
+            standard_claims = msgspec.convert(claims, Claims)
         except msgspec.ValidationError as exc:
             raise OidcRefused(f"The ID token lacks a claim, or has an invalid one: {exc}.") from exc
 
-        metadata = await self._read_metadata()
+        metadata = await self._get_metadata()
         client_id = self.client.client_id
         now = time.time()
-        audience = [checked.aud] if isinstance(checked.aud, str) else checked.aud
-        is_for_us = client_id in audience and (checked.azp == client_id or (checked.azp is None and len(audience) == 1))
+        audience = [standard_claims.aud] if isinstance(standard_claims.aud, str) else standard_claims.aud
+        is_only_audience = standard_claims.azp is None and len(audience) == 1
+        is_for_us = client_id in audience and (standard_claims.azp == client_id or is_only_audience)
 
         problems = {
-            "is of another issuer": checked.iss != metadata.issuer,
+            "is of another issuer": standard_claims.iss != metadata.issuer,
             "is for another client": not is_for_us,
-            "has expired": checked.exp <= now - LEEWAY_S,
-            "is not valid yet": max(checked.iat, checked.nbf or 0) > now + LEEWAY_S,
-            "belongs to another sign-in": not hmac.compare_digest((checked.nonce or "").encode(), nonce.encode()),
+            "has expired": standard_claims.exp <= now - LEEWAY_S,
+            "is not valid yet": max(standard_claims.iat, standard_claims.nbf or 0) > now + LEEWAY_S,
+            "belongs to another sign-in": not hmac.compare_digest(
+                (standard_claims.nonce or "").encode(), nonce.encode()
+            ),
         }
-        if found := [text for text, is_wrong in problems.items() if is_wrong]:
-            raise OidcRefused(f"The ID token {found[0]}; begin the sign-in again.")
+        for problem, is_present in problems.items():
+            if is_present:
+                raise OidcRefused(f"The ID token {problem}; begin the sign-in again.")
 
         return claims
 
-    async def _signed_claims(self, id_token: str) -> dict[str, Any]:
+    async def _read_signed_claims(self, id_token: str) -> dict[str, Any]:
         from joserfc import jwt
         from joserfc.errors import InvalidKeyIdError, JoseError
 
         for is_last in (False, True):
+            keys = await self._get_keys(renew=is_last)
             try:
-                return dict(jwt.decode(id_token, await self._read_keys(renew=is_last), list(ALGORITHMS)).claims)
+                return dict(jwt.decode(id_token, keys, list(ALGORITHMS)).claims)
             except InvalidKeyIdError as exc:
                 # The provider may have changed its keys since they were read.
                 if is_last:
@@ -281,16 +288,16 @@ class OidcProvider:
 
         raise AssertionError("the second attempt returns or raises")
 
-    async def _read_keys(self, *, renew: bool) -> Any:
+    async def _get_keys(self, *, renew: bool) -> Any:
         from joserfc.errors import JoseError
         from joserfc.jwk import KeySet
 
-        age = time.monotonic() - self._keys[0] if self._keys else None
-        if self._keys is None or age is None or age > (RENEW_S if renew else CACHE_S):
-            metadata = await self._read_metadata()
-            found = await self._get(metadata.jwks_uri)
+        max_age_s = RENEW_S if renew else CACHE_S
+        if self._keys is None or time.monotonic() - self._keys[0] > max_age_s:
+            metadata = await self._get_metadata()
+            body = await self._fetch(metadata.jwks_uri)
             try:
-                keys = KeySet.import_key_set(msgspec.json.decode(found))
+                keys = KeySet.import_key_set(msgspec.json.decode(body))
             except (JoseError, ValueError, KeyError, TypeError) as exc:
                 raise OidcUnavailable from exc
 
@@ -298,34 +305,41 @@ class OidcProvider:
 
         return self._keys[1]
 
-    async def _read_metadata(self) -> Metadata:
+    async def _get_metadata(self) -> Metadata:
         if self._metadata is not None and time.monotonic() - self._metadata[0] < CACHE_S:
             return self._metadata[1]
 
         issuer = self.client.issuer.rstrip("/")
-        found = _decode(await self._get(f"{issuer}/.well-known/openid-configuration"), 200, Metadata)
-        if found.issuer.rstrip("/") != issuer:
+        body = await self._fetch(f"{issuer}/.well-known/openid-configuration")
+        metadata = _decode(body, 200, Metadata)
+        if metadata.issuer.rstrip("/") != issuer:
             raise OidcUnavailable("The provider's metadata name another issuer than the setting OIDC_ISSUER.")
 
-        for url in (found.authorization_endpoint, found.token_endpoint, found.jwks_uri, found.userinfo_endpoint):
+        urls = (
+            metadata.authorization_endpoint,
+            metadata.token_endpoint,
+            metadata.jwks_uri,
+            metadata.userinfo_endpoint,
+        )
+        for url in urls:
             if url is not None:
                 try:
                     check_url(url, "the provider's metadata")
                 except UserMistake as exc:
                     raise OidcUnavailable(str(exc)) from exc
 
-        self._metadata = (time.monotonic(), found)
-        return found
+        self._metadata = (time.monotonic(), metadata)
+        return metadata
 
-    async def _read_userinfo(self, url: str, token: str, claims: Mapping[str, Any]) -> dict[str, Any]:
-        body = await self._get(url, {"Authorization": f"Bearer {token}"})
-        found = _decode_object(body)
-        if found.get("sub") != claims["sub"]:
+    async def _fetch_user_info(self, url: str, token: str, claims: Mapping[str, Any]) -> dict[str, Any]:
+        body = await self._fetch(url, {"Authorization": f"Bearer {token}"})
+        user_info = _decode_object(body)
+        if user_info.get("sub") != claims["sub"]:
             raise OidcRefused("The ID token and the user info of the provider are of different users; try again.")
 
-        return found
+        return user_info
 
-    async def _get(self, url: str, headers: Mapping[str, str] | None = None) -> bytes:
+    async def _fetch(self, url: str, headers: Mapping[str, str] | None = None) -> bytes:
         response = await _exchange("GET", url, {"Accept": "application/json", **(headers or {})}, None)
         if response.status != 200:
             raise OidcUnavailable
@@ -346,9 +360,9 @@ def check_url(url: str, where: str) -> None:
     parts = urlsplit(url)
     is_safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
     if not is_safe or not parts.hostname or "@" in parts.netloc or parts.fragment:
-        # Without a user and a password, which may be secret.
-        shown = url.rpartition("@")[2]
-        raise UserMistake(f"{where}: {shown} must be an https address without user, password and fragment")
+        # The message has neither the user nor the password, which may be secret.
+        safe_url = url.rpartition("@")[2]
+        raise UserMistake(f"{where}: {safe_url} must be an https address without user, password and fragment")
 
 
 def to_challenge(verifier: str) -> str:

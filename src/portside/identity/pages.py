@@ -49,44 +49,41 @@ class SignInPage(msgspec.Struct, frozen=True, kw_only=True):
     provider: str | None = None
 
 
-def sign_in_page(shown: SignInPage, status: int = 200) -> Response:
+def render_sign_in(content: SignInPage, status: int = 200) -> Response:
     """Return the page with the ways to sign in."""
-    provider = (
-        f'<a class="button" href="/login/oidc?{escape(urlencode({"next": shown.next}))}">'
-        f"Continue with {escape(shown.provider)}</a>"
-        if shown.provider is not None
-        else ""
-    )
+    provider = ""
+    if content.provider is not None:
+        query = escape(urlencode({"next": content.next}))
+        provider = f'<a class="button" href="/login/oidc?{query}">Continue with {escape(content.provider)}</a>'
 
-    password = _form(
+    password = _render_form(
         "/login/password",
         '<label for="email">E-mail</label>'
-        f'<input id="email" name="email" type="email" autocomplete="username" required value="{escape(shown.email)}">'
+        f'<input id="email" name="email" type="email" autocomplete="username" required value="{escape(content.email)}">'
         '<label for="password">Password</label>'
         '<input id="password" name="password" type="password" autocomplete="current-password" required>'
         "<button>Sign in</button>",
-        {"next": shown.next},
+        {"next": content.next},
     )
 
-    key = _form(
+    key = _render_form(
         "/login/key",
         '<label for="key">API key</label>'
         '<input id="key" name="key" type="password" autocomplete="off" spellcheck="false" required>'
         '<button class="quiet">Sign in with the key</button>',
-        {"next": shown.next},
+        {"next": content.next},
     )
 
-    body = f"{_problem(shown.problem)}{provider}{password}<details><summary>Use an API key</summary>{key}</details>"
-    return page("Sign in to Portside", body, status)
+    problem = _render_problem(content.problem)
+    body = f"{problem}{provider}{password}<details><summary>Use an API key</summary>{key}</details>"
+    return render_page("Sign in to Portside", body, status)
 
 
-def signed_in_page(name: str) -> Response:
+def render_signed_in(name: str) -> Response:
     """Return the page for somebody who is signed in."""
     console = '<a class="button" href="/console/">Open the console</a>'
-    body = f"<p>You are signed in as <strong>{escape(name)}</strong>.</p>{console}" + _form(
-        "/login/out", '<button class="quiet">Sign out</button>', {}
-    )
-    return page("Portside", body)
+    form = _render_form("/login/out", '<button class="quiet">Sign out</button>', {})
+    return render_page("Portside", f"<p>You are signed in as <strong>{escape(name)}</strong>.</p>{console}{form}")
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,18 +98,22 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     is_elsewhere: bool = False
 
 
-def approval_page(shown: Approval, *, form_targets: str = "'self'") -> Response:
+def render_approval(approval: Approval, *, form_targets: str = "'self'") -> Response:
     """Return the page on which somebody approves or refuses the sign-in of a terminal."""
-    host = f" on <strong>{escape(shown.host_name)}</strong>" if shown.host_name else ""
-    code = f"<p>Compare: the terminal shows</p><p><code>{escape(shown.user_code)}</code></p>" if shown.user_code else ""
+    host = f" on <strong>{escape(approval.host_name)}</strong>" if approval.host_name else ""
+
+    code = ""
+    if approval.user_code:
+        code = f"<p>Compare: the terminal shows</p><p><code>{escape(approval.user_code)}</code></p>"
+
     warning = (
         "This terminal is at another address than your browser. Refuse it if somebody sent you the link or the code."
     )
-    problem = _problem(warning if shown.is_elsewhere else None)
+    problem = _render_problem(warning if approval.is_elsewhere else None)
 
     body = (
-        f"{problem}<p>A terminal{host} at the address <strong>{escape(shown.address)}</strong> wants to act as "
-        f"<strong>{escape(shown.account)}</strong>.</p>{code}"
+        f"{problem}<p>A terminal{host} at the address <strong>{escape(approval.address)}</strong> wants to act as "
+        f"<strong>{escape(approval.account)}</strong>.</p>{code}"
         '<p class="soft">Approve this only if you ran “portside login” yourself, just now. The terminal gets all your '
         "permissions.</p>"
     )
@@ -122,12 +123,13 @@ def approval_page(shown: Approval, *, form_targets: str = "'self'") -> Response:
         '<button class="quiet" name="decision" value="deny">Refuse</button>'
     )
 
-    return page("Sign in a terminal", body + _form(shown.action, buttons, shown.fields), form_targets=form_targets)
+    form = _render_form(approval.action, buttons, approval.fields)
+    return render_page("Sign in a terminal", body + form, form_targets=form_targets)
 
 
-def user_code_page(user_code: str, problem: str | None = None, status: int = 200) -> Response:
+def render_user_code(user_code: str, problem: str | None = None, status: int = 200) -> Response:
     """Return the page on which somebody types the code that a terminal shows."""
-    form = _form(
+    form = _render_form(
         "/device",
         '<label for="user_code">Code</label>'
         f'<input id="user_code" name="user_code" autocomplete="off" spellcheck="false" required maxlength="20" '
@@ -135,27 +137,27 @@ def user_code_page(user_code: str, problem: str | None = None, status: int = 200
         {},
     )
 
-    body = f"{_problem(problem)}<p>Enter the code that the terminal shows.</p>{form}"
-    return page("Sign in a terminal", body, status)
+    body = f"{_render_problem(problem)}<p>Enter the code that the terminal shows.</p>{form}"
+    return render_page("Sign in a terminal", body, status)
 
 
-def note_page(title: str, text: str, status: int = 200) -> Response:
+def render_note(title: str, text: str, status: int = 200) -> Response:
     """Return a page with one sentence."""
-    return page(title, f"<p>{escape(text)}</p>", status)
+    return render_page(title, f"<p>{escape(text)}</p>", status)
 
 
-def _form(action: str, content: str, hidden: Mapping[str, str]) -> str:
+def _render_form(action: str, content: str, hidden: Mapping[str, str]) -> str:
     fields = "".join(
         f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">' for name, value in hidden.items()
     )
     return f'<form method="post" action="{escape(action)}">{fields}{content}</form>'
 
 
-def _problem(text: str | None) -> str:
+def _render_problem(text: str | None) -> str:
     return f'<p class="problem" role="alert">{escape(text)}</p>' if text else ""
 
 
-def page(title: str, body: str, status: int = 200, *, form_targets: str = "'self'") -> Response:
+def render_page(title: str, body: str, status: int = 200, *, form_targets: str = "'self'") -> Response:
     """Return a page. `body` is HTML; `form_targets` are the origins that its forms may lead to."""
     html = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'

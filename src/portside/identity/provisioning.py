@@ -52,30 +52,30 @@ class AdmissionRules(msgspec.Struct, frozen=True):
     @classmethod
     def read(cls, *, domains: str, groups_claim: str, role_map: str, default_role: str) -> "AdmissionRules":
         """Read the settings. Raises UserMistake, which names the bad one."""
-        allowed = frozenset(part.strip().lower() for part in domains.split(",") if part.strip())
-        if not allowed:
+        allowed_domains = frozenset(part.strip().lower() for part in domains.split(",") if part.strip())
+        if not allowed_domains:
             raise UserMistake(
                 "setting OIDC_ALLOWED_DOMAINS: name the e-mail domains whose people may sign in, or * for all that the "
                 "provider knows"
             )
 
         try:
-            given = msgspec.json.decode(role_map, type=dict[str, str]) if role_map else {}
+            role_texts = msgspec.json.decode(role_map, type=dict[str, str]) if role_map else {}
         except msgspec.MsgspecError as exc:
             raise UserMistake(f"setting OIDC_ROLE_MAP: must be a JSON object of strings: {exc}") from exc
 
-        default = None if default_role == NO_ROLE else _read_grant(default_role, "OIDC_DEFAULT_ROLE")
-        grants = {group: _read_grant(text, "OIDC_ROLE_MAP") for group, text in given.items()}
-        return cls(allowed, groups_claim, grants, default)
+        default = None if default_role == NO_ROLE else _parse_grant(default_role, "OIDC_DEFAULT_ROLE")
+        grants = {group: _parse_grant(text, "OIDC_ROLE_MAP") for group, text in role_texts.items()}
+        return cls(domains=allowed_domains, groups_claim=groups_claim, role_map=grants, default=default)
 
     def get_grants(self, claims: Mapping[str, Any]) -> list[RoleGrant]:
         """Return the roles that a person's groups give, or the default one. Raises OidcNotAllowed without any."""
-        found = claims.get(self.groups_claim) or []
-        groups: Sequence[Any] = [found] if isinstance(found, str) else found if isinstance(found, list) else []
+        claim = claims.get(self.groups_claim) or []
+        groups: Sequence[Any] = claim if isinstance(claim, list) else [claim]
 
         # Some providers send objects; only a text can be in the map.
-        named = [group for group in groups[:_MAX_GROUPS] if isinstance(group, str)]
-        grants = [self.role_map[group] for group in named if group in self.role_map]
+        names = [group for group in groups[:_MAX_GROUPS] if isinstance(group, str)]
+        grants = [self.role_map[name] for name in names if name in self.role_map]
         if grants:
             return grants
         if self.default is None:
@@ -102,11 +102,11 @@ class AdmissionRules(msgspec.Struct, frozen=True):
         return email
 
 
-def _read_grant(text: str, name: str) -> RoleGrant:
+def _parse_grant(text: str, name: str) -> RoleGrant:
     handle, _, role = text.rpartition("/")
     if role not in WORKSPACE_ROLES and (role not in ORGANIZATION_ROLES or handle):
-        known = ", ".join([*ORGANIZATION_ROLES, *WORKSPACE_ROLES])
-        raise UserMistake(f"setting {name}: {text} is neither a role nor WORKSPACE/ROLE; roles are {known}")
+        names = ", ".join([*ORGANIZATION_ROLES, *WORKSPACE_ROLES])
+        raise UserMistake(f"setting {name}: {text} is neither a role nor WORKSPACE/ROLE; roles are {names}")
 
     return RoleGrant(role, handle or None)
 
@@ -129,11 +129,18 @@ async def admit(db: Database, authenticator: Authenticator, rules: AdmissionRule
     """
     email = rules.get_email(claims)
     name = claims.get("name")
+    full_name = name[:200] if isinstance(name, str) and name.isprintable() and name else None
     async with db.transaction() as tx:
-        first = await tx.fetchrow(sql.first_workspace)
-        assert first is not None  # noqa: S101 - set_up ran before
-        full_name = name[:200] if isinstance(name, str) and name.isprintable() and name else None
-        person = _Person(claims["iss"], claims["sub"], email, full_name, first["organization_id"], first["id"])
+        first_workspace = await tx.fetchrow(sql.first_workspace)
+        assert first_workspace is not None  # noqa: S101 - set_up ran before
+        person = _Person(
+            issuer=claims["iss"],
+            subject=claims["sub"],
+            email=email,
+            full_name=full_name,
+            organization_id=first_workspace["organization_id"],
+            first_workspace_id=first_workspace["id"],
+        )
 
         # Two first sign-ins of one person at the same time must make one member.
         await tx.fetchval(sql.lock_organization, id=person.organization_id)
@@ -147,9 +154,9 @@ async def admit(db: Database, authenticator: Authenticator, rules: AdmissionRule
 
         if user_id is None and refusal is None:
             user_id = await _add_user(tx, person)
-            await _apply(tx, rules, person, user_id, grants)
+            await _apply_grants(tx, rules, person, user_id=user_id, grants=grants)
         elif user_id is not None and rules.role_map:
-            await _apply(tx, rules, person, user_id, grants)
+            await _apply_grants(tx, rules, person, user_id=user_id, grants=grants)
 
     if user_id is not None:
         authenticator.forget_user(user_id)
@@ -162,14 +169,14 @@ async def admit(db: Database, authenticator: Authenticator, rules: AdmissionRule
 
 async def _find_user(tx: Transaction, person: _Person) -> UUID | None:
     """Return the member that the person is, if any. Raises OidcNotAllowed."""
-    known = await tx.fetchrow(sql.user_of_subject, issuer=person.issuer, subject=person.subject)
-    if known is not None and known["removed_at"] is None:
-        return UUID(str(known["id"]))
+    user = await tx.fetchrow(sql.user_of_subject, issuer=person.issuer, subject=person.subject)
+    if user is not None and user["removed_at"] is None:
+        return UUID(str(user["id"]))
 
     rows = await tx.fetch(
         sql.users_of_email, organization_id=person.organization_id, email=person.email, issuer=person.issuer
     )
-    if known is not None and not rows:
+    if user is not None and not rows:
         raise OidcNotAllowed("You were removed from this platform; an administrator can add you again.")
     if not rows:
         return None
@@ -190,7 +197,7 @@ async def _find_user(tx: Transaction, person: _Person) -> UUID | None:
 async def _add_user(tx: Transaction, person: _Person) -> UUID:
     user_id = uuid7()
     ids = {"organization_id": person.organization_id, "user_id": user_id}
-    made = await tx.fetchval(
+    inserted_id = await tx.fetchval(
         sql.insert_user,
         id=user_id,
         organization_id=person.organization_id,
@@ -198,7 +205,7 @@ async def _add_user(tx: Transaction, person: _Person) -> UUID:
         full_name=person.full_name,
         password=None,
     )
-    if made is None:
+    if inserted_id is None:
         raise OidcNotAllowed("Your e-mail address belongs to another account here; ask an administrator.")
 
     await tx.execute(sql.insert_organization_member, **ids, role=NEW_MEMBER)
@@ -208,8 +215,8 @@ async def _add_user(tx: Transaction, person: _Person) -> UUID:
     return user_id
 
 
-async def _apply(
-    tx: Transaction, rules: AdmissionRules, person: _Person, user_id: UUID, grants: Sequence[RoleGrant]
+async def _apply_grants(
+    tx: Transaction, rules: AdmissionRules, person: _Person, *, user_id: UUID, grants: Sequence[RoleGrant]
 ) -> None:
     """Give the member the highest role in each workspace and in the organization that a group or the default gives.
 
@@ -217,39 +224,46 @@ async def _apply(
     """
     mapped = [*rules.role_map.values(), *([rules.default] if rules.default else [])]
     workspaces = await _find_workspaces(tx, person, {grant.handle for grant in (*mapped, *grants)})
-    roles: dict[UUID, str] = {}
 
     # From the lowest role to the highest, which replaces the others.
+    roles: dict[UUID, str] = {}
     for name in reversed(WORKSPACE_ROLES):
-        roles |= {workspaces[g.handle]: name for g in grants if g.role == name and g.handle in workspaces}
+        for grant in grants:
+            if grant.role == name and grant.handle in workspaces:
+                roles[workspaces[grant.handle]] = name
 
-    ruled = {workspaces[g.handle] for g in mapped if not g.is_of_organization and g.handle in workspaces}
-    await tx.execute(sql.leave_workspaces, user_id=user_id, workspace_ids=sorted(ruled - roles.keys()))
+    mapped_ids = {
+        workspaces[grant.handle] for grant in mapped if not grant.is_of_organization and grant.handle in workspaces
+    }
+    await tx.execute(sql.leave_workspaces, user_id=user_id, workspace_ids=sorted(mapped_ids - roles.keys()))
 
     for workspace_id, role in roles.items():
         await tx.execute(sql.grant_workspace_role, workspace_id=workspace_id, user_id=user_id, role=role)
 
     if any(grant.is_of_organization for grant in mapped):
-        held = [name for name in ORGANIZATION_ROLES if name in {grant.role for grant in grants}]
-        await _set_organization_role(tx, person, user_id, held[0] if held else NEW_MEMBER)
+        role_names = {grant.role for grant in grants}
+        highest_role = next((name for name in ORGANIZATION_ROLES if name in role_names), NEW_MEMBER)
+        await _set_organization_role(tx, person, user_id, highest_role)
 
 
 async def _find_workspaces(tx: Transaction, person: _Person, handles: Iterable[str | None]) -> dict[str | None, UUID]:
-    named = sorted(handle for handle in handles if handle is not None)
-    rows = await tx.fetch(sql.workspaces_of_handles, organization_id=person.organization_id, handles=named)
+    """Return the ids of workspaces by their handles, and of the first one by None."""
+    names = sorted(handle for handle in handles if handle is not None)
+    rows = await tx.fetch(sql.workspaces_of_handles, organization_id=person.organization_id, handles=names)
 
-    found: dict[str | None, UUID] = {row["tenant_handle"]: row["id"] for row in rows}
-    if missing := set(named) - found.keys():
+    ids: dict[str | None, UUID] = {row["tenant_handle"]: row["id"] for row in rows}
+    if missing := set(names) - ids.keys():
         log.warning("OIDC_ROLE_MAP names workspaces that do not exist", handles=sorted(map(str, missing)))
 
-    return {None: person.first_workspace_id, **found}
+    return {None: person.first_workspace_id, **ids}
 
 
 async def _set_organization_role(tx: Transaction, person: _Person, user_id: UUID, role: str) -> None:
     member = {"organization_id": person.organization_id, "user_id": user_id}
-    others = await tx.fetchval(sql.count_other_admins, **member, role=ORGANIZATION_ADMIN)
-    rows = await tx.fetch(sql.list_organization_members, **member)
-    if rows[0]["role"] == ORGANIZATION_ADMIN != role and not others:
+    other_admins = await tx.fetchval(sql.count_other_admins, **member, role=ORGANIZATION_ADMIN)
+    (row,) = await tx.fetch(sql.list_organization_members, **member)
+    loses_admin = row["role"] == ORGANIZATION_ADMIN and role != ORGANIZATION_ADMIN
+    if loses_admin and not other_admins:
         log.warning("the last admin keeps the role, although no group gives it any more", user_id=str(user_id))
         return
 

@@ -17,9 +17,9 @@ from portside.identity.authentication import (
     Authenticator,
     SessionEnded,
     SessionKind,
-    cookie_name,
+    get_cookie_name,
     hash_token,
-    session_tokens,
+    read_session_tokens,
 )
 from portside.identity.sql import sql
 from portside.identity.types import Actor, LoginSession
@@ -33,6 +33,7 @@ from portside.kernel.logs import get_logger
 log = get_logger(__name__)
 _TOKEN_BYTES = 32
 Method = Literal["password", "key", "oidc", "device", "browser", "link"]
+_ANY_OWNER: dict[str, UUID | None] = {"user_id": None, "key_id": None}
 
 
 class SessionNotFound(NotFound):
@@ -88,22 +89,22 @@ async def begin(db: Session, authenticator: Authenticator, sign_in: SignIn) -> N
 
     Raises SessionEnded if the password that proved it has been changed meanwhile.
     """
-    made = NewSession(uuid7(), secrets.token_urlsafe(_TOKEN_BYTES), now() + sign_in.lifetime)
+    session = NewSession(id=uuid7(), token=secrets.token_urlsafe(_TOKEN_BYTES), expires_at=now() + sign_in.lifetime)
     await db.execute(sql.delete_expired_sessions, idle=authenticator.session_rules.idle)
-    inserted = await db.execute(
+    row_count = await db.execute(
         sql.insert_session,
-        id=made.id,
+        id=session.id,
         user_id=sign_in.user_id,
         key_id=sign_in.key_id,
         kind=sign_in.kind,
         method=sign_in.method,
-        token_hash=hash_token(made.token),
+        token_hash=hash_token(session.token),
         address=sign_in.origin.address,
         client=sign_in.origin.client,
-        expires_at=made.expires_at,
+        expires_at=session.expires_at,
         password=sign_in.password,
     )
-    if not inserted:
+    if not row_count:
         raise SessionEnded
 
     log.info(
@@ -111,16 +112,16 @@ async def begin(db: Session, authenticator: Authenticator, sign_in: SignIn) -> N
         method=sign_in.method,
         user_id=str(sign_in.user_id),
         key_id=str(sign_in.key_id),
-        session_id=str(made.id),
+        session_id=str(session.id),
         address=sign_in.origin.address,
     )
 
-    return made
+    return session
 
 
 async def list_own(db: Session, authenticator: Authenticator, actor: Actor) -> list[LoginSession]:
     """List the sessions of the actor's user, newest first; for a service key, those made with it."""
-    return await _list(db, authenticator, actor, _own(actor))
+    return await _list(db, authenticator, actor, _get_owner(actor))
 
 
 async def list_all(db: Session, authenticator: Authenticator, actor: Actor) -> list[LoginSession]:
@@ -132,7 +133,7 @@ async def end_own(db: Session, authenticator: Authenticator, actor: Actor, sessi
     """End one of the sessions of `list_own`. Raises SessionNotFound, and LimitedKey for a limited key."""
     if session_id != actor.session_id and not actor.is_unlimited:
         raise LimitedKey
-    await _end(db, authenticator, actor, {"id": session_id, **_own(actor)})
+    await _end(db, authenticator, actor, {"id": session_id, **_get_owner(actor)})
 
 
 async def end_any(db: Session, authenticator: Authenticator, actor: Actor, session_id: UUID) -> None:
@@ -146,18 +147,15 @@ async def end_current(db: Session, authenticator: Authenticator, actor: Actor) -
         await _end(db, authenticator, actor, {"id": actor.session_id, **_ANY_OWNER})
 
 
-async def end_of_cookie(db: Session, authenticator: Authenticator, request: HTTPConnection) -> None:
+async def end_cookie_sessions(db: Session, authenticator: Authenticator, request: HTTPConnection) -> None:
     """End every session that the browser's cookies name, whether it is still valid or not."""
-    for token in session_tokens(request):
-        ended = await db.fetchval(sql.end_session_of_token, token_hash=hash_token(token))
-        if ended is not None:
-            authenticator.forget(ended)
+    for token in read_session_tokens(request):
+        session_id = await db.fetchval(sql.end_session_of_token, token_hash=hash_token(token))
+        if session_id is not None:
+            authenticator.forget(session_id)
 
 
-_ANY_OWNER: dict[str, UUID | None] = {"user_id": None, "key_id": None}
-
-
-def _own(actor: Actor) -> dict[str, UUID | None]:
+def _get_owner(actor: Actor) -> dict[str, UUID | None]:
     return {"user_id": actor.user_id, "key_id": None if actor.user_id else actor.key_id}
 
 
@@ -169,16 +167,16 @@ async def _list(
     return [LoginSession(**row, is_current=row["id"] == actor.session_id) for row in rows]
 
 
-async def _end(db: Session, authenticator: Authenticator, actor: Actor, which: dict[str, UUID | None]) -> None:
-    ended = await db.fetchval(sql.end_session, organization_id=actor.organization_id, **which)
-    if ended is None:
+async def _end(db: Session, authenticator: Authenticator, actor: Actor, criteria: dict[str, UUID | None]) -> None:
+    session_id = await db.fetchval(sql.end_session, organization_id=actor.organization_id, **criteria)
+    if session_id is None:
         raise SessionNotFound
 
-    authenticator.forget(ended)
-    log.info("session ended", session_id=str(ended), by=str(actor.user_id or actor.key_id))
+    authenticator.forget(session_id)
+    log.info("session ended", session_id=str(session_id), by=str(actor.user_id or actor.key_id))
 
 
-def cookie_header(request: HTTPConnection, name: str, value: str, *, max_age_s: int) -> str:
+def build_cookie(request: HTTPConnection, name: str, value: str, *, max_age_s: int) -> str:
     """Return a Set-Cookie header. Scripts cannot read the cookie, and other sites' forms do not send it."""
     secure = "; Secure" if is_tls(request) else ""
-    return f"{cookie_name(name, request)}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure}"
+    return f"{get_cookie_name(name, request)}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure}"

@@ -38,7 +38,7 @@ class SignInLink(msgspec.Struct):
     expires_at: Moment
 
 
-async def create(db: Database, actor: Actor) -> SignInLink:
+async def create_link(db: Database, actor: Actor) -> SignInLink:
     """Make an address that signs in as the actor. Raises LimitedKey for a limited key."""
     if not actor.is_unlimited:
         raise LimitedKey
@@ -60,7 +60,7 @@ async def create(db: Database, actor: Actor) -> SignInLink:
     return SignInLink(f"{PATH}?token={token}", expires_at)
 
 
-async def redeem(db: Database, authenticator: Authenticator, token: str, origin: Origin) -> SignIn:
+async def redeem_link(db: Database, authenticator: Authenticator, token: str, origin: Origin) -> SignIn:
     """Spend a token, and return the sign-in that it allows. Raises LinkSpent."""
     row = await db.fetchrow(sql.spend_sign_in_link, token_hash=hash_token(token))
     if row is None:

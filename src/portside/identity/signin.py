@@ -12,14 +12,15 @@ import msgspec
 from starlette.responses import Response
 
 from portside.identity import pages, sessions, sign_in_links
-from portside.identity.authentication import COOKIE_PREFIX, SESSION_COOKIE, cookie_name, read_credential
+from portside.identity.authentication import COOKIE_PREFIX, SESSION_COOKIE, get_cookie_name, read_credential
 from portside.identity.guard import NotSameOrigin, check_same_origin
-from portside.identity.logins import TooManyLogins, check_credentials
+from portside.identity.logins import check_credentials
 from portside.identity.oidc import FLOW_S, OidcNotAllowed, ProviderReturn
 from portside.identity.pages import SignInPage
+from portside.identity.passwords import TooManyLogins
 from portside.identity.provisioning import admit
 from portside.identity.services import Context, OidcSignIn, Routes, read_origin
-from portside.identity.sessions import SignIn, cookie_header
+from portside.identity.sessions import SignIn, build_cookie
 from portside.identity.types import Actor, Credentials
 from portside.kernel.errors import Forbidden, Unauthorized, Unavailable
 from portside.kernel.http.decode import convert
@@ -94,14 +95,14 @@ class EmptyForm(msgspec.Struct):
 
 
 @routes.get("/login", **PAGE)
-async def show_sign_in(ctx: Context, query: NextQuery) -> Response:
+async def get_sign_in_page(ctx: Context, query: NextQuery) -> Response:
     """Show the sign-in page. Somebody who is signed in already can continue or sign out."""
-    actor = await browser_actor(ctx)
-    target = local_path(query.next)
+    actor = await find_browser_actor(ctx)
+    target = to_local_path(query.next)
     if actor is None:
-        return pages.sign_in_page(_page(ctx, target))
+        return pages.render_sign_in(_build_page(ctx, target))
 
-    return redirect(target) if target != HOME else pages.signed_in_page(actor.user_email or actor.short_key)
+    return redirect(target) if target != HOME else pages.render_signed_in(actor.user_email or actor.short_key)
 
 
 @routes.post("/login/password", **_PROOF_PAGE)
@@ -111,10 +112,10 @@ async def sign_in_with_password(ctx: Context) -> Response:
 
     async def prove() -> Response:
         user = await check_credentials(ctx.db, form, read_origin(ctx))
-        session = _browser_session(ctx, "password", user_id=user.id, password=user.password)
-        return await _enter(ctx, session, local_path(form.next))
+        sign_in = _build_sign_in(ctx, "password", user_id=user.id, password=user.password)
+        return await _enter(ctx, sign_in, to_local_path(form.next))
 
-    return await _attempt(prove, _page(ctx, local_path(form.next), email=form.email))
+    return await _attempt(prove, _build_page(ctx, to_local_path(form.next), email=form.email))
 
 
 @routes.post("/login/key", **_PROOF_PAGE)
@@ -129,10 +130,10 @@ async def sign_in_with_key(ctx: Context) -> Response:
             log.warning("sign-in refused", method="key", address=read_origin(ctx).address)
             raise KeyRefused from exc
 
-        session = _browser_session(ctx, "key", user_id=actor.user_id, key_id=actor.key_id)
-        return await _enter(ctx, session, local_path(form.next))
+        sign_in = _build_sign_in(ctx, "key", user_id=actor.user_id, key_id=actor.key_id)
+        return await _enter(ctx, sign_in, to_local_path(form.next))
 
-    return await _attempt(prove, _page(ctx, local_path(form.next)))
+    return await _attempt(prove, _build_page(ctx, to_local_path(form.next)))
 
 
 @routes.get(sign_in_links.PATH, **_LINK_PAGE)
@@ -141,10 +142,10 @@ async def sign_in_with_link(ctx: Context, query: LinkQuery) -> Response:
     _check_opened_by_hand(ctx)
 
     async def prove() -> Response:
-        sign_in = await sign_in_links.redeem(ctx.db, ctx.services.authenticator, query.token, read_origin(ctx))
+        sign_in = await sign_in_links.redeem_link(ctx.db, ctx.services.authenticator, query.token, read_origin(ctx))
         return await _enter(ctx, sign_in, CONSOLE)
 
-    return await _attempt(prove, _page(ctx, CONSOLE))
+    return await _attempt(prove, _build_page(ctx, CONSOLE))
 
 
 def _check_opened_by_hand(ctx: Context) -> None:
@@ -161,20 +162,26 @@ def _check_opened_by_hand(ctx: Context) -> None:
 async def sign_out(ctx: Context) -> Response:
     """End the browser's session."""
     await read_form(ctx, EmptyForm)
-    await sessions.end_of_cookie(ctx.db, ctx.services.authenticator, ctx.request)
-    return _with_cookie(ctx, redirect(HOME), SESSION_COOKIE, "", 0)
+    await sessions.end_cookie_sessions(ctx.db, ctx.services.authenticator, ctx.request)
+
+    response = redirect(HOME)
+    _remove_cookie(ctx, response, SESSION_COOKIE)
+    return response
 
 
 @routes.get("/login/oidc", **_OIDC_PAGE)
 async def start_oidc(ctx: Context, query: NextQuery) -> Response:
     """Send the browser to the OpenID Connect provider."""
-    target = local_path(query.next)
+    target = to_local_path(query.next)
 
-    async def start() -> Response:
-        begun = await _oidc(ctx).provider.begin(f"{get_base_url(ctx.request)}{CALLBACK}", target)
-        return _with_cookie(ctx, redirect(begun.url), OIDC_COOKIE, begun.cookie, FLOW_S)
+    async def leave() -> Response:
+        start = await _get_oidc(ctx).provider.begin(f"{get_base_url(ctx.request)}{CALLBACK}", target)
 
-    return await _attempt(start, _page(ctx, target))
+        response = redirect(start.url)
+        _set_cookie(ctx, response, OIDC_COOKIE, start.cookie, max_age_s=FLOW_S)
+        return response
+
+    return await _attempt(leave, _build_page(ctx, target))
 
 
 @routes.get(CALLBACK, **_OIDC_PAGE)
@@ -182,31 +189,32 @@ async def finish_oidc(ctx: Context, query: ProviderReturn) -> Response:
     """Sign in the browser that comes back from the OpenID Connect provider."""
 
     async def finish() -> Response:
-        oidc = _oidc(ctx)
-        cookies = parse_cookies(ctx.request.headers.get("cookie"), cookie_name(OIDC_COOKIE, ctx.request))
-        finished = await oidc.provider.finish(cookies[0] if len(cookies) == 1 else None, query)
-        user_id = await admit(ctx.db, ctx.services.authenticator, oidc.rules, finished.claims)
-        return await _enter(ctx, _browser_session(ctx, "oidc", user_id=user_id), local_path(finished.next))
+        oidc = _get_oidc(ctx)
+        cookies = parse_cookies(ctx.request.headers.get("cookie"), get_cookie_name(OIDC_COOKIE, ctx.request))
+        sign_in = await oidc.provider.finish(cookies[0] if len(cookies) == 1 else None, query)
+        user_id = await admit(ctx.db, ctx.services.authenticator, oidc.rules, sign_in.claims)
+        return await _enter(ctx, _build_sign_in(ctx, "oidc", user_id=user_id), to_local_path(sign_in.next))
 
-    response = await _attempt(finish, _page(ctx, HOME))
+    response = await _attempt(finish, _build_page(ctx, HOME))
     if response.status_code >= 400:
         log.warning("sign-in refused", method="oidc", status=response.status_code, address=read_origin(ctx).address)
 
-    return _with_cookie(ctx, response, OIDC_COOKIE, "", 0)
+    _remove_cookie(ctx, response, OIDC_COOKIE)
+    return response
 
 
-def _oidc(ctx: Context) -> OidcSignIn:
+def _get_oidc(ctx: Context) -> OidcSignIn:
     if ctx.services.oidc is None:
         raise OidcNotAllowed("No sign-in provider is configured here.")
     return ctx.services.oidc
 
 
-def _page(ctx: Context, target: str, email: str = "") -> SignInPage:
+def _build_page(ctx: Context, target: str, email: str = "") -> SignInPage:
     oidc = ctx.services.oidc
     return SignInPage(next=target, email=email, provider=oidc.provider.name if oidc else None)
 
 
-async def browser_actor(ctx: Context) -> Actor | None:
+async def find_browser_actor(ctx: Context) -> Actor | None:
     """Return who is signed in with this browser, if anybody."""
     presented = read_credential(ctx.request)
     if presented.kind != "cookie":
@@ -218,39 +226,45 @@ async def browser_actor(ctx: Context) -> Actor | None:
         return None
 
 
-def _browser_session(ctx: Context, method: sessions.Method, **owner: Any) -> SignIn:
+def _build_sign_in(ctx: Context, method: sessions.Method, **owner: Any) -> SignIn:
     lifetime = ctx.services.authenticator.session_rules.lifetime
     return SignIn(kind="cookie", method=method, lifetime=lifetime, origin=read_origin(ctx), **owner)
 
 
-async def _attempt(step: Callable[[], Awaitable[Response]], shown: SignInPage) -> Response:
+async def _attempt(step: Callable[[], Awaitable[Response]], page: SignInPage) -> Response:
     """Take a step of a sign-in, or show the page again with the reason."""
     try:
         return await step()
-    except (Unauthorized, Forbidden, TooManyLogins, Unavailable, AddressNotAllowed) as refused:
-        response = pages.sign_in_page(msgspec.structs.replace(shown, problem=refused.message), refused.status)
-        response.headers.update(refused.headers)
+    except (Unauthorized, Forbidden, TooManyLogins, Unavailable, AddressNotAllowed) as exc:
+        response = pages.render_sign_in(msgspec.structs.replace(page, problem=exc.message), exc.status)
+        response.headers.update(exc.headers)
         return response
 
 
 async def _enter(ctx: Context, sign_in: SignIn, target: str) -> Response:
     """Make a new session, whatever the browser had before, and continue."""
-    await sessions.end_of_cookie(ctx.db, ctx.services.authenticator, ctx.request)
-    made = await sessions.begin(ctx.db, ctx.services.authenticator, sign_in)
-    return _with_cookie(ctx, redirect(target), SESSION_COOKIE, made.token, int(sign_in.lifetime.total_seconds()))
+    await sessions.end_cookie_sessions(ctx.db, ctx.services.authenticator, ctx.request)
+    session = await sessions.begin(ctx.db, ctx.services.authenticator, sign_in)
 
-
-def _with_cookie(ctx: Context, response: Response, name: str, value: str, max_age_s: int) -> Response:
-    response.headers.append("Set-Cookie", cookie_header(ctx.request, name, value, max_age_s=max_age_s))
+    response = redirect(target)
+    _set_cookie(ctx, response, SESSION_COOKIE, session.token, max_age_s=int(sign_in.lifetime.total_seconds()))
     return response
 
 
+def _set_cookie(ctx: Context, response: Response, name: str, value: str, *, max_age_s: int) -> None:
+    response.headers.append("Set-Cookie", build_cookie(ctx.request, name, value, max_age_s=max_age_s))
+
+
+def _remove_cookie(ctx: Context, response: Response, name: str) -> None:
+    _set_cookie(ctx, response, name, "", max_age_s=0)
+
+
 def redirect(target: str) -> Response:
-    """Send the browser on with a GET. `target` must come from `local_path`, or be checked by the caller."""
+    """Send the browser on with a GET. `target` must come from `to_local_path`, or be checked by the caller."""
     return Response(status_code=303, headers={"Location": target, "Cache-Control": "no-store"})
 
 
-def local_path(text: str) -> str:
+def to_local_path(text: str) -> str:
     """Return the address of a page of the platform as given, and the sign-in page for anything that may lead elsewhere.
 
     Browsers also read paths that begin with two slashes or backslashes, and paths with tabs inside, as other hosts.

@@ -125,21 +125,21 @@ class Actor(msgspec.Struct, frozen=True):
         """Whether the key itself has a permission, whatever the roles of its user allow."""
         return includes(self.permissions, permission)
 
-    def effective_permissions(self) -> list[str]:
+    def list_permissions(self) -> list[str]:
         """Return the actor's permissions in their shortest form."""
         if self.role_permissions is None or EVERYTHING in self.role_permissions:
             return sorted(self.permissions)
         if EVERYTHING in self.permissions:
             return sorted(self.role_permissions)
 
-        either = self.permissions | self.role_permissions
-        return sorted(permission for permission in either if self.may(permission))
+        candidates = self.permissions | self.role_permissions
+        return sorted(permission for permission in candidates if self.may(permission))
 
 
-def includes(held: AbstractSet[str], permission: str) -> bool:
+def includes(permissions: AbstractSet[str], permission: str) -> bool:
     """Whether permissions include `resource:verb`, by itself, as `resource:*` or as everything."""
     resource = permission.split(":", 1)[0]
-    return not held.isdisjoint({permission, f"{resource}:*", EVERYTHING})
+    return not permissions.isdisjoint({permission, f"{resource}:*", EVERYTHING})
 
 
 class Key(msgspec.Struct):
@@ -189,6 +189,16 @@ class KeyRequest(msgspec.Struct):
     org_role_id: Name | None = None
     workspaces: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=1000)] | None = None
     default_workspace_id: UUID | None = None
+
+
+class Role(msgspec.Struct, frozen=True):
+    """A role in an organization or in a workspace."""
+
+    id: UUID
+    name: str
+    display_name: str
+    access_scope: str
+    permissions: tuple[str, ...]
 
 
 class Organization(msgspec.Struct):
@@ -340,7 +350,7 @@ class Identity(msgspec.Struct):
             user_email=actor.user_email,
             key_id=actor.key_id,
             short_key=actor.short_key,
-            permissions=actor.effective_permissions(),
+            permissions=actor.list_permissions(),
             roles=sorted(actor.roles),
         )
 

@@ -24,7 +24,7 @@ import asyncpg
 import httpx2
 import msgspec
 
-from portside.audit.recording import record_command
+from portside.audit.entries import record_command
 from portside.control.key_rotation import read_all_values
 from portside.dataplane.masking import mask_credentials, masked_forms
 from portside.kernel.clock import now

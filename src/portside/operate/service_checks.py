@@ -21,7 +21,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from portside.control.key_rotation import check_master_key
-from portside.identity.keys import is_valid
+from portside.identity.keys import is_valid_key
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.embedded import SUPERUSER, EmbeddedPostgres
@@ -266,7 +266,7 @@ async def _check_keys(installation: ExaminedInstallation, db: Database) -> Async
         ("listener-key", "nothing, if the platform runs: it makes a new one within seconds"),
     ):
         key = _read_key(installation.home / file)
-        if key is not None and not await is_valid(db, key):
+        if key is not None and not await is_valid_key(db, key):
             yield warning(file, f"the key in {installation.home / file} was revoked, or is one of another platform", do)
 
 

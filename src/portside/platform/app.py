@@ -25,9 +25,10 @@ from portside.alerts.http import routes as alerts
 from portside.alerts.rules import MeasuredParts, Measurements
 from portside.annotation.http import routes as annotation
 from portside.annotation.queues import empty_workspace as empty_annotation
+from portside.audit.entries import BackgroundDatabase, record_operation, record_start
 from portside.audit.http import routes as audit
 from portside.audit.log import ExpiredEntries
-from portside.audit.recording import BackgroundDatabase, Recorder, SuppressedRefusals, record_operation, record_start
+from portside.audit.recording import Recorder, SuppressedRefusals
 from portside.backup.http import BackupServices
 from portside.backup.http import routes as backup
 from portside.console.http import ConsoleServices
@@ -56,7 +57,7 @@ from portside.identity.oidc import OidcClient, OidcProvider
 from portside.identity.provisioning import AdmissionRules
 from portside.identity.services import IdentityServices, OidcSignIn
 from portside.identity.signin import routes as sign_in
-from portside.identity.workspaces import WorkspaceDeletionChecks, mark_emptied, next_to_empty
+from portside.identity.workspaces import WorkspaceDeletionChecks, find_next_to_empty, mark_emptied
 from portside.ingress.front import AgentsUnavailable, FromFront, Front, FrontRoutes, FrontServices, agents_pattern
 from portside.ingress.front import routes as ingress
 from portside.kernel import interruption
@@ -166,7 +167,7 @@ class DeletedWorkspaces(Task):
 
     async def activate(self) -> Status:
         """Delete one batch."""
-        workspace_id = await next_to_empty(self._db, self._delete_after)
+        workspace_id = await find_next_to_empty(self._db, self._delete_after)
         if workspace_id is None:
             return Status()
 
@@ -289,7 +290,7 @@ async def open_platform(
 
         changes = DesiredChanges()
         authenticator = Authenticator(db, _build_session_rules(settings))
-        workspace_id = await first_start.first_workspace(db)
+        workspace_id = await first_start.get_first_workspace(db)
         windows = Windows(db)
         limits = _build_rate_limits(settings, authenticator, windows)
         backups = build_backup_tasks(settings, database_url, problems)
@@ -335,7 +336,7 @@ async def open_platform(
         draining = asyncio.Event()
         recorder = Recorder(db, services.trusted_proxies)
 
-        api: Any = Api(recorder.recorded(ROUTES), services, recorder.guarded(guard))
+        api: Any = Api(recorder.wrap_routes(ROUTES), services, recorder.wrap_guard(guard))
         if limits is not None:
             api = RateLimits(api, *limits, LimitScope(is_unlimited(api), needs_key(api)))
 

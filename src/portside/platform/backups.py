@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from portside.audit.recording import record_at
+from portside.audit.entries import record_at
 from portside.backup.container import Passphrase
 from portside.backup.contents import Progress
 from portside.backup.create import BackupResult, BackupTarget, SourcePlatform, create_backup, new_name

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from portside.identity import first_start
-from portside.identity.keys import create_key, is_valid
+from portside.identity.keys import create_key, is_valid_key
 from portside.identity.types import KeyRequest
 from portside.kernel.db import Database
 from portside.kernel.files import rotate_beyond
@@ -36,10 +36,10 @@ MAX_LOG_BYTES = 10_000_000
 async def ensure_listener_key(db: Database, home: Home) -> tuple[str, bool]:
     """Return the listener's key, and whether it is new because there was none or it was revoked."""
     key = read_key(home.listener_key)
-    if key is not None and await is_valid(db, key):
+    if key is not None and await is_valid_key(db, key):
         return key, False
 
-    owner = await first_start.first_owner(db)
+    owner = await first_start.get_first_owner(db)
     request = KeyRequest("The platform's own listener", [PERMISSION])
     new_key = await create_key(db, owner, request, used_by=USED_BY)
     home.keep_key(home.listener_key, new_key.key)

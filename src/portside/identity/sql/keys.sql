@@ -57,12 +57,6 @@ where k.organization_id = :organization_id and k.revoked_at is null
   and (not :service_keys_only::boolean or k.user_id is null)
 order by k.created_at desc, k.id desc
 
--- name: is_key_valid
-select exists (
-    select from api_keys
-    where key_hash = :key_hash and revoked_at is null and (expires_at is null or expires_at > now())
-)
-
 -- name: expire_key
 update api_keys set expires_at = least(expires_at, now() + :after) where id = :id
 
