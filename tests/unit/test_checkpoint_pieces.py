@@ -169,8 +169,8 @@ def test_only_the_values_of_the_named_checkpoint_are_shared():
     owner = ValuePieces()
     known = CheckpointValues("first", {"messages": b"x"}, {}, {})
     owner.remember(THREAD, "", known)
-    assert owner.known(THREAD, "", "first") == known
-    assert owner.known(THREAD, "", "second") is owner.known(THREAD, "", None) is None
+    assert owner.find_values(THREAD, "", "first") == known
+    assert owner.find_values(THREAD, "", "second") is owner.find_values(THREAD, "", None) is None
 
 
 @pytest.mark.parametrize("thread", ["idle", "running"])
@@ -181,7 +181,7 @@ def test_values_of_deleted_checkpoints_are_not_shared(thread: str):
 
     owner.remember(THREAD, "", CheckpointValues("first", {"messages": b"x"}, {}, {}))
     owner.forget(THREAD)
-    assert owner.known(THREAD, "", "first") is None
+    assert owner.find_values(THREAD, "", "first") is None
 
 
 async def test_the_end_of_a_run_forgets_its_values():
@@ -190,13 +190,13 @@ async def test_the_end_of_a_run_forgets_its_values():
     with saver.remembering(THREAD):
         saver.pieces.remember(THREAD, "", CheckpointValues("first", {"messages": b"x"}, {}, {}))
         encoding = Encoding(SERDE, saver.pieces)
-        assert encoding.known(THREAD, "", "first") == saver.pieces.known(THREAD, "", "first") is not None
+        assert encoding.find_values(THREAD, "", "first") == saver.pieces.find_values(THREAD, "", "first") is not None
 
-    assert saver.pieces.known(THREAD, "", "first") is None
+    assert saver.pieces.find_values(THREAD, "", "first") is None
 
 
 def test_values_that_are_too_large_to_remember_can_be_written(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pieces, "KNOWN_BYTES", 1000)
     owner = ValuePieces()
     owner.remember(THREAD, "", CheckpointValues("first", {"messages": b"x" * 2000}, {}, {}))
-    assert owner.known(THREAD, "", "first") is None
+    assert owner.find_values(THREAD, "", "first") is None

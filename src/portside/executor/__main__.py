@@ -17,7 +17,7 @@ def main() -> None:
     """Run until the server closes the link."""
     parser = argparse.ArgumentParser(prog="python -m portside.executor", description=__doc__)
     parser.add_argument("--socket", required=True, help="The unix socket that the agent server listens on.")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
 
     # Ctrl-C in a terminal reaches the whole group of processes; the server decides when its executors end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -30,7 +30,7 @@ def main() -> None:
     from portside.executor.process import ExecutorProcess
 
     async def run() -> None:
-        await ExecutorProcess(given.socket).run()
+        await ExecutorProcess(arguments.socket).run()
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(run())

@@ -78,10 +78,10 @@ class ProjectApp:
     def run_lifespan(self) -> AbstractAsyncContextManager[None]:
         """Run its lifespan. Raises UserMistake if the startup fails."""
 
-        def mistake_of(exc: BaseException) -> UserMistake:
+        def describe(exc: BaseException) -> UserMistake:
             return describe_failure(self._project, LABEL, self._source, exc)
 
-        return run_lifespan(self.app, self.state, mistake_of)
+        return run_lifespan(self.app, self.state, describe)
 
     def join_server(self, server: ServerRoutes) -> None:
         """Add the server's routes; call it once, before the first request."""
@@ -206,9 +206,10 @@ def _authentication_rule(routes: list[Any], *, custom: bool) -> Callable[[Any], 
     full = _starlette("routing").Match.FULL
 
     def requires_auth(scope: Any) -> bool:
-        found = next((route for route in routes if route.matches(scope)[0] is full), None)
-        own = found.find_server_route(scope) if found is not None and hasattr(found, "find_server_route") else None
-        return custom if own is None else not own.public
+        match = next((route for route in routes if route.matches(scope)[0] is full), None)
+        find_server_route = getattr(match, "find_server_route", None)
+        server_route = None if find_server_route is None else find_server_route(scope)
+        return custom if server_route is None else not server_route.public
 
     return requires_auth
 
@@ -283,11 +284,11 @@ def _answer_http_exception(_request: Any, exc: Any) -> Any:
 
 @asynccontextmanager
 async def run_lifespan(
-    app: Any, state: dict[str, Any], mistake_of: Callable[[BaseException], UserMistake]
+    app: Any, state: dict[str, Any], describe: Callable[[BaseException], UserMistake]
 ) -> AsyncIterator[None]:
     """Run the lifespan of an application; the state that it yields goes into `state`.
 
-    Raises `mistake_of(failure)` if the startup fails. A failed shutdown is only logged: the rest of the server has to
+    Raises `describe(failure)` if the startup fails. A failed shutdown is only logged: the rest of the server has to
     be stopped as well.
     """
     inbox: asyncio.Queue[dict[str, str]] = asyncio.Queue()
@@ -298,7 +299,7 @@ async def run_lifespan(
     task = asyncio.create_task(app(scope, inbox.get, outbox.put))
     try:
         if failure := await _lifespan_step(inbox, outbox, task, "startup"):
-            raise mistake_of(failure) from failure
+            raise describe(failure) from failure
 
         yield
         if failure := await _lifespan_step(inbox, outbox, task, "shutdown"):

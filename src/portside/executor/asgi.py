@@ -139,11 +139,11 @@ class Exchanges:
 
     def find(self, number: Any) -> Exchange:
         """Return an exchange. Raises CallFailed after its end."""
-        found = self._open.get(number) if isinstance(number, int) else None
-        if found is None:
+        exchange = self._open.get(number) if isinstance(number, int) else None
+        if exchange is None:
             raise CallFailed("closed", "the exchange is over")
 
-        return found
+        return exchange
 
     async def receive(self, number: Any) -> Any:
         """Return the next message of a client, for the other side. Raises CallFailed."""
@@ -173,11 +173,8 @@ async def send_request(peer: Peer, method: str, body: Mapping[str, Any], exchang
     Raises CallFailed, LinkClosed, and what `send` raises.
     """
     sending = asyncio.create_task(exchange.send_all(send))
-    call = asyncio.create_task(
-        peer.call(
-            method, {**body, "exchange": exchange.number, "scope": encode_scope(exchange.scope)}, on_item=exchange.put
-        )
-    )
+    request = {**body, "exchange": exchange.number, "scope": encode_scope(exchange.scope)}
+    call = asyncio.create_task(peer.call(method, request, on_item=exchange.put))
 
     try:
         await asyncio.wait([call, sending], return_when=asyncio.FIRST_COMPLETED)
@@ -202,10 +199,10 @@ async def send_request(peer: Peer, method: str, body: Mapping[str, Any], exchang
 class Application:
     """An application's side of one exchange: what it receives from its client and sends to it."""
 
-    def __init__(self, peer: Peer, number: int, put: OnItem) -> None:
+    def __init__(self, peer: Peer, number: int, send_items: OnItem) -> None:
         self._peer = peer
         self._number = number
-        self._put = put
+        self._send_items = send_items
         self._unread = 0
 
     async def receive(self) -> Any:
@@ -218,7 +215,7 @@ class Application:
     async def send(self, message: Any) -> None:
         """Send a message to the client, and wait if it reads slowly."""
         for piece in encode_message(message):
-            self._put([piece])
+            self._send_items([piece])
             self._unread += len(piece.get("body") or piece.get("bytes") or piece.get("text") or b"")
             if self._unread > UNREAD_BYTES:
                 await self._peer.call(DRAIN, self._number)
@@ -249,12 +246,13 @@ def encode_message(message: Any) -> Iterator[dict[str, Any]]:
 
 
 def encode_scope(scope: Any) -> dict[str, Any]:
-    """Return what the other side gets of a scope."""
-    sent = {key: scope[key] for key in _SENT_KEYS if key in scope}
-    if not _EXTENSIONS.isdisjoint(given := scope.get("extensions") or {}):
-        sent["extensions"] = {name: {} for name in given if name in _EXTENSIONS}
+    """Return the keys of a scope that the other side gets, as the link carries them."""
+    encoded = {key: scope[key] for key in _SENT_KEYS if key in scope}
+    extensions = scope.get("extensions") or {}
+    if not _EXTENSIONS.isdisjoint(extensions):
+        encoded["extensions"] = {name: {} for name in extensions if name in _EXTENSIONS}
 
-    return sent
+    return encoded
 
 
 def decode_scope(scope: Any) -> dict[str, Any]:
@@ -262,12 +260,13 @@ def decode_scope(scope: Any) -> dict[str, Any]:
     if type(scope) is not dict or "type" not in scope:
         raise CallFailed("malformed", "a request without a scope")
 
-    made: dict[str, Any] = decode_message({key: scope[key] for key in (*_SENT_KEYS, "extensions") if key in scope})
+    keys = [key for key in (*_SENT_KEYS, "extensions") if key in scope]
+    decoded: dict[str, Any] = decode_message({key: scope[key] for key in keys})
     for key in _PAIRS:
-        if type(made.get(key)) is list:
-            made[key] = tuple(made[key])
+        if type(decoded.get(key)) is list:
+            decoded[key] = tuple(decoded[key])
 
-    return made
+    return decoded
 
 
 def decode_message(message: Any) -> Any:

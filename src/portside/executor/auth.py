@@ -74,12 +74,12 @@ def find_refusal(exc: BaseException) -> HandlerRefused | None:
     if not isinstance(exc, HTTPException if starlette is None else (HTTPException, starlette.HTTPException)):
         return None
 
-    given: Any = exc
-    status: Any = given.status_code
+    http_exception: Any = exc
+    status: Any = http_exception.status_code
     if not isinstance(status, int) or not LOWEST_STATUS <= status <= HIGHEST_STATUS:
         return None
 
-    return HandlerRefused(status, str(given.detail or _phrase(status)), given.headers)
+    return HandlerRefused(status, str(http_exception.detail or _phrase(status)), http_exception.headers)
 
 
 def _phrase(status: int) -> str:
@@ -93,19 +93,19 @@ class BadFilter(ValueError):
     """An authorization handler returned an invalid filter; the text is for the project's log only."""
 
 
-def read_filter(given: Mapping[str, Any]) -> Filter:
+def read_filter(source: Mapping[str, Any]) -> Filter:
     """Return a handler's filter in the form of the database. Raises BadFilter."""
     equal: dict[str, Any] = {}
-    rest: list[dict[str, Any]] = []
-    for condition in _conditions(given, 1):
+    other_conditions: list[dict[str, Any]] = []
+    for condition in _conditions(source, 1):
         key = condition.get("key")
         value = condition.get("value")
         if condition["op"] == "eq" and isinstance(value, SCALARS) and key not in equal:
             equal[str(key)] = value
         else:
-            rest.append(condition)
+            other_conditions.append(condition)
 
-    return Filter({"equal": equal, "rest": rest})
+    return Filter({"equal": equal, "rest": other_conditions})
 
 
 class HttpConnection(Protocol):
@@ -157,9 +157,9 @@ def _query(connection: HttpConnection) -> dict[str, str]:
 
 
 def _authorization(connection: HttpConnection) -> str | None:
-    given = (value for name, value in connection.scope["headers"] if name == b"authorization")
-    found = next(given, None)
-    return None if found is None else found.decode("latin-1")
+    headers = connection.scope["headers"]
+    value: bytes | None = next((value for name, value in headers if name == b"authorization"), None)
+    return None if value is None else value.decode("latin-1")
 
 
 _ARGUMENTS: dict[str, Callable[[HttpConnection], Any]] = {
@@ -232,25 +232,25 @@ def _read_parameters(handler: Callable[..., Any]) -> list[str]:
     return [parameter.name for parameter in parameters if parameter.name in _ARGUMENTS]
 
 
-def _conditions(given: Any, depth: int) -> list[dict[str, Any]]:
-    if not isinstance(given, Mapping):
-        raise BadFilter(f"a filter must be an object, not {type(given).__name__}")
+def _conditions(source: Any, depth: int) -> list[dict[str, Any]]:
+    if not isinstance(source, Mapping):
+        raise BadFilter(f"a filter must be an object, not {type(source).__name__}")
     if depth > MAX_DEPTH:
         raise BadFilter(f"a filter may be nested at most {MAX_DEPTH} objects deep")
-    if len(given) > MAX_CONDITIONS:
+    if len(source) > MAX_CONDITIONS:
         raise BadFilter(f"a filter may have at most {MAX_CONDITIONS} conditions at one level")
 
-    found: list[dict[str, Any]] = []
-    for key, value in given.items():
+    conditions: list[dict[str, Any]] = []
+    for key, value in source.items():
         if key in {"$and", "$or"}:
             parts = [{"op": "all", "of": _conditions(part, depth + 1)} for part in _branches(key, value)]
-            found.append({"op": "all" if key == "$and" else "any", "of": parts})
+            conditions.append({"op": "all" if key == "$and" else "any", "of": parts})
         elif not isinstance(key, str) or key.startswith("$"):
             raise BadFilter(f"{key!r} is neither a field nor an operator of a filter; the operators are $and and $or")
         else:
-            found += _field_conditions(key, value)
+            conditions += _field_conditions(key, value)
 
-    return found
+    return conditions
 
 
 def _branches(operator: str, value: Any) -> list[Any]:
@@ -266,19 +266,19 @@ def _field_conditions(key: str, value: Any) -> list[dict[str, Any]]:
     if not value or not value.keys() <= {"$eq", "$contains"}:
         raise BadFilter(f"the field {key!r} of a filter takes a value, $eq or $contains")
 
-    found = []
+    conditions = []
     if "$eq" in value:
-        found.append({"op": "eq", "key": key, "value": _json_value(key, value["$eq"])})
+        conditions.append({"op": "eq", "key": key, "value": _json_value(key, value["$eq"])})
 
     if "$contains" in value:
-        wanted = _json_value(key, value["$contains"])
-        several = wanted if isinstance(wanted, list) else [wanted]
+        contained = _json_value(key, value["$contains"])
+        several = contained if isinstance(contained, list) else [contained]
         if len(several) > MAX_CONDITIONS:
             raise BadFilter(f"$contains of the field {key!r} takes at most {MAX_CONDITIONS} values")
 
-        found.append({"op": "has", "key": key, "values": several})
+        conditions.append({"op": "has", "key": key, "values": several})
 
-    return found
+    return conditions
 
 
 def _json_value(key: str, value: Any) -> Any:
@@ -313,8 +313,8 @@ class AuthorizationHandlers:
         """Return the handler that decides about an action; None if there is none."""
         keyed = self._auth._handlers  # noqa: SLF001 - the SDK keeps these names stable for servers
         for key in ((resource, action), (resource, ANY), (ANY, action), (ANY, ANY)):
-            if found := keyed.get(key):
-                return found[-1]
+            if handlers := keyed.get(key):
+                return handlers[-1]
 
         everywhere = self._auth._global_handlers  # noqa: SLF001 - the same
         return everywhere[-1] if everywhere else None

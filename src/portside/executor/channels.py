@@ -288,9 +288,9 @@ def _read_blocks(message: BaseMessage) -> list[dict[str, Any]]:
 def _build_blocks(message: BaseMessage) -> list[dict[str, Any]]:
     """Return the text and the tool calls of a message as blocks, for langchain-core before 1.0."""
     text: Any = message.text
-    said = text if isinstance(text, str) else text()
+    content = text if isinstance(text, str) else text()
 
-    blocks: list[dict[str, Any]] = [{"type": "text", "text": said}] if said else []
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": content}] if content else []
     if isinstance(message, AIMessageChunk):
         return blocks + [{**chunk, "type": "tool_call_chunk"} for chunk in message.tool_call_chunks]
     if isinstance(message, AIMessage):
@@ -306,16 +306,16 @@ def _build_empty_block(block: dict[str, Any]) -> dict[str, Any]:
     return empty if growing is None else {**empty, growing: ""}
 
 
-def _append_piece(whole: dict[str, Any], block: dict[str, Any]) -> MessageEvent | None:
+def _append_piece(target: dict[str, Any], block: dict[str, Any]) -> MessageEvent | None:
     """Append a piece to its block, and return the delta for clients; None if there is nothing to append."""
     growing = _GROWING.get(block["type"])
-    rest = {key: value for key, value in block.items() if value is not None and key not in {growing, "type", "index"}}
-    whole.update(rest)
+    keys = block.keys() - {growing, "type", "index"}
+    target.update({key: value for key, value in block.items() if key in keys and value is not None})
 
-    if growing is None or not block.get(growing) or whole["type"] != block["type"]:
+    if growing is None or not block.get(growing) or target["type"] != block["type"]:
         return None
 
-    whole[growing] = whole.get(growing, "") + block[growing]
+    target[growing] = target.get(growing, "") + block[growing]
     return {"type": _DELTAS[block["type"]], growing: block[growing]}
 
 
@@ -325,11 +325,11 @@ def _build_finished_block(block: dict[str, Any]) -> dict[str, Any]:
     if final is None:
         return block
 
-    rest = {key: value for key, value in block.items() if key != "index"}
+    fields = {key: value for key, value in block.items() if key != "index"}
     try:
-        return {**rest, "type": final, "args": json.loads(block["args"] or "{}")}
+        return {**fields, "type": final, "args": json.loads(block["args"] or "{}")}
     except ValueError:
-        return {**rest, "type": "invalid_tool_call", "error": "The arguments are not valid JSON"}
+        return {**fields, "type": "invalid_tool_call", "error": "The arguments are not valid JSON"}
 
 
 # Channels.
@@ -409,12 +409,12 @@ class Channels:
         self._subgraphs[namespace] = parent
         agent = (task.get("metadata") or {}).get("lc_agent_name")
 
-        started: dict[str, Any] = {"event": "started", "graph_name": agent or name}
-        started |= {"namespace": list(namespace), "trigger_call_id": parent}
+        event: dict[str, Any] = {"event": "started", "graph_name": agent or name}
+        event |= {"namespace": list(namespace), "trigger_call_id": parent}
         if parent in self._calls:
-            started["cause"] = {"type": "toolCall", "tool_call_id": self._calls[parent]}
+            event["cause"] = {"type": "toolCall", "tool_call_id": self._calls[parent]}
 
-        yield ChannelEvent("lifecycle", namespace, started)
+        yield ChannelEvent("lifecycle", namespace, event)
 
 
 def _convert_updates(namespace: Namespace, payload: Any) -> Iterator[ChannelEvent]:
@@ -429,14 +429,14 @@ def _convert_updates(namespace: Namespace, payload: Any) -> Iterator[ChannelEven
 def _convert_checkpoint(payload: Mapping[str, Any]) -> dict[str, Any]:
     """Return a checkpoint's id and position; its values are on another channel."""
     metadata = payload.get("metadata") or {}
-    shown = {
+    checkpoint = {
         "id": _get_checkpoint_id(payload.get("config")),
         "step": metadata.get("step"),
         "source": metadata.get("source"),
     }
 
     parent = _get_checkpoint_id(payload.get("parent_config"))
-    return shown if parent is None else {**shown, "parent_id": parent}
+    return checkpoint if parent is None else {**checkpoint, "parent_id": parent}
 
 
 def _get_checkpoint_id(config: Any) -> Any:
@@ -461,11 +461,11 @@ def _get_error(task: dict[str, Any]) -> str | None:
     return str(error) if error else None
 
 
-def _find_tool_call(given: Any) -> str | None:
+def _find_tool_call(task_input: Any) -> str | None:
     """Return the id of the tool call that a task executes, if any."""
-    call = given.get("tool_call") if isinstance(given, dict) else None
-    found = call.get("id") if isinstance(call, dict) else None
-    return found if isinstance(found, str) else None
+    call = task_input.get("tool_call") if isinstance(task_input, dict) else None
+    call_id = call.get("id") if isinstance(call, dict) else None
+    return call_id if isinstance(call_id, str) else None
 
 
 def _read_message(raw: Any) -> BaseMessage:

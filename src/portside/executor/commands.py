@@ -19,7 +19,7 @@ def parse_command(raw: dict[str, Any]) -> "Command[Any]":
     if goto is None:
         goto = ()
     elif isinstance(goto, list):
-        goto = [one if isinstance(one, str) else Send(one["node"], one["input"]) for one in goto]
+        goto = [target if isinstance(target, str) else Send(target["node"], target["input"]) for target in goto]
     elif not isinstance(goto, str):
         goto = Send(goto["node"], goto["input"])
 

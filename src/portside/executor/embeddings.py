@@ -96,11 +96,11 @@ def _load_provider(project: Project, source: str) -> Embeddings:
 
     options = {"check_embedding_ctx_length": False} if source.partition(":")[0] in UNMEASURED else {}
     try:
-        made: Embeddings = init_embeddings(source, **options)
+        embeddings: Embeddings = init_embeddings(source, **options)
     except Exception as exc:
         raise describe_failure(project, EMBED_LABEL, source, exc) from exc
 
-    return made
+    return embeddings
 
 
 def _is_async(embeddings: Embeddings) -> bool:

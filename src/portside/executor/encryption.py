@@ -63,15 +63,15 @@ class EncryptionHandlers:
     versa.
     """
 
-    def __init__(self, given: object, name: str) -> None:
+    def __init__(self, encryption: object, name: str) -> None:
         from langgraph_sdk.encryption import Encryption
 
-        if not isinstance(given, Encryption):
-            raise UserMistake(f"{name} must be a langgraph_sdk.Encryption, but it is a {type(given).__name__}")
+        if not isinstance(encryption, Encryption):
+            raise UserMistake(f"{name} must be a langgraph_sdk.Encryption, but it is a {type(encryption).__name__}")
 
-        self._json = (given.get_json_encryptor(), given.get_json_decryptor())
-        self._blob = (given._blob_encryptor, given._blob_decryptor)  # noqa: SLF001 - the SDK names them for servers
-        self._context = given._context_handler  # noqa: SLF001 - the same
+        self._json = (encryption.get_json_encryptor(), encryption.get_json_decryptor())
+        self._blob = (encryption._blob_encryptor, encryption._blob_decryptor)  # noqa: SLF001 - the SDK names them for servers
+        self._context = encryption._context_handler  # noqa: SLF001 - the same
 
         for kind, pair in (("json", self._json), ("blob", self._blob)):
             if (pair[0] is None) != (pair[1] is None):
@@ -95,9 +95,9 @@ class EncryptionHandlers:
         if handler is None:
             return metadata
 
-        given = _build_context(None, metadata)
-        made = await self._call("the context handler", lambda: handler(user, given))
-        checked: Json = _check_type(made, dict, "the context handler")
+        handler_context = _build_context(None, metadata)
+        returned = await self._call("the context handler", lambda: handler(user, handler_context))
+        checked: Json = _check_type(returned, dict, "the context handler")
 
         return checked
 
@@ -105,46 +105,46 @@ class EncryptionHandlers:
         """Encrypt a document. Raises EncryptionFailed, also if the handler adds or removes keys."""
         handler = self._json[0]
         assert handler is not None  # noqa: S101 - callers check `does_json`
-        made: Json = _check_type(
+        encrypted: Json = _check_type(
             await self._call("encrypt.json", lambda: handler(_build_context(target, metadata), dict(plain))),
             dict,
             "encrypt.json",
         )
-        if made.keys() != plain.keys():
-            changed = ", ".join(sorted(map(str, made.keys() ^ plain.keys())))
-            raise EncryptionFailed(f"encrypt.json must keep the keys of {target}; it added or removed {changed}")
+        if encrypted.keys() != plain.keys():
+            changed_names = ", ".join(sorted(map(str, encrypted.keys() ^ plain.keys())))
+            raise EncryptionFailed(f"encrypt.json must keep the keys of {target}; it added or removed {changed_names}")
 
-        return made
+        return encrypted
 
-    async def decrypt_json(self, target: DocumentField, metadata: Mapping[str, Any], stored: Json) -> Decrypted:
+    async def decrypt_json(self, target: DocumentField, metadata: Mapping[str, Any], encrypted: Json) -> Decrypted:
         """Decrypt a document. Raises CannotDecrypt."""
-        made = await self._decrypt("decrypt.json", self._json[1], _build_context(target, metadata), stored)
-        if not isinstance(made.plain, dict) or not made.plain.keys() >= stored.keys():
+        decrypted = await self._decrypt("decrypt.json", self._json[1], _build_context(target, metadata), encrypted)
+        if not isinstance(decrypted.plain, dict) or not decrypted.plain.keys() >= encrypted.keys():
             raise CannotDecrypt(f"decrypt.json must return {target} with all the keys it was given")
 
-        return made
+        return decrypted
 
     async def encrypt_blob(self, target: DocumentField, metadata: Mapping[str, Any], plain: bytes) -> bytes:
         """Encrypt a blob. Raises EncryptionFailed."""
         handler = self._blob[0]
         assert handler is not None  # noqa: S101 - callers check `does_blobs`
-        made = await self._call("encrypt.blob", lambda: handler(_build_context(target, metadata), plain))
-        return bytes(_check_type(made, (bytes, bytearray), "encrypt.blob"))
+        returned = await self._call("encrypt.blob", lambda: handler(_build_context(target, metadata), plain))
+        return bytes(_check_type(returned, (bytes, bytearray), "encrypt.blob"))
 
-    async def decrypt_blob(self, target: DocumentField, metadata: Mapping[str, Any], stored: bytes) -> Decrypted:
+    async def decrypt_blob(self, target: DocumentField, metadata: Mapping[str, Any], encrypted: bytes) -> Decrypted:
         """Decrypt a blob. Raises CannotDecrypt."""
-        made = await self._decrypt("decrypt.blob", self._blob[1], _build_context(target, metadata), stored)
-        if not isinstance(made.plain, bytes):
+        decrypted = await self._decrypt("decrypt.blob", self._blob[1], _build_context(target, metadata), encrypted)
+        if not isinstance(decrypted.plain, bytes):
             raise CannotDecrypt("decrypt.blob must return bytes")
 
-        return made
+        return decrypted
 
-    async def _decrypt(self, name: str, handler: Any, context: "EncryptionContext", stored: Any) -> Decrypted:
+    async def _decrypt(self, name: str, handler: Any, context: "EncryptionContext", encrypted: Any) -> Decrypted:
         if handler is None:
             target = f"{context.model}.{context.field}"
             raise CannotDecrypt(f"{target} was encrypted by a handler, and this server has no {name}")
 
-        return _read_decrypted(await self._call(name, lambda: handler(context, stored), CannotDecrypt))
+        return _read_decrypted(await self._call(name, lambda: handler(context, encrypted), CannotDecrypt))
 
     async def _call(
         self, name: str, call: Callable[[], Awaitable[T]], failure: type[PortsideError] = EncryptionFailed
@@ -167,8 +167,8 @@ class EncryptionHandlers:
 def load_encryption(project: Project, path: str) -> EncryptionHandlers:
     """Import the project's handlers; call it on the loop that they are to be called on. Raises UserMistake."""
     ENCRYPTION.require()
-    given = import_object(project, "encryption", path, add_to_path(project))
-    return EncryptionHandlers(given, f"{project.file}: encryption.path ({path})")
+    encryption = import_object(project, "encryption", path, add_to_path(project))
+    return EncryptionHandlers(encryption, f"{project.file}: encryption.path ({path})")
 
 
 def _build_context(target: DocumentField | None, metadata: Mapping[str, Any]) -> "EncryptionContext":
@@ -180,16 +180,16 @@ def _build_context(target: DocumentField | None, metadata: Mapping[str, Any]) ->
     return EncryptionContext(model=target.model, field=target.field, metadata=dict(metadata))
 
 
-def _read_decrypted(made: Any) -> Decrypted:
+def _read_decrypted(returned: Any) -> Decrypted:
     """Read what a decryptor returned; in older SDKs it returns no replacements."""
-    if hasattr(made, "plaintext") and hasattr(made, "replacement"):
-        return Decrypted(made.plaintext, made.replacement)
-    return Decrypted(made)
+    if hasattr(returned, "plaintext") and hasattr(returned, "replacement"):
+        return Decrypted(returned.plaintext, returned.replacement)
+    return Decrypted(returned)
 
 
-def _check_type(made: Any, kind: Any, name: str) -> Any:
-    if not isinstance(made, kind):
+def _check_type(value: Any, kind: Any, name: str) -> Any:
+    if not isinstance(value, kind):
         needed = "a dict" if kind is dict else "bytes"
-        raise EncryptionFailed(f"{name} returned a {type(made).__name__}; it must return {needed}")
+        raise EncryptionFailed(f"{name} returned a {type(value).__name__}; it must return {needed}")
 
-    return made
+    return value

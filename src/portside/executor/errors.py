@@ -53,10 +53,10 @@ class RunTimeout(Exception):
     """The run took longer than it may."""
 
 
-def check_size(what: str, data: bytes, max_bytes: int) -> None:
+def check_size(name: str, data: bytes, max_bytes: int) -> None:
     """Raise EventTooLarge if an event, or the result of a run, has more bytes than allowed; 0 is no limit."""
     if 0 < max_bytes < len(data):
-        raise EventTooLarge(f"{what} of this run has {len(data)} bytes, more than EVENT_MAX_BYTES ({max_bytes}) allows")
+        raise EventTooLarge(f"{name} of this run has {len(data)} bytes, more than EVENT_MAX_BYTES ({max_bytes}) allows")
 
 
 def to_call_failed(error: PortsideError) -> CallFailed:
@@ -74,18 +74,18 @@ def find_server_failure(error: Exception) -> CallFailed | None:
     return CallFailed(RAISED, str(error), {"type": type(error).__name__, FAILURE: number})
 
 
-def to_error(failed: CallFailed) -> Exception:
+def to_error(failure: CallFailed) -> Exception:
     """Return the error that the peer answered with; an answer with none of this process's errors as it is."""
-    known = {each.code: each for each in error_classes()}.get(failed.code)
-    if known is None:
-        return failed
+    kind = {error_class.code: error_class for error_class in error_classes()}.get(failure.code)
+    if kind is None:
+        return failure
 
     # Constructors differ; what they set does not.
-    error = known.__new__(known)
-    PortsideError.__init__(error, failed.message, headers=failed.fields.get("headers"))
-    error.status = failed.fields.get("status", known.status)  # type: ignore[misc]
+    error = kind.__new__(kind)
+    PortsideError.__init__(error, failure.message, headers=failure.fields.get("headers"))
+    error.status = failure.fields.get("status", kind.status)  # type: ignore[misc]
 
     if isinstance(error, Invalid):
-        error.problems = [Problem(**problem) for problem in failed.fields.get("problems", [])]
+        error.problems = [Problem(**problem) for problem in failure.fields.get("problems", [])]
 
     return error

@@ -74,13 +74,13 @@ class Execution:
         self._request = request
         self._encoder = EventEncoder(request, is_followed)
         command = None if request.command is None else parse_command(request.command)
-        given = command or request.input
+        graph_input = command or request.input
 
         # An attempt that continues from a checkpoint has taken its input already.
-        self._input = None if request.resume else given
+        self._input = None if request.resume else graph_input
         self._config = _build_config(request)
         if request.resume and tracing_is_enabled():
-            self._config["callbacks"] = [tracer_with_input(given, request.tracer or {})]
+            self._config["callbacks"] = [tracer_with_input(graph_input, request.tracer or {})]
 
         if self._encoder.has_channels:
             self._config["callbacks"] = [*self._config.get("callbacks", ()), ModelListener()]  # type: ignore[misc]
@@ -97,8 +97,8 @@ class Execution:
         checkpointer: Any = None
 
         try:
-            opened = self._graphs.open(request.graph_id, self._config, context=request.context)
-            async with opened as graph, aclosing(self._stream(graph)) as items:
+            opening = self._graphs.open(request.graph_id, self._config, context=request.context)
+            async with opening as graph, aclosing(self._stream(graph)) as items:
                 output = _output_keys(graph)
                 checkpointer = graph.checkpointer
 
@@ -139,12 +139,12 @@ class Execution:
         is_refused = type(failure).__name__ in (UNKNOWN_INTERRUPT, OTHER_LANGUAGE)
 
         values = None if self._values is _MISSING else _select(self._values, output)
-        encoded = None if self._values is _MISSING else dump_user(values)
-        if 0 < self._request.max_event_bytes < len(encoded or b""):
+        data = None if self._values is _MISSING else dump_user(values)
+        if 0 < self._request.max_event_bytes < len(data or b""):
             # The thread keeps the values that it had: its checkpoints have these.
-            values = encoded = None
+            values = data = None
 
-        outcome = Outcome(values=encoded, interrupts={}, has_next=False, error=error, is_refused=is_refused)
+        outcome = Outcome(values=data, interrupts={}, has_next=False, error=error, is_refused=is_refused)
         return _without_long_lists(outcome, values, long_lists(checkpointer, self._config, values))
 
     def _stream(self, graph: Graph) -> Any:
@@ -203,13 +203,14 @@ class Execution:
 
             return _build_outcome(graph, state, self._values, versions)
 
-        given: Any = None if self._values is _MISSING else self._values
-        values = _select(given, _output_keys(graph))
+        state_values: Any = None if self._values is _MISSING else self._values
+        values = _select(state_values, _output_keys(graph))
 
         # Encoding a long conversation costs most of a run: reuse the last event if it holds the same values.
-        is_encoded = self._last_values_event is not None and isinstance(values, dict) and len(values) == len(given)
-        encoded = self._last_values_event if is_encoded else dump_user(values)
-        outcome = Outcome(values=encoded, interrupts={}, has_next=False, error=None)
+        has_all_values = isinstance(values, dict) and len(values) == len(state_values)
+        is_encoded = self._last_values_event is not None and has_all_values
+        data = self._last_values_event if is_encoded else dump_user(values)
+        outcome = Outcome(values=data, interrupts={}, has_next=False, error=None)
 
         return _without_long_lists(outcome, values, long_lists(graph.checkpointer, self._config, values))
 
@@ -251,8 +252,8 @@ async def execute(
         with remembering:
             async with limit:
                 async for emitted in execution:
-                    if (waiting := push(emitted)) is not None:
-                        await waiting
+                    if (delivery := push(emitted)) is not None:
+                        await delivery
     except TimeoutError as exc:
         # A TimeoutError that the graph itself raises passes unchanged.
         if limit.expired():
@@ -277,12 +278,12 @@ async def read_outcome(graphs: Graphs, request: RunRequest) -> Outcome:
 def _build_outcome(graph: Graph, state: StateSnapshot, values: Any, versions: dict[str, str]) -> Outcome:
     # A task with a result was answered, although older versions of langgraph still list its interrupts.
     open_tasks = [task for task in state.tasks if task.interrupts and task.result is None]
-    waiting = [with_id(interrupt) for task in open_tasks for interrupt in task.interrupts]
+    open_interrupts = [with_id(interrupt) for task in open_tasks for interrupt in task.interrupts]
     interrupts = {task.id: [_to_stored_interrupt(interrupt) for interrupt in task.interrupts] for task in open_tasks}
 
     selected = values = _select(values, _output_keys(graph))
-    if waiting:
-        values = {**values, INTERRUPT: waiting} if isinstance(values, dict) else {INTERRUPT: waiting}
+    if open_interrupts:
+        values = {**values, INTERRUPT: open_interrupts} if isinstance(values, dict) else {INTERRUPT: open_interrupts}
 
     outcome = Outcome(values=dump_user(values), interrupts=plain(interrupts), has_next=bool(state.next), error=None)
     return _without_long_lists(outcome, selected, versions)
@@ -301,19 +302,21 @@ def _without_long_lists(outcome: Outcome, values: Any, versions: dict[str, str])
 
 
 def split_for_row(
-    encoded: bytes | None, values: Any, versions: dict[str, str]
+    data: bytes | None, values: Any, versions: dict[str, str]
 ) -> tuple[bytes | None, dict[str, str] | None]:
     """Return what the thread's row keeps of the values, and the versions of the lists that it lacks, or None twice.
 
-    `encoded` is the JSON of the whole values, and `versions` are those of the lists in the last checkpoint.
+    `data` is the JSON of the whole values, and `versions` are those of the lists in the last checkpoint.
     """
-    if encoded is None or len(encoded) < LONG_BYTES or not isinstance(values, dict):
+    if data is None or len(data) < LONG_BYTES or not isinstance(values, dict):
         return None, None
 
-    named = {key: version for key, version in versions.items() if key in values}
-    return (
-        (dump_user({key: part for key, part in values.items() if key not in named}), named) if named else (None, None)
-    )
+    list_versions = {key: version for key, version in versions.items() if key in values}
+    if not list_versions:
+        return None, None
+
+    other_values = {key: value for key, value in values.items() if key not in list_versions}
+    return dump_user(other_values), list_versions
 
 
 async def _chunks_among_events(stream: Any) -> AsyncGenerator[Any, None]:
@@ -340,8 +343,8 @@ async def _with_interrupts(chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[
             if mode == "values":
                 values[namespace] = payload
             elif mode == "updates" and isinstance(payload, dict) and payload.get(INTERRUPT):
-                known = values.get(namespace)
-                yield namespace, "values", {**known, **payload} if isinstance(known, dict) else payload
+                last_values = values.get(namespace)
+                yield namespace, "values", {**last_values, **payload} if isinstance(last_values, dict) else payload
 
 
 def _text(failure: BaseException) -> str:
@@ -354,11 +357,11 @@ def _text(failure: BaseException) -> str:
 
 def _build_config(request: RunRequest) -> RunnableConfig:
     """Make the graph's config. What steers langgraph from the inside is not a client's to set, except a resume."""
-    given = request.config
+    client_config = request.config
     dropped = _POSITION if request.resume else ()
     configurable = {
         key: value
-        for key, value in (given.get("configurable") or {}).items()
+        for key, value in (client_config.get("configurable") or {}).items()
         if (not key.startswith("__pregel_") or _is_resume(key, value)) and key not in dropped
     }
     if user := configurable.get(USER):
@@ -366,8 +369,8 @@ def _build_config(request: RunRequest) -> RunnableConfig:
 
     config = RunnableConfig(
         configurable=configurable,
-        metadata={**(given.get("metadata") or {}), "langgraph_version": langgraph_version},
-        tags=list(given.get("tags") or ()),
+        metadata={**(client_config.get("metadata") or {}), "langgraph_version": langgraph_version},
+        tags=list(client_config.get("tags") or ()),
     )
 
     if request.strict_resume:
@@ -376,8 +379,8 @@ def _build_config(request: RunRequest) -> RunnableConfig:
     if request.tracer and not request.resume and tracing_is_enabled():
         config["callbacks"] = [LangChainTracer(**request.tracer)]
 
-    if given.get("recursion_limit"):
-        config["recursion_limit"] = given["recursion_limit"]
+    if client_config.get("recursion_limit"):
+        config["recursion_limit"] = client_config["recursion_limit"]
 
     if run_id := configurable.get("run_id"):
         config["run_id"] = UUID(str(run_id))
@@ -430,14 +433,15 @@ class EventEncoder:
         self._is_followed = is_followed
         self._max_event_bytes = request.max_event_bytes
         self._modes = frozenset(request.stream_modes or ["values"])
-        self.has_channels = bool((request.config.get("configurable") or {}).get(STREAM_PROTOCOL))
+        self._partial: dict[str, BaseMessage] = {}
 
+        configurable = request.config.get("configurable") or {}
+        self.has_channels = bool(configurable.get(STREAM_PROTOCOL))
         """Whether the run has the events of the protocol's channels."""
         self._channels = Channels() if self.has_channels else None
-        self._partial: dict[str, BaseMessage] = {}
+
         requested = {_LANGGRAPH_MODES.get(mode, mode) for mode in self._modes} - {"events"}
         self.langgraph_modes = requested | {"values"} | (CHANNEL_MODES if self.has_channels else set())
-
         """The modes that langgraph must stream: those requested, and always the values, for the outcome."""
 
     def encode(self, namespace: tuple[str, ...], mode: str, payload: Any) -> Iterator[Emitted]:
@@ -446,12 +450,12 @@ class EventEncoder:
         if mode == "messages":
             yield from self._message(suffix, *payload)
         elif mode in self._modes and (mode != "values" or self._is_followed is None or self._is_followed()):
-            shown = _with_checkpoints(payload) if mode == "debug" and payload["type"] == "checkpoint" else payload
-            yield self._encode(mode + suffix, shown)
+            is_checkpoint = mode == "debug" and payload["type"] == "checkpoint"
+            yield self._encode(mode + suffix, _with_checkpoints(payload) if is_checkpoint else payload)
 
         if self._channels is not None:
-            for method, where, data in self._channels.convert(namespace, mode, payload):
-                yield self._encode("|".join((f"@{method}", *where)), data)
+            for method, event_namespace, data in self._channels.convert(namespace, mode, payload):
+                yield self._encode("|".join((f"@{method}", *event_namespace)), data)
 
     def _message(self, suffix: str, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[Emitted]:
         if "messages-tuple" in self._modes:
@@ -491,13 +495,13 @@ def find_checkpoint(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def _with_checkpoints(payload: dict[str, Any]) -> dict[str, Any]:
     """Write the checkpoints of a debug event as the rest of the API does."""
     step = payload["payload"]
-    named = {
+    checkpoints = {
         "checkpoint": find_checkpoint(step["config"]),
         "parent_checkpoint": find_checkpoint(step["parent_config"]),
         "tasks": [_with_checkpoint(task) for task in step["tasks"]],
     }
 
-    return {**payload, "payload": {**step, **named}}
+    return {**payload, "payload": {**step, **checkpoints}}
 
 
 def _with_checkpoint(task: dict[str, Any]) -> dict[str, Any]:

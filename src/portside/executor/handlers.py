@@ -67,31 +67,31 @@ class ProjectHandlers:
         return await self._loop.call(self._load(project, sources))
 
     async def _load(self, project: Project, sources: Mapping[str, Any]) -> dict[str, Any]:
-        known: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         users = Users()
         if (path := sources.get("auth")) is not None:
             auth = AuthHandlers(load_auth(project, path), users, self._server)
-            known["auth"] = auth.facts
+            facts["auth"] = auth.facts
             self._serves |= {messages.AUTHENTICATE: auth.authenticate, messages.AUTHORIZE: auth.authorize}
 
         if (path := sources.get("encryption")) is not None:
             handlers = load_encryption(project, path)
-            known["encryption"] = {"does_json": handlers.does_json, "does_blobs": handlers.does_blobs}
+            facts["encryption"] = {"does_json": handlers.does_json, "does_blobs": handlers.does_blobs}
             self._serves[messages.ENCRYPTION] = partial(_encrypt, handlers, users)
 
         if (path := sources.get("embed")) is not None:
             embeddings = load_embeddings(project, path)
-            known["embed"] = {}
+            facts["embed"] = {}
             self._serves[messages.EMBED] = partial(_embed, embeddings, path)
 
         if (path := sources.get("app")) is not None:
-            known["app"] = {}
+            facts["app"] = {}
             self._app = app = AppHandlers(ProjectApp(project, path), users, self._server)
             starting = {messages.APP_START: app.start, messages.APP_STOP: app.stop}
             self._serves |= {**starting, messages.APP_DOCUMENT: app.document}
             self._serves |= {RECEIVE: app.exchanges.receive, DRAIN: app.exchanges.drain}
 
-        return known
+        return facts
 
     def build_handlers(self) -> dict[str, Handler]:
         """Return the handlers of the server's calls, to be called on the loop of the link."""
@@ -123,8 +123,8 @@ async def _encrypt(handlers: EncryptionHandlers, users: "Users", body: Any) -> b
         raise CallFailed("unknown_operation", f"there is no operation {call.operation!r} of encryption")
 
     work = getattr(handlers, call.operation)
-    made = await work(EncryptedField(*call.about), metadata, unpack(call.value or b""))
-    return pack(tuple(made) if isinstance(made, Decrypted) else made)
+    result = await work(EncryptedField(*call.about), metadata, unpack(call.value or b""))
+    return pack(tuple(result) if isinstance(result, Decrypted) else result)
 
 
 async def _embed(embeddings: ProjectEmbeddings, source: str, body: Any) -> list[list[float]]:
@@ -154,23 +154,23 @@ class Outbox:
         self._call = call
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._waiting: list[Any] = []
+        self._items: list[Any] = []
 
-    def put(self, given: list[Any]) -> None:
+    def put(self, items: list[Any]) -> None:
         """Add messages, in any thread."""
         with self._lock:
-            is_first = not self._waiting
-            self._waiting += given
+            is_first = not self._items
+            self._items += items
 
         if is_first:
             self._loop.call_soon_threadsafe(self._send)
 
     def _send(self) -> None:
         with self._lock:
-            waiting = self._waiting
-            self._waiting = []
+            items = self._items
+            self._items = []
 
-        self._call.send(waiting)
+        self._call.send(items)
 
 
 class Users:
@@ -191,19 +191,19 @@ class Users:
         is_studio = isinstance(user, Auth.types.StudioUser)
         return messages.SentUser(fields=pack(dict(user)), handle=handle, is_studio=is_studio)
 
-    def find(self, given: Any) -> Any:
+    def find(self, body: Any) -> Any:
         """Return the user whom the server names."""
-        if given is None:
+        if body is None:
             return None
 
-        sent = messages.read(messages.SentUser, given)
-        if (known := self._users.get(sent.handle)) is not None:
-            return known
-        if sent.is_nobody:
+        sent_user = messages.read(messages.SentUser, body)
+        if (user := self._users.get(sent_user.handle)) is not None:
+            return user
+        if sent_user.is_nobody:
             return make_nobody()
 
-        fields = unpack(sent.fields)
-        return StudioCaller(fields["identity"]) if sent.is_studio else User(fields)
+        fields = unpack(sent_user.fields)
+        return StudioCaller(fields["identity"]) if sent_user.is_studio else User(fields)
 
 
 class Nobody:
@@ -249,25 +249,26 @@ class AuthHandlers:
         scope = {**decode_scope(body["scope"]), "state": {}}
         receive = Application(self._server, body["exchange"], _refuse_to_send).receive
         authenticate: Authentication = self._auth.authenticate
-        found: Identity = await authenticate(self._make_request(scope, receive))
+        identity: Identity = await authenticate(self._make_request(scope, receive))
 
         return messages.Authenticated(
-            identity=found.identity,
-            display_name=found.display_name,
-            permissions=list(found.permissions),
-            user=self._users.remember(found.user),
+            identity=identity.identity,
+            display_name=identity.display_name,
+            permissions=list(identity.permissions),
+            user=self._users.remember(identity.user),
         )
 
     async def authorize(self, body: Any) -> tuple[bytes | None, list[str], Any]:
         """Return the fields that the handler changed (None if none), the names that it removed, and its filter."""
-        given = messages.read(messages.Authorization, body)
-        value = unpack(given.value)
-        caller = _Sender(given.permissions, self._users.find(given.user))
+        question = messages.read(messages.Authorization, body)
+        value = unpack(question.value)
+        caller = _Sender(question.permissions, self._users.find(question.user))
         before = {name: pack(field) for name, field in value.items()}
-        allowed = await self._auth.handlers.decide(caller, given.resource, given.action, value)
-        changed = {name: field for name, field in value.items() if before.get(name) != pack(field)}
+        condition = await self._auth.handlers.decide(caller, question.resource, question.action, value)
+        changed_fields = {name: field for name, field in value.items() if before.get(name) != pack(field)}
 
-        return (pack(changed) if changed else None), [name for name in before if name not in value], allowed
+        removed_names = [name for name in before if name not in value]
+        return (pack(changed_fields) if changed_fields else None), removed_names, condition
 
 
 class _Sender:
@@ -353,12 +354,12 @@ class AppHandlers:
         """Return the application's OpenAPI document as JSON."""
         return json.dumps(self._app.app.openapi()).encode()
 
-    async def request(self, body: Any, put: OnItem) -> str:
+    async def request(self, body: Any, send_items: OnItem) -> str:
         """Serve one request or WebSocket; return the path of its route, for metrics."""
         number = body["exchange"]
         state = {"request_id": body["request_id"]}
         scope = {**decode_scope(body["scope"]), "state": state, EXCHANGE: number, SERVER_ROUTE: body["server_route"]}
-        application = Application(self._server, number, put)
+        application = Application(self._server, number, send_items)
 
         await self._app(scope, application.receive, application.send)
         return str(state["route"])
@@ -367,11 +368,11 @@ class AppHandlers:
         if SERVER_ROUTE not in scope:
             return _ServerRoute() if scope["path"] in self._pages else None
 
-        known = scope[SERVER_ROUTE]
-        if known is None or (known[0], known[1]) != (scope.get("method"), scope["path"]):
+        route = scope[SERVER_ROUTE]
+        if route is None or (route[0], route[1]) != (scope.get("method"), scope["path"]):
             return None
 
-        return _ServerRoute(known[2])
+        return _ServerRoute(route[2])
 
     async def _serve_server_route(self, scope: Any, receive: Any, send: Any) -> None:
         async def take(message: Any) -> None:
@@ -390,15 +391,15 @@ class AppHandlers:
             call = {"original": scope[EXCHANGE], "exchange": exchange.number, "scope": encode_scope(scope)}
             return await self._server.call(messages.APP_AUTHENTICATE, call)
 
-    def set_user(self, scope: Any, found: Any) -> None:
+    def set_user(self, scope: Any, answer: Any) -> None:
         """Set the user of a request: the one whom the server found, or an unauthenticated one."""
         authentication = importlib.import_module("starlette.authentication")
-        if found["user"] is None:
+        if answer["user"] is None:
             scope.setdefault("user", authentication.UnauthenticatedUser())
             scope.setdefault("auth", authentication.AuthCredentials())
         else:
-            scope["user"] = self._users.find(found["user"])
-            scope["auth"] = authentication.AuthCredentials(found["permissions"])
+            scope["user"] = self._users.find(answer["user"])
+            scope["auth"] = authentication.AuthCredentials(answer["permissions"])
 
 
 class ServerAuthentication:
@@ -415,20 +416,20 @@ class ServerAuthentication:
             await self.app(scope, receive, send)
             return
 
-        read: deque[Any] = deque()
+        read_messages: deque[Any] = deque()
 
         async def record() -> Any:
-            read.append(await receive())
-            return read[-1]
+            read_messages.append(await receive())
+            return read_messages[-1]
 
         async def replay() -> Any:
-            return read.popleft() if read else await receive()
+            return read_messages.popleft() if read_messages else await receive()
 
-        found = await self._handlers.authenticate(scope, record)
-        if found["refusal"]:
-            for message in found["refusal"]:
+        answer = await self._handlers.authenticate(scope, record)
+        if answer["refusal"]:
+            for message in answer["refusal"]:
                 await send(decode_message(message))
             return
 
-        self._handlers.set_user(scope, found)
+        self._handlers.set_user(scope, answer)
         await self.app(scope, replay, send)

@@ -58,8 +58,8 @@ def add_to_path(project: Project) -> list[Path]:
             raise UserMistake(f'{project.file}: dependencies names "{entry}", but {folder} is not a folder')
 
         source = folder / "src"
-        found = [source, folder] if source.is_dir() and not (source / "__init__.py").exists() else [folder]
-        roots.extend(root for root in found if root not in roots)
+        folders = [source, folder] if source.is_dir() and not (source / "__init__.py").exists() else [folder]
+        roots.extend(root for root in folders if root not in roots)
 
     sys.path[:0] = [str(root) for root in roots if str(root) not in sys.path]
     return roots
@@ -116,9 +116,9 @@ def describe_failure(project: Project, label: str, source: str, exc: BaseExcepti
 
 def find_missing_variables(exc: BaseException) -> list[str]:
     """Return the environment variables whose absence caused an exception of the user's code, if any."""
-    for one in _with_causes(exc):
-        if found := [*_from_environ(one), *_from_settings(one)] or _from_message(one):
-            return found
+    for cause in _with_causes(exc):
+        if names := [*_from_environ(cause), *_from_settings(cause)] or _from_message(cause):
+            return names
 
     return []
 
@@ -183,7 +183,7 @@ def _get_message(exc: BaseException) -> str:
     if _is_invalid(exc):
         # Its own text shows the input, which contains the other variables of the environment.
         problems = exc.errors(include_url=False, include_context=False, include_input=False)
-        return "; ".join(f"{'.'.join(map(str, one['loc'])) or exc.title}: {one['msg']}" for one in problems)
+        return "; ".join(f"{'.'.join(map(str, problem['loc'])) or exc.title}: {problem['msg']}" for problem in problems)
 
     return str(exc)
 
@@ -225,18 +225,18 @@ def _from_settings(exc: BaseException) -> list[str]:
         return []
 
     instances = [step.tb_frame.f_locals.get("__pydantic_self__") for step in _tracebacks(exc)]
-    kinds = [type(one) for one in instances if isinstance(one, settings.BaseSettings)]
+    kinds = [type(item) for item in instances if isinstance(item, settings.BaseSettings)]
     if not kinds:
         return []
 
-    missing = [str(one["loc"][0]) for one in exc.errors() if one["type"] == "missing" and one["loc"]]
-    return [_get_variable(kinds[0], name) for name in missing]
+    names = [str(item["loc"][0]) for item in exc.errors() if item["type"] == "missing" and item["loc"]]
+    return [_get_variable(kinds[0], name) for name in names]
 
 
 def _get_variable(settings: Any, name: str) -> str:
     # The error names a field by its alias, which is the variable.
-    named = settings.model_config.get("env_prefix", "") + name if name in settings.model_fields else name
-    return named if settings.model_config.get("case_sensitive") else named.upper()
+    variable = settings.model_config.get("env_prefix", "") + name if name in settings.model_fields else name
+    return variable if settings.model_config.get("case_sensitive") else variable.upper()
 
 
 def _from_message(exc: BaseException) -> list[str]:
@@ -254,12 +254,12 @@ def _from_message(exc: BaseException) -> list[str]:
 def _logging_slow_import(project: Project, label: str, source: str) -> Iterator[None]:
     """Log the stack of an import that takes long, from another thread, and again when the stack has changed."""
     importing = threading.get_ident()
-    done = threading.Event()
+    is_imported = threading.Event()
 
     def watch() -> None:
         seconds = SLOW_AFTER_S
         logged = ""
-        while not done.wait(seconds):
+        while not is_imported.wait(seconds):
             frames = traceback.extract_stack(sys._current_frames().get(importing))  # noqa: SLF001
             stack = "".join(traceback.format_list(_own_frames(project.folder, frames))).rstrip()
             if stack != logged:
@@ -274,7 +274,7 @@ def _logging_slow_import(project: Project, label: str, source: str) -> Iterator[
     try:
         yield
     finally:
-        done.set()
+        is_imported.set()
 
 
 def _graph(project: Project, graph_id: str) -> tuple[str, str]:
@@ -289,11 +289,11 @@ def _find_file(project: Project, label: str, location: str) -> Path:
     # Other servers read the paths from the folder in which they are started, which is often above a file in a folder
     # of its own.
     for above in project.folder.resolve().parents[:_FOLDERS_ABOVE]:
-        found = (above / location).resolve()
-        if found.is_file() and found.is_relative_to(above):
+        candidate = (above / location).resolve()
+        if candidate.is_file() and candidate.is_relative_to(above):
             if str(above) not in sys.path:
                 sys.path.append(str(above))
-            return found
+            return candidate
 
     raise UserMistake(f'{project.file}: {label} is in "{location}", but {file} does not exist')
 
@@ -390,9 +390,9 @@ def _own_frames(folder: Path, frames: Sequence[traceback.FrameSummary]) -> list[
 
     Before the project's first frame are this program and the machinery of imports, which say nothing about a cause.
     """
-    own = [frame for frame in frames if _is_of_project(folder, frame)]
-    innermost = [frame for frame in frames[-1:] if frame not in own]
-    return [*own[-_SHOWN_FRAMES:], *innermost]
+    project_frames = [frame for frame in frames if _is_of_project(folder, frame)]
+    innermost = [frame for frame in frames[-1:] if frame not in project_frames]
+    return [*project_frames[-_SHOWN_FRAMES:], *innermost]
 
 
 def _is_of_project(folder: Path, frame: traceback.FrameSummary) -> bool:

@@ -13,8 +13,8 @@ from portside.executor.requests import INTERRUPT
 
 def get_interrupt_id(interrupt: Any) -> str:
     """Return the id of an interrupt."""
-    found: str = interrupt.id if hasattr(interrupt, "id") else interrupt.interrupt_id
-    return found
+    interrupt_id: str = interrupt.id if hasattr(interrupt, "id") else interrupt.interrupt_id
+    return interrupt_id
 
 
 def with_id(interrupt: Any) -> Any:
@@ -36,14 +36,14 @@ def with_ids(mode: str, payload: Any) -> Any:
 
 def _with_ids_in_tasks(task: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `debug` says of a task, or of a checkpoint with its tasks."""
-    shown = dict(task)
-    if shown.get("interrupts"):
-        shown["interrupts"] = [_with_id_of_fields(fields) for fields in shown["interrupts"]]
+    complete = dict(task)
+    if complete.get("interrupts"):
+        complete["interrupts"] = [_with_id_of_fields(fields) for fields in complete["interrupts"]]
 
-    if shown.get("tasks"):
-        shown["tasks"] = [_with_ids_in_tasks(each) for each in shown["tasks"]]
+    if complete.get("tasks"):
+        complete["tasks"] = [_with_ids_in_tasks(subtask) for subtask in complete["tasks"]]
 
-    return shown
+    return complete
 
 
 def _with_id_of_fields(fields: Mapping[str, Any]) -> Any:

@@ -173,32 +173,32 @@ class Link(asyncio.Protocol):
 
         number = self._next
         self._next = self._next + 1
-        opened = _OpenCall(self._loop.create_future(), on_item)
+        open_call = _OpenCall(self._loop.create_future(), on_item)
         self.send_frame(CALL, number, (method, body))
 
         if self._reason is not None:
             raise LinkClosed(self._reason)
 
-        self._open[number] = opened
+        self._open[number] = open_call
         try:
-            answer = await opened.answer
+            answer = await open_call.answer
         except asyncio.CancelledError:
-            await self._stop(number, opened)
+            await self._stop(number, open_call)
             raise
 
-        if opened.failure is not None:
-            raise opened.failure
+        if open_call.failure is not None:
+            raise open_call.failure
 
         return answer
 
-    async def _stop(self, number: int, opened: _OpenCall) -> None:
+    async def _stop(self, number: int, open_call: _OpenCall) -> None:
         """Cancel a call, and wait until the peer has answered it."""
         if number in self._open:
             # Cancelling the caller has cancelled its future: the peer's answer gets a new one.
-            opened.answer = self._loop.create_future()
+            open_call.answer = self._loop.create_future()
             self.send_frame(CANCEL, number, None)
             with suppress(CallFailed, LinkClosed):
-                await opened.answer
+                await open_call.answer
 
     async def ping(self) -> Any:
         """Return what the peer answers to a ping. Raises LinkClosed."""
@@ -336,7 +336,7 @@ class Link(asyncio.Protocol):
         reason = self._reason = self._reason or (f"connection lost: {exc}" if exc else "closed by the peer")
         self._transport = None
         self.resume_writing()
-        unanswered = [opened.answer for opened in self._open.values()] + self._pings
+        unanswered = [open_call.answer for open_call in self._open.values()] + self._pings
         self._open = {}
         self._pings = []
 
@@ -413,16 +413,16 @@ class Link(asyncio.Protocol):
     # Answers to this side's calls
 
     def _take_item(self, number: int, body: Any, _size: int) -> None:
-        opened = self._open.get(number)
-        if opened is None or opened.on_item is None:
+        open_call = self._open.get(number)
+        if open_call is None or open_call.on_item is None:
             raise ProtocolBroken("an item of a call that has none")
-        if opened.failure is not None:
+        if open_call.failure is not None:
             return
 
         try:
-            opened.on_item(body)
+            open_call.on_item(body)
         except Exception as exc:  # noqa: BLE001 - raised in the caller, when the peer has stopped
-            opened.failure = exc
+            open_call.failure = exc
             self.send_frame(CANCEL, number, None)
 
     def _take_result(self, number: int, body: Any, _size: int) -> None:
@@ -432,17 +432,17 @@ class Link(asyncio.Protocol):
         self._end(number, None, _read_failure(body))
 
     def _end(self, number: int, body: Any, failure: CallFailed | None) -> None:
-        opened = self._open.pop(number, None)
-        if opened is None:
+        open_call = self._open.pop(number, None)
+        if open_call is None:
             raise ProtocolBroken("an answer to no call")
-        if opened.answer.done():
+        if open_call.answer.done():
             return
 
-        failed = opened.failure or failure
-        if failed is None:
-            opened.answer.set_result(body)
+        error = open_call.failure or failure
+        if error is None:
+            open_call.answer.set_result(body)
         else:
-            opened.answer.set_exception(failed)
+            open_call.answer.set_exception(error)
 
     # The peer's calls
 

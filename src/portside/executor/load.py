@@ -56,30 +56,30 @@ class GraphFactory:
     @asynccontextmanager
     async def open(self, use: GraphUse) -> AsyncIterator[Graph]:
         """Make a graph, and close the factory's context at the end. Raises TypeError if it made none."""
-        given = {"config": use.config, "runtime": None}
+        arguments_by_role = {"config": use.config, "runtime": None}
         arguments = {
-            name: _build_runtime(use, annotation) if role == "runtime" else given[role]
+            name: _build_runtime(use, annotation) if role == "runtime" else arguments_by_role[role]
             for name, (role, annotation) in self._parameters.items()
         }
 
-        made = self._function(**arguments)
-        if inspect.isawaitable(made):
-            made = await made
+        graph_or_context = self._function(**arguments)
+        if inspect.isawaitable(graph_or_context):
+            graph_or_context = await graph_or_context
 
-        if hasattr(made, "__aenter__"):
-            async with made as graph:
+        if hasattr(graph_or_context, "__aenter__"):
+            async with graph_or_context as graph:
                 yield self._check(graph)
-        elif hasattr(made, "__enter__"):
-            with made as graph:
+        elif hasattr(graph_or_context, "__enter__"):
+            with graph_or_context as graph:
                 yield self._check(graph)
         else:
-            yield self._check(made)
+            yield self._check(graph_or_context)
 
-    def _check(self, made: Any) -> Graph:
-        graph = as_graph(made, self._graph_id)
+    def _check(self, value: Any) -> Graph:
+        graph = as_graph(value, self._graph_id)
         if graph is None:
             raise TypeError(
-                f"the factory of graph {self._graph_id!r} returned a value of type {type(made).__name__}, not a graph"
+                f"the factory of graph {self._graph_id!r} returned a value of type {type(value).__name__}, not a graph"
             )
 
         return graph
@@ -127,9 +127,9 @@ def _build_runtime(use: GraphUse, annotation: Any) -> Any:
     from langgraph_sdk.runtime import _ExecutionRuntime, _ReadRuntime
 
     store: Any = use.store
-    given = use.config.get("configurable", {}).get("langgraph_auth_user")
+    original_user = use.config.get("configurable", {}).get("langgraph_auth_user")
 
-    user: Any = User(given) if type(given) is dict else given
+    user: Any = User(original_user) if type(original_user) is dict else original_user
     if use.access != "threads.create_run":
         return _ReadRuntime(access_context=use.access, store=store, user=user)
 
@@ -137,10 +137,10 @@ def _build_runtime(use: GraphUse, annotation: Any) -> Any:
     return _ExecutionRuntime(access_context=use.access, store=store, context=context, user=user)
 
 
-def _build_context(annotation: Any, given: dict[str, Any] | None) -> Any:
+def _build_context(annotation: Any, context: dict[str, Any] | None) -> Any:
     """Make the context for `ServerRuntime[Context]`."""
     schema = next(iter(get_args(annotation)), None)
-    fitted = convert_context(schema, given)
+    fitted = convert_context(schema, context)
     return schema(**fitted) if isinstance(schema, type) and isinstance(fitted, dict) else fitted
 
 
@@ -240,7 +240,7 @@ class Graphs:
         return graph.copy(update)
 
 
-def convert_context(schema: Any, given: dict[str, Any] | None) -> Any:
+def convert_context(schema: Any, context: dict[str, Any] | None) -> Any:
     """Convert a request's context to the graph's `context_schema`, without unknown keys.
 
     An empty context becomes the schema's defaults, or None if the schema has required fields. Raises TypeError and
@@ -252,11 +252,11 @@ def convert_context(schema: Any, given: dict[str, Any] | None) -> Any:
         fields = schema.model_fields.items()
         names = {name for name, _ in fields} | {field.alias for _, field in fields if field.alias}
     else:
-        return given or ({} if schema is not None else None)
+        return context or ({} if schema is not None else None)
 
-    known = {key: value for key, value in (given or {}).items() if key in names}
-    if known:
-        return schema(**known)
+    arguments = {key: value for key, value in (context or {}).items() if key in names}
+    if arguments:
+        return schema(**arguments)
 
     try:
         return schema()

@@ -166,18 +166,18 @@ class GraphLoop:
 
 async def _wait_for_jobs(*jobs: concurrent.futures.Future[Any]) -> None:
     """Wait until jobs in threads have ended; those that take too long are logged and left behind."""
-    running = [future for future in jobs if not future.done()]
-    if not running:
+    running_jobs = [future for future in jobs if not future.done()]
+    if not running_jobs:
         return
 
     loop = asyncio.get_running_loop()
     all_ended = asyncio.Event()
-    left = len(running)
+    jobs_left = len(running_jobs)
 
     def count() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
+        nonlocal jobs_left
+        jobs_left -= 1
+        if jobs_left == 0:
             all_ended.set()
 
     def on_done(_future: concurrent.futures.Future[Any]) -> None:
@@ -185,7 +185,7 @@ async def _wait_for_jobs(*jobs: concurrent.futures.Future[Any]) -> None:
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(count)
 
-    for future in running:
+    for future in running_jobs:
         future.add_done_callback(on_done)
 
     await _wait_for_stop(all_ended)

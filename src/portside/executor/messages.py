@@ -268,19 +268,19 @@ def measure_memory(process: int | str) -> int:
 
 def read(message: type[M], body: Any) -> M:
     """Make a message of a body. Raises CallFailed if a field is missing or the body is no map."""
-    known = fields(message)  # type: ignore[arg-type]
+    message_fields = fields(message)  # type: ignore[arg-type]
     if type(body) is not dict:
         raise CallFailed("malformed", f"{message.__name__} is not a map")
 
-    missing = [
-        each.name
-        for each in known
-        if each.name not in body and each.default is MISSING and each.default_factory is MISSING
+    missing_names = [
+        item.name
+        for item in message_fields
+        if item.name not in body and item.default is MISSING and item.default_factory is MISSING
     ]
-    if missing:
-        raise CallFailed("malformed", f"{message.__name__} lacks {', '.join(missing)}")
+    if missing_names:
+        raise CallFailed("malformed", f"{message.__name__} lacks {', '.join(missing_names)}")
 
-    return message(**{each.name: body[each.name] for each in known if each.name in body})
+    return message(**{item.name: body[item.name] for item in message_fields if item.name in body})
 
 
 def check_protocol(hello: Any) -> None:

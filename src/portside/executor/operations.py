@@ -78,43 +78,43 @@ class GraphOperations:
         """Return the outcome of a run that was stopped."""
         return await read_outcome(self._graphs, request)
 
-    async def read_state(self, read: StateRead) -> bytes | None:
+    async def read_state(self, request: StateRead) -> bytes | None:
         """Return the JSON of a state, or None if the config names a checkpoint that does not exist.
 
         Raises NotFound for an unknown graph, and BadRequest for an unknown subgraph and for values that the graph
         refuses.
         """
-        async with self._graphs.open(read.graph_id, read.config, access="threads.read") as opened:
-            graph = opened if _needs_tasks(read.select) else _without_models(opened)
+        async with self._graphs.open(request.graph_id, request.config, access="threads.read") as opened_graph:
+            graph = opened_graph if _needs_tasks(request.select) else _without_models(opened_graph)
             checkpointer: Any = graph.checkpointer
 
             # Pending writes are applied to the values by the graph's reducers.
-            is_plain = not (read.subgraphs or (read.checkpoint and read.checkpoint["write_tasks"]))
-            preloaded = checkpointer.preloaded(read.config, read.checkpoint)
-            with preloaded, _reading_for_json(graph, read.config, is_plain=is_plain):
-                state = await read_state(graph, read.config, subgraphs=read.subgraphs)
+            is_plain = not (request.subgraphs or (request.checkpoint and request.checkpoint["write_tasks"]))
+            preloaded = checkpointer.preloaded(request.config, request.checkpoint)
+            with preloaded, _reading_for_json(graph, request.config, is_plain=is_plain):
+                state = await read_state(graph, request.config, subgraphs=request.subgraphs)
 
-        if state["created_at"] is None and read.config["configurable"].get("checkpoint_id"):
+        if state["created_at"] is None and request.config["configurable"].get("checkpoint_id"):
             return None
 
         if state["checkpoint"] is None:
-            state |= read.without_checkpoint
+            state |= request.without_checkpoint
 
-        return dump_user(select_fields(state, read.select))
+        return dump_user(select_fields(state, request.select))
 
-    async def read_history(self, read: HistoryRead) -> bytes:
+    async def read_history(self, request: HistoryRead) -> bytes:
         """Return the JSON of a list of states, newest first.
 
         Raises NotFound for an unknown graph, BadRequest for an unknown subgraph and for values that the graph refuses,
         and Invalid if `before` names no checkpoint.
         """
-        async with self._graphs.open(read.graph_id, read.config, access="threads.read") as opened:
-            graph = opened if _needs_tasks(read.select) else _without_models(opened)
-            bounds: Any = {"limit": read.limit, "before": read.before, "filter": read.filter}
-            with _reading_for_json(graph, read.config):
-                states = await read_history(graph, read.config, **bounds)
+        async with self._graphs.open(request.graph_id, request.config, access="threads.read") as opened_graph:
+            graph = opened_graph if _needs_tasks(request.select) else _without_models(opened_graph)
+            bounds: Any = {"limit": request.limit, "before": request.before, "filter": request.filter}
+            with _reading_for_json(graph, request.config):
+                states = await read_history(graph, request.config, **bounds)
 
-        return dump_user([select_fields(state, read.select) for state in states])
+        return dump_user([select_fields(state, request.select) for state in states])
 
     async def update_state(self, change: StateChange, scope: CheckpointBackend) -> ChangedState | None:
         """Change a state; None if the config names a checkpoint that does not exist.
@@ -168,9 +168,9 @@ class GraphOperations:
 
     @asynccontextmanager
     async def _open_to_describe(self, request: DescriptionRequest) -> AsyncIterator[Graph]:
-        opened = self._graphs.open(request.graph_id, request.config, access="assistants.read", context=request.context)
+        opening = self._graphs.open(request.graph_id, request.config, access="assistants.read", context=request.context)
         try:
-            async with opened as graph:
+            async with opening as graph:
                 yield graph
         except (Exception, SystemExit) as exc:
             # The error is in the project's code, so the client sees it; the server itself is fine.
@@ -258,20 +258,20 @@ async def update_state(graph: Graph, config: RunnableConfig, values: Any, as_nod
     Raises BadRequest if the graph refuses the values.
     """
     try:
-        made = await graph.aupdate_state(config, values, as_node=as_node)
+        new_config = await graph.aupdate_state(config, values, as_node=as_node)
     except Exception as exc:
         if not is_refusal(exc):
             raise
 
         try:
             # The graph may refuse the values that this change mends. What it makes of the new ones is read afterwards.
-            made = await _without_models(graph).aupdate_state(config, values, as_node=as_node)
+            new_config = await _without_models(graph).aupdate_state(config, values, as_node=as_node)
         except Exception as again:
             if not is_refusal(again):
                 raise
             raise BadRequest(_reason(exc)) from exc
 
-    return find_checkpoint(made) or {}
+    return find_checkpoint(new_config) or {}
 
 
 async def apply_supersteps(graph: Graph, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]) -> None:
@@ -297,7 +297,8 @@ def _read_update(update: Mapping[str, Any], loc: list[str | int]) -> StateUpdate
     try:
         values = update.get("values") if command is None else parse_command(command)
     except Invalid as exc:
-        raise Invalid([Problem([*loc, *one.loc[1:]], one.msg, one.type) for one in exc.problems]) from exc
+        problems = [Problem([*loc, *problem.loc[1:]], problem.msg, problem.type) for problem in exc.problems]
+        raise Invalid(problems) from exc
 
     return StateUpdate(values, update.get("as_node"))  # type: ignore[arg-type]
 
@@ -450,8 +451,8 @@ async def draw(graph: Graph, config: Any, xray: int) -> Drawing:
 async def get_subgraph_schemas(graph: Graph, namespace: str | None, *, recurse: bool) -> dict[str, Schemas]:
     """Return the schemas of a graph's subgraphs, or of the one at a namespace, by node name."""
     is_nested = namespace is not None and "|" in namespace
-    found = graph.aget_subgraphs(namespace=namespace, recurse=recurse or is_nested)
-    return {name: get_schemas(subgraph) async for name, subgraph in found}
+    subgraphs = graph.aget_subgraphs(namespace=namespace, recurse=recurse or is_nested)
+    return {name: get_schemas(subgraph) async for name, subgraph in subgraphs}
 
 
 def get_schemas(graph: Any) -> Schemas:
@@ -459,11 +460,11 @@ def get_schemas(graph: Any) -> Schemas:
 
     A schema that cannot be made, for example of a state with a socket, is None; the others are returned all the same.
     """
-    known = _schemas.get(graph)
-    if known is None:
-        known = _schemas[graph] = _build_schemas(graph)
+    schemas = _schemas.get(graph)
+    if schemas is None:
+        schemas = _schemas[graph] = _build_schemas(graph)
 
-    return known
+    return schemas
 
 
 def _build_schemas(graph: Any) -> Schemas:
@@ -523,11 +524,11 @@ def _context_schema(graph: Any) -> Schema | None:
 
 def _state_schema(graph: Any) -> Schema:
     """Return the schema of a thread's state: every channel, none required; or the value of the only channel."""
-    shown = graph.stream_channels_asis
-    if isinstance(shown, str):
-        return TypeAdapter(modernize(graph.channels[shown].ValueType)).json_schema()
+    channel_names = graph.stream_channels_asis
+    if isinstance(channel_names, str):
+        return TypeAdapter(modernize(graph.channels[channel_names].ValueType)).json_schema()
 
-    channels = {name: graph.channels[name] for name in shown}
+    channels = {name: graph.channels[name] for name in channel_names}
     fields: dict[str, Any] = {
         f"channel_{index}": (modernize(channel.ValueType), Field(None, alias=name))
         for index, (name, channel) in enumerate(channels.items())

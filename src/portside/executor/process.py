@@ -77,8 +77,8 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
         line: dict[str, Any] = {"level": record.levelname.lower(), "logger": record.name, "event": record.getMessage()}
-        if isinstance(given := getattr(record, "fields", None), dict):
-            line["fields"] = given
+        if isinstance(fields := getattr(record, "fields", None), dict):
+            line["fields"] = fields
 
         if record.exc_info:
             line["exception"] = "".join(traceback.format_exception(*record.exc_info))
@@ -147,7 +147,9 @@ class ExecutorProcess:
 
         project = Project(file=Path(hello.file), graphs=sources, dependencies=hello.dependencies, env=hello.env)
         try:
-            return await (self._prepare_graphs if hello.handlers is None else self._prepare_handlers)(project, hello)
+            if hello.handlers is None:
+                return await self._prepare_graphs(project, hello)
+            return await self._prepare_handlers(project, hello)
         except UserMistake as exc:
             return _build_failed_hello(str(exc))
 
@@ -158,11 +160,11 @@ class ExecutorProcess:
 
     def _notify(self, method: str, body: Any = None) -> asyncio.Future[Any]:
         """Call the server without waiting for the answer."""
-        announced = asyncio.ensure_future(self._link.call(method, body))
+        notification = asyncio.ensure_future(self._link.call(method, body))
         # The link may end meanwhile, and so does this process.
-        announced.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._announced = announced
-        return announced
+        notification.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self._announced = notification
+        return notification
 
     async def _prepare_handlers(self, project: Project, hello: ServerHello) -> ExecutorHello:
         """Import the project's handlers, which run on one loop."""
@@ -172,10 +174,10 @@ class ExecutorProcess:
         self._loops = [GraphLoop("handlers")]
         self._watches = [_LoopWatch(loop) for loop in self._loops]
         handlers = ProjectHandlers(self._link, self._loops[0])
-        known = await handlers.load(project, hello.handlers or {})
+        facts = await handlers.load(project, hello.handlers or {})
 
         self._handlers.update(handlers.build_handlers())
-        return _build_hello(handlers=known)
+        return _build_hello(handlers=facts)
 
     async def _prepare_graphs(self, project: Project, hello: ServerHello) -> ExecutorHello:
         graphs = load_graphs(project)
@@ -204,16 +206,16 @@ class ExecutorProcess:
 
         def on_loop(work: Callable[[Any], Coroutine[Any, Any, Any]], request: type[Any]) -> Handler:
             async def serve(body: Any, _call: ServedCall) -> Any:
-                given = _begin_call(body)
-                return await _await_answer(self._loops[0].call(work(messages.read(request, given.request))))
+                graph_call = _begin_call(body)
+                return await _await_answer(self._loops[0].call(work(messages.read(request, graph_call.request))))
 
             return serve
 
         def in_scope(work: Callable[[Any, Any], Coroutine[Any, Any, Any]], request: type[Any]) -> Handler:
             async def serve(body: Any, _call: ServedCall) -> Any:
-                given = _begin_call(body)
-                scope = RemoteBackend(self._server, is_encrypted=self._is_encrypted, scope=given.scope)
-                return await _await_answer(self._loops[0].call(work(messages.read(request, given.request), scope)))
+                graph_call = _begin_call(body)
+                scope = RemoteBackend(self._server, is_encrypted=self._is_encrypted, scope=graph_call.scope)
+                return await _await_answer(self._loops[0].call(work(messages.read(request, graph_call.request), scope)))
 
             return serve
 
@@ -231,18 +233,18 @@ class ExecutorProcess:
         }
 
     async def _execute(self, body: Any, call: ServedCall) -> Any:
-        given = _begin_call(body)
-        request = messages.read(RunRequest, given.request)
-        batches = EventBatches(call, is_unfollowed=given.is_unfollowed)
+        graph_call = _begin_call(body)
+        request = messages.read(RunRequest, graph_call.request)
+        batches = EventBatches(call, is_unfollowed=graph_call.is_unfollowed)
         loop = min(self._loops, key=lambda candidate: candidate.load)
         thread_id = str(request.config["configurable"]["thread_id"])
         rows = RunRows(self._server, thread_id, is_ephemeral=request.is_ephemeral, is_encrypted=self._is_encrypted)
 
         run_rows.set(rows)
-        lease = self._leases[given.call] = _Lease(call, given.leased_until, self._end_unless_leased)
+        lease = self._leases[graph_call.call] = _Lease(call, graph_call.leased_until, self._end_unless_leased)
         try:
             assert self._graphs is not None  # noqa: S101 - nothing is executed before
-            outcome = await loop.call(execute(self._graphs, request, batches.add, given.timeout_s))
+            outcome = await loop.call(execute(self._graphs, request, batches.add, graph_call.timeout_s))
         except BaseException:
             batches.flush()
             if lease.is_lost:
@@ -256,7 +258,7 @@ class ExecutorProcess:
             raise
         finally:
             lease.close()
-            del self._leases[given.call]
+            del self._leases[graph_call.call]
 
         if request.is_ephemeral:
             rows.drop()
@@ -324,7 +326,10 @@ class _Lease:
 
     def _check(self) -> None:
         left_s = self._left_s()
-        self._timer = self._loop.call_later(left_s or READ_WITHIN_S, self._check if left_s else self._expire)
+        if left_s:
+            self._timer = self._loop.call_later(left_s, self._check)
+        else:
+            self._timer = self._loop.call_later(READ_WITHIN_S, self._expire)
 
     def _expire(self) -> None:
         if self._left_s():
@@ -387,18 +392,18 @@ class EventBatches:
     async def _add_when_taken(self, event: tuple[str, bytes]) -> None:
         """Wait until the link has taken the events so far, for at most EVENT_WAIT_LIMIT_S."""
         loop = asyncio.get_running_loop()
-        taken = asyncio.Event()
+        was_taken = asyncio.Event()
         with self._taken:
             if self._size < HIGH_WATER_BYTES:
-                taken.set()
-            self._wake = partial(loop.call_soon_threadsafe, taken.set)
+                was_taken.set()
+            self._wake = partial(loop.call_soon_threadsafe, was_taken.set)
 
         deadline = loop.time() + EVENT_WAIT_LIMIT_S
         memory_before = messages.measure_memory("self")
-        while not taken.is_set() and loop.time() < deadline:
+        while not was_taken.is_set() and loop.time() < deadline:
             with contextlib.suppress(TimeoutError):
                 async with timeout(LOOK_AT_MEMORY_S):
-                    await taken.wait()
+                    await was_taken.wait()
 
             if messages.measure_memory("self") - memory_before > GROWTH_LIMIT_BYTES:
                 self._block_until_taken(deadline - loop.time())
@@ -476,9 +481,9 @@ class _LoopWatch:
 
 def _begin_call(body: Any) -> messages.GraphCall:
     """Read a call, and set it as the current one, which calls of the graph to the server name."""
-    given = messages.read(messages.GraphCall, body)
-    current_call.set(given.call)
-    return given
+    call = messages.read(messages.GraphCall, body)
+    current_call.set(call.call)
+    return call
 
 
 async def _await_answer(work: Coroutine[Any, Any, Any]) -> Any:

@@ -38,6 +38,7 @@ UNANSWERED_LIMIT_BYTES = 8 * 1024 * 1024
 ROWS_OVERHEAD_BYTES = 512
 # The number of the server's call that the current code runs for: the server knows its user.
 current_call: ContextVar[int] = ContextVar("current_call", default=0)
+run_rows: ContextVar["RunRows | None"] = ContextVar("run_rows", default=None)
 _OPS: dict[str, type[Any]] = {"get": GetOp, "search": SearchOp, "put": PutOp, "list": ListNamespacesOp}
 _BUILTIN = {error.__name__: error for error in (ValueError, TypeError, RuntimeError, TimeoutError, KeyError)}
 
@@ -69,18 +70,18 @@ class ServerCalls:
             raise _to_exception(exc) from None
 
 
-def _to_exception(failed: CallFailed) -> Exception:
+def _to_exception(failure: CallFailed) -> Exception:
     """Return the exception that the server raised, by its name: a run's error shows clients that."""
-    name = failed.fields.get("type")
+    name = failure.fields.get("type")
     if not isinstance(name, str) or not name.isidentifier():
-        return failed
+        return failure
 
     kind: type[Exception] = _BUILTIN.get(name) or type(name, (Exception,), {"__module__": __name__})
-    raised = kind(failed.message)
+    exception = kind(failure.message)
 
     # For `find_server_failure`: if the graph does not handle the error, the server raises its own again.
-    raised.portside_failure = failed.fields.get(FAILURE)  # type: ignore[attr-defined]
-    return raised
+    exception.portside_failure = failure.fields.get(FAILURE)  # type: ignore[attr-defined]
+    return exception
 
 
 class RunRows:
@@ -159,19 +160,19 @@ class RunRows:
     def _send_held(self) -> None:
         self._stop_timer()
         with self._lock:
-            held = self._held
+            rows_to_send = self._held
             self._held = []
             self._is_holding = False
 
-        for make, size in held:
+        for make, size in rows_to_send:
             self._send(make(), size)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _send(self, put: messages.CheckpointPut, size: int) -> None:
-        call = asyncio.ensure_future(self._server.call(messages.CHECKPOINTS_PUT, put))
+    def _send(self, message: messages.CheckpointPut, size: int) -> None:
+        call = asyncio.ensure_future(self._server.call(messages.CHECKPOINTS_PUT, message))
         self._sent.add(call)
         call.add_done_callback(partial(self._answered, size))
 
@@ -182,9 +183,6 @@ class RunRows:
 
         if not call.cancelled() and (failure := call.exception()) is not None:
             self._failure = self._failure or failure
-
-
-run_rows: ContextVar[RunRows | None] = ContextVar("run_rows", default=None)
 
 
 class RemoteBackend:
@@ -200,19 +198,23 @@ class RemoteBackend:
     ) -> None:
         """Send rows; the server buffers them with those of the run."""
         make = partial(self._message, thread_id, checkpoint_ns, rows, run=run, is_awaited=is_awaited)
-        own = self._rows_of_run(thread_id)
-        if own is not None:
+        rows_of_run = self._find_rows_of_run(thread_id)
+        if rows_of_run is not None:
             if run is not None and not is_awaited:
-                await own.put(checkpoint_ns, make, rows.size)
+                await rows_of_run.put(checkpoint_ns, make, rows.size)
                 return
 
-            await own.flush()
+            await rows_of_run.flush()
 
         await self._server.call(messages.CHECKPOINTS_PUT, make())
 
-    def _rows_of_run(self, thread_id: str) -> RunRows | None:
-        found = run_rows.get()
-        return found if found is not None and found.thread_id == thread_id and self._scope == MAIN_SCOPE else None
+    def _find_rows_of_run(self, thread_id: str) -> RunRows | None:
+        """Return the rows of the current run if it writes to this thread, outside of transactions."""
+        rows = run_rows.get()
+        if rows is None or rows.thread_id != thread_id or self._scope != MAIN_SCOPE:
+            return None
+
+        return rows
 
     def _message(
         self, thread_id: str, checkpoint_ns: str, rows: Rows, *, run: tuple[str, int] | None, is_awaited: bool
@@ -233,8 +235,8 @@ class RemoteBackend:
 
     async def read(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> Any:
         """Return the row of a checkpoint by its columns, or None."""
-        own = self._rows_of_run(thread_id)
-        if own is not None and own.is_empty(checkpoint_ns):
+        rows_of_run = self._find_rows_of_run(thread_id)
+        if rows_of_run is not None and rows_of_run.is_empty(checkpoint_ns):
             return None
 
         return await self._ask("read", thread_id, checkpoint_ns, checkpoint_id)
@@ -261,9 +263,9 @@ class RemoteBackend:
         await self._ask("copy_thread", source, target)
 
     async def _ask(self, operation: str, *arguments: Any) -> Any:
-        own = run_rows.get()
-        if own is not None and self._scope == MAIN_SCOPE:
-            await own.flush()
+        rows_of_run = run_rows.get()
+        if rows_of_run is not None and self._scope == MAIN_SCOPE:
+            await rows_of_run.flush()
 
         body = messages.CheckpointCall(
             call=current_call.get(), scope=self._scope, operation=operation, arguments=list(arguments)
@@ -324,8 +326,8 @@ class RemoteStore(BaseStore):
 def _encode_batch(ops: Sequence[Op]) -> messages.StoreBatch:
     """Encode operations. Raises ValueError for a value that has no JSON form."""
     names = {kind: name for name, kind in _OPS.items()}
-    encoded = [(names[type(op)], dump_json(_get_fields(op), _describe_op(op))) for op in ops]
-    return messages.StoreBatch(call=current_call.get(), ops=encoded)
+    encoded_ops = [(names[type(op)], dump_json(_get_fields(op), _describe_op(op))) for op in ops]
+    return messages.StoreBatch(call=current_call.get(), ops=encoded_ops)
 
 
 def _get_fields(op: Any) -> dict[str, Any]:
@@ -334,7 +336,7 @@ def _get_fields(op: Any) -> dict[str, Any]:
         raise ValueError(f"the value of an item must be a mapping, not {type(op.value).__name__}")
 
     if isinstance(op, ListNamespacesOp) and op.match_conditions:
-        fields["match_conditions"] = [(each.match_type, each.path) for each in op.match_conditions]
+        fields["match_conditions"] = [(condition.match_type, condition.path) for condition in op.match_conditions]
 
     return fields
 
@@ -343,12 +345,12 @@ def _describe_op(op: Op) -> str:
     return "the value of an item" if isinstance(op, PutOp) else "an operation"
 
 
-def dump_json(value: Any, what: str) -> bytes:
+def dump_json(value: Any, name: str) -> bytes:
     """Return a value of the project's code as JSON. Raises ValueError that names `what` cannot be encoded."""
     try:
         return orjson.dumps(value, _json_default, orjson.OPT_NON_STR_KEYS)
     except TypeError as exc:
-        raise ValueError(f"{what} cannot be stored as JSON: {exc}") from exc
+        raise ValueError(f"{name} cannot be stored as JSON: {exc}") from exc
 
 
 def _json_default(value: Any) -> Any:
@@ -370,9 +372,9 @@ def _read_result(op: Op, result: Any) -> Any:
     if isinstance(op, GetOp):
         return None if result is None else Item(**_read_item(result))
     if isinstance(op, SearchOp):
-        return [SearchItem(**_read_item(each)) for each in result]
+        return [SearchItem(**_read_item(item)) for item in result]
 
-    return [tuple(each) for each in result] if isinstance(op, ListNamespacesOp) else None
+    return [tuple(item) for item in result] if isinstance(op, ListNamespacesOp) else None
 
 
 def _read_item(fields: dict[str, Any]) -> dict[str, Any]:

@@ -48,8 +48,8 @@ class ServerCache:
 
     async def read(self, key: str) -> tuple[str, float] | None:
         """Return the JSON of an entry and its age in seconds, or None. Raises ValueError."""
-        found = await self._server.call(messages.CACHE_READ, key)
-        return None if found is None else (found[0], found[1])
+        entry = await self._server.call(messages.CACHE_READ, key)
+        return None if entry is None else (entry[0], entry[1])
 
     async def write(self, key: str, content: str, ttl_s: float) -> None:
         """Store JSON for a time. Raises ValueError for a bad value or key."""

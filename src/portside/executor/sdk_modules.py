@@ -113,13 +113,13 @@ class SdkCache:
         """Return a cached value, and reload it in the background once it is older than `fresh_for`."""
 
         async def renew(value: Any = ...) -> T:
-            loaded: Any = await loader() if value is ... else value
+            loaded_value: Any = await loader() if value is ... else value
             if model is not None:
-                loaded = model.model_validate(loaded)
+                loaded_value = model.model_validate(loaded_value)
 
-            await self._write(key, loaded if model is None else loaded.model_dump(mode="json"))
-            kept: T = loaded
-            return kept
+            await self._write(key, loaded_value if model is None else loaded_value.model_dump(mode="json"))
+            result: T = loaded_value
+            return result
 
         entry = _read_as(model, await self._read(key))
         if entry is None or entry.age_s >= min(max_age, MAX_CACHE_TTL).total_seconds():
@@ -131,8 +131,8 @@ class SdkCache:
         return SWRResult(entry.value, "stale", renew)
 
     async def _read(self, key: str) -> CacheEntry | None:
-        found = await self._store.read(key)
-        return None if found is None else CacheEntry(json.loads(found[0]), found[1])
+        entry = await self._store.read(key)
+        return None if entry is None else CacheEntry(json.loads(entry[0]), entry[1])
 
     async def _write(self, key: str, value: Any, ttl: timedelta = MAX_CACHE_TTL) -> None:
         await self._store.write(key, json.dumps(value, allow_nan=False), ttl.total_seconds())

@@ -10,7 +10,7 @@ from uuid import UUID
 from langchain_core.tracers import LangChainTracer
 
 
-def tracer_with_input(given: Any, options: Mapping[str, Any]) -> LangChainTracer:
+def tracer_with_input(run_input: Any, options: Mapping[str, Any]) -> LangChainTracer:
     """Return a tracer that shows the input of a run, where its attempt continues from a checkpoint without one.
 
     All attempts of a run are one trace. Without this its input would be null after the first attempt was lost.
@@ -22,7 +22,7 @@ def tracer_with_input(given: Any, options: Mapping[str, Any]) -> LangChainTracer
         def on_chain_start(
             self, serialized: dict[str, Any], inputs: Any, *, parent_run_id: UUID | None = None, **others: Any
         ) -> Any:
-            shown = given if parent_run_id is None else inputs
-            return super().on_chain_start(serialized, shown, parent_run_id=parent_run_id, **others)
+            traced_input = run_input if parent_run_id is None else inputs
+            return super().on_chain_start(serialized, traced_input, parent_run_id=parent_run_id, **others)
 
     return InputTracer(**options)

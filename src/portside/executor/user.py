@@ -147,25 +147,25 @@ def _to_user(returned: Any) -> User:
 
 def _complete_fields(source: Any, fields: dict[str, Any]) -> dict[str, Any]:
     """Return all fields of a user, including those that every user has."""
-    shown = {**_user_attributes(source), **fields}
-    if "identity" not in shown:
+    complete = {**_user_attributes(source), **fields}
+    if "identity" not in complete:
         raise NoUser("it has no identity")
 
-    shown.setdefault("is_authenticated", True)
-    shown["display_name"] = shown.get("display_name") or shown["identity"]
-    shown["permissions"] = list(shown.get("permissions") or ())
+    complete.setdefault("is_authenticated", True)
+    complete["display_name"] = complete.get("display_name") or complete["identity"]
+    complete["permissions"] = list(complete.get("permissions") or ())
 
-    return shown
+    return complete
 
 
 def _user_attributes(source: Any) -> dict[str, Any]:
     """Return the standard properties that an object has; Starlette's base class raises for those it lacks."""
-    found = {}
+    attributes = {}
     for name in USER_FIELDS:
         with contextlib.suppress(AttributeError, NotImplementedError):
-            found[name] = getattr(source, name)
+            attributes[name] = getattr(source, name)
 
-    return found
+    return attributes
 
 
 def _object_fields(source: Any) -> dict[str, Any]:
@@ -175,5 +175,5 @@ def _object_fields(source: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(source) and not isinstance(source, type):
         return dataclasses.asdict(source)
 
-    given = getattr(source, "__dict__", {})
-    return {name: value for name, value in given.items() if not name.startswith("_")}
+    attributes = getattr(source, "__dict__", {})
+    return {name: value for name, value in attributes.items() if not name.startswith("_")}

@@ -39,10 +39,10 @@ class GraphCache:
             return False
 
         try:
-            kept = ormsgpack.unpackb(self._path.read_bytes())
-            self.facts = {name: messages.read(GraphFacts, fields) for name, fields in kept["facts"].items()}
-            self.libraries = dict(kept["libraries"])
-            self.descriptions = {(method, key): value for method, key, value in kept["descriptions"]}
+            content = ormsgpack.unpackb(self._path.read_bytes())
+            self.facts = {name: messages.read(GraphFacts, fields) for name, fields in content["facts"].items()}
+            self.libraries = dict(content["libraries"])
+            self.descriptions = {(method, key): value for method, key, value in content["descriptions"]}
         except FileNotFoundError:
             return False
         except (OSError, ValueError, KeyError, TypeError, AttributeError, CallFailed) as exc:
@@ -61,12 +61,12 @@ class GraphCache:
         if self._path is None:
             return
 
-        now = (dict(facts), dict(libraries), dict(descriptions))
-        if now == (self.facts, self.libraries, self.descriptions):
+        current = (dict(facts), dict(libraries), dict(descriptions))
+        if current == (self.facts, self.libraries, self.descriptions):
             return
 
-        self.facts, self.libraries, self.descriptions = now
-        kept = {
+        self.facts, self.libraries, self.descriptions = current
+        content = {
             "facts": {name: asdict(fact) for name, fact in facts.items()},
             "libraries": self.libraries,
             "descriptions": [(method, key, value) for (method, key), value in descriptions.items()],
@@ -74,7 +74,7 @@ class GraphCache:
 
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            temporary.write_bytes(ormsgpack.packb(kept))
+            temporary.write_bytes(ormsgpack.packb(content))
             temporary.replace(self._path)
         except OSError as exc:
             log.warning("the descriptions of graphs cannot be cached", path=str(self._path), error=str(exc))

@@ -41,9 +41,14 @@ AWAY = "The project's handlers are not available: their process is starting agai
 def list_handler_paths(config: AgentConfig, *, in_javascript: bool) -> dict[str, Any]:
     """Return the locations of a configuration's handlers in one language, by their kinds."""
     index = config.store.index
-    embed = None if index is None else index.embed
-    found = {"auth": config.auth.path, "app": config.http.app, "encryption": config.encryption.path, "embed": embed}
-    return {kind: path for kind, path in found.items() if path is not None and is_javascript(path) == in_javascript}
+    paths = {
+        "auth": config.auth.path,
+        "app": config.http.app,
+        "encryption": config.encryption.path,
+        "embed": None if index is None else index.embed,
+    }
+
+    return {kind: path for kind, path in paths.items() if path is not None and is_javascript(path) == in_javascript}
 
 
 class ServedApp(Protocol):
@@ -166,7 +171,7 @@ class HandlersExecutor:
     def _build_handlers(self, executor: Callable[[], Executor]) -> Mapping[str, Handler]:
         """Return the handlers of one executor's calls."""
 
-        def of_exchange(work: Callable[[ServedApp, Exchange], Coroutine[Any, Any, Any]], body: Any) -> Awaitable[Any]:
+        def start(work: Callable[[ServedApp, Exchange], Coroutine[Any, Any, Any]], body: Any) -> Awaitable[Any]:
             """Start work in the context of the client's request."""
             exchange = self.exchanges.find(body["original"])
             if self.app is None:
@@ -179,10 +184,10 @@ class HandlersExecutor:
             messages.HTTP_REQUEST: lambda body, call: answer_request(executor(), body, call),
             RECEIVE: lambda body, _call: self.exchanges.receive(body),
             DRAIN: lambda body, _call: self.exchanges.drain(body),
-            messages.APP_SERVER_ROUTE: lambda body, call: of_exchange(
+            messages.APP_SERVER_ROUTE: lambda body, call: start(
                 lambda app, exchange: app.serve_server_route(executor(), body, exchange, call), body
             ),
-            messages.APP_AUTHENTICATE: lambda body, _call: of_exchange(
+            messages.APP_AUTHENTICATE: lambda body, _call: start(
                 lambda app, exchange: app.authenticate(executor(), body, exchange), body
             ),
         }
@@ -216,8 +221,13 @@ class RemoteAuth:
                 call["exchange"] = exchange.number
                 answer = await self._calls.call(messages.AUTHENTICATE, call)
 
-        found = messages.read(messages.Authenticated, answer)
-        return Identity(found.identity, found.display_name, tuple(found.permissions), read_user(found.user))
+        authenticated = messages.read(messages.Authenticated, answer)
+        return Identity(
+            identity=authenticated.identity,
+            display_name=authenticated.display_name,
+            permissions=tuple(authenticated.permissions),
+            user=read_user(authenticated.user),
+        )
 
     async def decide(self, caller: Caller, resource: str, action: str, value: dict[str, Any]) -> Filter | None:
         """Call the handler of an action, which may change the value, and return its filter; None is no restriction.
@@ -236,11 +246,11 @@ class RemoteAuth:
             value=pack(value),
         )
 
-        changed, removed, result = await self._calls.call(messages.AUTHORIZE, question)
-        if changed is not None:
-            value.update(unpack(changed))
+        changed_fields, removed_names, result = await self._calls.call(messages.AUTHORIZE, question)
+        if changed_fields is not None:
+            value.update(unpack(changed_fields))
 
-        for name in removed:
+        for name in removed_names:
             value.pop(name, None)
 
         return result if self._reads_results else read_result(result, resource, action)
@@ -256,28 +266,31 @@ class RemoteEncryption:
 
     async def context(self, user: Any, metadata: dict[str, Any]) -> dict[str, Any]:
         """Have the handler derive the context of a request from its user. Raises EncryptionFailed."""
-        made: dict[str, Any] = await self._call("context", None if user is None else to_sent_user(user), metadata)
-        return made
+        about = None if user is None else to_sent_user(user)
+        context: dict[str, Any] = await self._call("context", about, metadata)
+        return context
 
     async def encrypt_json(
         self, target: ModelField, metadata: Mapping[str, Any], plain: dict[str, Any]
     ) -> dict[str, Any]:
         """Encrypt a document. Raises EncryptionFailed, also if the handler adds or removes keys."""
-        made: dict[str, Any] = await self._call("encrypt_json", target, metadata, plain)
-        return made
+        encrypted: dict[str, Any] = await self._call("encrypt_json", target, metadata, plain)
+        return encrypted
 
-    async def decrypt_json(self, target: ModelField, metadata: Mapping[str, Any], stored: dict[str, Any]) -> Decrypted:
+    async def decrypt_json(
+        self, target: ModelField, metadata: Mapping[str, Any], encrypted: dict[str, Any]
+    ) -> Decrypted:
         """Decrypt a document. Raises CannotDecrypt."""
-        return Decrypted(*await self._call("decrypt_json", target, metadata, stored))
+        return Decrypted(*await self._call("decrypt_json", target, metadata, encrypted))
 
     async def encrypt_blob(self, target: ModelField, metadata: Mapping[str, Any], plain: bytes) -> bytes:
         """Encrypt a blob. Raises EncryptionFailed."""
-        made: bytes = await self._call("encrypt_blob", target, metadata, plain)
-        return made
+        encrypted: bytes = await self._call("encrypt_blob", target, metadata, plain)
+        return encrypted
 
-    async def decrypt_blob(self, target: ModelField, metadata: Mapping[str, Any], stored: bytes) -> Decrypted:
+    async def decrypt_blob(self, target: ModelField, metadata: Mapping[str, Any], encrypted: bytes) -> Decrypted:
         """Decrypt a blob. Raises CannotDecrypt."""
-        return Decrypted(*await self._call("decrypt_blob", target, metadata, stored))
+        return Decrypted(*await self._call("decrypt_blob", target, metadata, encrypted))
 
     async def _call(self, operation: str, about: Any, metadata: Mapping[str, Any], *value: Any) -> Any:
         body = messages.EncryptionCall(
@@ -318,23 +331,22 @@ class RemoteUser(User):
         super().__init__(fields)
         self._handle = handle
 
-    @property
     def to_sent_user(self) -> messages.SentUser:
-        """The fields and the handle by which the executor finds its object."""
+        """Return the fields and the handle by which the executor finds its object."""
         return messages.SentUser(fields=pack(dict(self)), handle=self._handle)
 
 
-def read_user(given: Any) -> Any:
+def read_user(body: Any) -> Any:
     """Return the user that an executor sent."""
-    sent = messages.read(messages.SentUser, given)
-    fields = unpack(sent.fields)
-    return StudioCaller(fields["identity"]) if sent.is_studio else RemoteUser(fields, sent.handle)
+    user = messages.read(messages.SentUser, body)
+    fields = unpack(user.fields)
+    return StudioCaller(fields["identity"]) if user.is_studio else RemoteUser(fields, user.handle)
 
 
 def to_sent_user(user: Any) -> messages.SentUser:
     """Return a user in the form in which executors receive it."""
     if isinstance(user, RemoteUser):
-        return user.to_sent_user
+        return user.to_sent_user()
     if isinstance(user, UnauthenticatedUser):
         return messages.SentUser(fields=pack({}), is_nobody=True)
 

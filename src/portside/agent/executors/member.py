@@ -32,6 +32,8 @@ CLOCK_DRIFT = 0.001
 # Of the errors that this server raised for what an executor asked for during one call.
 KEPT_FAILURES = 16
 T = TypeVar("T")
+# Calls that no caller waits for: asyncio itself keeps no strong reference to a task.
+_detached: set[asyncio.Future[Any]] = set()
 
 
 class ExecutorFailed(Exception):
@@ -64,10 +66,10 @@ class CallContext:
         self._failures.append(NotedFailure(number, error))
         return number
 
-    def find_failure(self, failed: CallFailed) -> Exception | None:
+    def find_failure(self, failure: CallFailed) -> Exception | None:
         """Return the error of this server that ended the call, by the executor's answer; None if none did."""
-        named = failed.fields.get(FAILURE)
-        return next((each.error for each in self._failures if each.number == named), None)
+        number = failure.fields.get(FAILURE)
+        return next((each.error for each in self._failures if each.number == number), None)
 
 
 class Executor:
@@ -78,36 +80,32 @@ class Executor:
         self.hello = hello
         self.name = name
         self.runs: dict[UUID, int] = {}
-        self.calls = 0
-
-        """How many runs and other calls it serves."""
         self.runs_begun = 0
+        self.calls = 0
+        """How many runs and other calls it serves."""
+        self.calls_before = 0
+        """How often it was called before it joined its pool."""
         self.memory_bytes = 0
         self.joined_at = time.monotonic()
-        self.calls_before = 0
-
-        """How often it was called before it joined its pool."""
         self.is_reserved = False
         """Whether it gets no more runs until one run has had it for itself."""
-        self.callers: dict[int, CallContext] = {}
+        self.asks_for_replacement = False
+        """Whether it asks to be replaced, because work that was cancelled still runs in it."""
+        self.retiring = asyncio.Event()
+        """Set when it gets no more work: it ends after its last call."""
+        self.went_silent = asyncio.Event()
+        """Set when it has not answered for `heartbeat_s` because a run blocks its only thread."""
 
-        """The contexts of the calls that it serves, by the numbers of the calls."""
+        # By the numbers of the calls that it serves.
+        self.callers: dict[int, CallContext] = {}
         self.deadlines: dict[int, float] = {}
-        """When runs must have ended, by the clock of the event loop and by the numbers of their calls."""
+        """When runs must have ended, by the clock of the event loop."""
         self.leased_runs: dict[int, ActiveRun] = {}
 
-        """The runs that it executes, by the numbers of their calls."""
         self._clock = _ClockOffset()
         self._clock.observe(hello.clock_s)
         self._is_sending_leases = False
-        self.went_silent = asyncio.Event()
-
-        """Set when it has not answered for `heartbeat_s` because a run blocks its only thread."""
         self._cancelled_at: dict[int, float] = {}
-        self.asks_for_replacement = False
-        """Whether it asks to be replaced, because work that was cancelled still runs in it."""
-
-        self.retiring = asyncio.Event()
         self._heartbeat_s = heartbeat_s
         self._lost_runs: frozenset[UUID] | None = None
         self._killed_because: str | None = None
@@ -292,16 +290,16 @@ class _ClockOffset:
         """Note what the clock showed. It shows more by now, because the message took a while to arrive."""
         if clock_s:
             now = time.monotonic()
-            known = clock_s - now if self._ahead_s is None else self._ahead_s - CLOCK_DRIFT * (now - self._observed_at)
-            self._ahead_s = max(known, clock_s - now)
+            ahead_s = clock_s - now
+            if self._ahead_s is not None:
+                drift_s = CLOCK_DRIFT * (now - self._observed_at)
+                ahead_s = max(ahead_s, self._ahead_s - drift_s)
+
+            self._ahead_s = ahead_s
             self._observed_at = now
 
     def at(self, moment: float) -> float:
         return 0.0 if self._ahead_s is None else moment + self._ahead_s
-
-
-# asyncio itself keeps no strong reference to a task.
-_detached: set[asyncio.Future[Any]] = set()
 
 
 def _detach(call: "asyncio.Future[Any]") -> None:

@@ -102,19 +102,19 @@ class RevisionsFile:
                 self._problem = str(exc)
                 log.warning("the file of pinned revisions cannot be read", path=str(self._path), error=self._problem)
 
-            said = f"Threads continue with the revisions that were known: {self._path} cannot be read: {exc}"
-            PROBLEMS.note(_FILE, said[:LONGEST_PROBLEM])
+            problem = f"Threads continue with the revisions that were known: {self._path} cannot be read: {exc}"
+            PROBLEMS.note(_FILE, problem[:LONGEST_PROBLEM])
 
         return self._revisions
 
     def _load(self) -> None:
         try:
-            found = self._path.stat()
-            version = found.st_ino, found.st_mtime_ns, found.st_size
+            stat = self._path.stat()
+            version = stat.st_ino, stat.st_mtime_ns, stat.st_size
             if version != self._version:
-                read = msgspec.json.decode(self._path.read_bytes(), type=list[PinnedRevision])
+                revisions = msgspec.json.decode(self._path.read_bytes(), type=list[PinnedRevision])
                 self._version = version
-                self._revisions = {revision.id: revision for revision in read}
+                self._revisions = {revision.id: revision for revision in revisions}
         except FileNotFoundError:
             self._version = None
             self._revisions = {}
@@ -122,7 +122,9 @@ class RevisionsFile:
     def available(self) -> dict[UUID, PinnedRevision]:
         """Return the revisions that threads may continue with now."""
         now = time.time()
-        return {found.id: found for found in self.read().values() if found.until is None or found.until > now}
+        return {
+            revision.id: revision for revision in self.read().values() if revision.until is None or revision.until > now
+        }
 
 
 class PinnedGraphs(RoutedGraphs):
@@ -178,23 +180,23 @@ class PinnedGraphs(RoutedGraphs):
             # The thread was deleted meanwhile.
             return self._own
 
-        chosen: UUID = row["revision_id"]
-        config["metadata"] = {**config["metadata"], "revision_id": str(chosen)}
+        revision_id: UUID = row["revision_id"]
+        config["metadata"] = {**config["metadata"], "revision_id": str(revision_id)}
 
-        if (left := row["left_revision_id"]) is not None:
-            config["metadata"]["left_revision_id"] = str(left)
+        previous_id: UUID | None = row["left_revision_id"]
+        if previous_id is not None:
+            is_expired = previous_id in self._file.read()
+            config["metadata"]["left_revision_id"] = str(previous_id)
             log.warning(
                 "a thread continues with the code of another revision",
                 thread_id=config["configurable"]["thread_id"],
                 run_id=config["configurable"]["run_id"],
-                revision_id=str(chosen),
-                left_revision_id=str(left),
-                reason="the time limit of pin_threads has passed"
-                if left in self._file.read()
-                else "its revision was removed",
+                revision_id=str(revision_id),
+                left_revision_id=str(previous_id),
+                reason="the time limit of pin_threads has passed" if is_expired else "its revision was removed",
             )
 
-        return chosen
+        return revision_id
 
     async def route(self, request: GraphRequest) -> GraphService:
         """Return the graphs of the revision that a request's thread continues with, or this server's own."""
@@ -242,19 +244,20 @@ class PinnedGraphs(RoutedGraphs):
                 executor_javascript=revision.javascript,
             )
 
-            started = await self._start(config, settings)
+            graphs = await self._start(config, settings)
         except UserMistake as exc:
             reason = f"revision {revision.id}, whose code cannot be started: {exc}"
             PROBLEMS.note(f"revision {revision.id}", f"Threads continue with {reason}"[:LONGEST_PROBLEM])
             raise RevisionUnavailable(f"the thread continues with {reason}") from exc
 
         PROBLEMS.forget(f"revision {revision.id}")
-        return started
+        return graphs
 
     def _find_hidden_variables(self, earlier: AgentConfig) -> dict[str, str]:
         """Return the variables of an earlier configuration file that this server's configuration file would hide."""
-        own = self._config.env
-        return {name: value for name, value in earlier.env.items() if name in own and os.environ.get(name) == own[name]}
+        own_env = self._config.env
+        hiding = {name for name, value in own_env.items() if os.environ.get(name) == value}
+        return {name: value for name, value in earlier.env.items() if name in hiding}
 
     async def count_threads(self, idle_s: float | None = None) -> dict[UUID, int]:
         """Return how many threads use each revision: those that have runs, or wait for the answer to an interrupt.
@@ -273,7 +276,7 @@ class PinnedGraphs(RoutedGraphs):
                 for row in rows
             }
 
-            self._counts = counted_at, {revision_id: threads for revision_id, threads in counts.items() if threads}
+            self._counts = (counted_at, {revision_id: count for revision_id, count in counts.items() if count})
 
         return self._counts[1]
 

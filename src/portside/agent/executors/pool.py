@@ -98,7 +98,7 @@ class ExecutorPool:
         self.make_handlers = make_handlers
 
         self._limits = limits
-        self._wanted = limits.executors
+        self._target_size = limits.executors
         self._needed_at = time.monotonic()
         self._executors: list[Executor] = []
         self._starting: set[asyncio.Task[None]] = set()
@@ -107,7 +107,7 @@ class ExecutorPool:
 
         self._used_at = time.monotonic()
         self._run_at = -math.inf
-        self._waiting = 0
+        self._waiting_calls = 0
         self._is_closing = False
         self._failure: str | None = None
         self._changed = asyncio.Event()
@@ -215,12 +215,12 @@ class ExecutorPool:
         if is_alone:
             return await self._reserve_empty()
 
-        return await self._wait_for(
-            lambda: self._find_least_loaded(
-                [each for each in self._list_in_service() if each.has_free_slot and not each.is_reserved]
-            ),
-            is_run=True,
-        )
+        def find() -> Executor | None:
+            in_service = self._list_in_service()
+            candidates = [executor for executor in in_service if executor.has_free_slot and not executor.is_reserved]
+            return self._find_least_loaded(candidates)
+
+        return await self._wait_for(find, is_run=True)
 
     async def _reserve_empty(self) -> Executor:
         """Wait for an executor without runs, and reserve it.
@@ -236,21 +236,22 @@ class ExecutorPool:
             if reserved is not None and (reserved.is_retiring or reserved.link.is_closed):
                 reserved = None
 
-            others = self._list_unreserved()
-            if self._limits.spares and len(others) == 1:
-                others = []
+            unreserved = self._list_unreserved()
+            if self._limits.spares and len(unreserved) == 1:
+                unreserved = []
 
-            free = next((each for each in (reserved, *others) if each is not None and not each.runs), None)
-            if free is None and reserved is None:
-                reserved = self._find_least_loaded(others)
+            candidates = [executor for executor in (reserved, *unreserved) if executor is not None]
+            empty = next((executor for executor in candidates if not executor.runs), None)
+            if empty is None and reserved is None:
+                reserved = self._find_least_loaded(unreserved)
 
-            if free is not None and reserved is not None:
+            if empty is not None and reserved is not None:
                 reserved.is_reserved = False
 
-            if (taken := free or reserved) is not None:
-                taken.is_reserved = True
+            if (choice := empty or reserved) is not None:
+                choice.is_reserved = True
 
-            return free
+            return empty
 
         try:
             return await self._wait_for(find, is_run=True)
@@ -264,7 +265,7 @@ class ExecutorPool:
     async def _wait_for(self, find: Callable[[], Executor | None], *, is_run: bool = False) -> Executor:
         self._used_at = time.monotonic()
         until: float | None = None
-        while (found := find()) is None:
+        while (executor := find()) is None:
             self._due.set()
             # The time limit is for executors that do not start. A slot may be free only when a run ends, hours later.
             if self._list_usable() or (is_run and self._starting and self._failure is None):
@@ -275,42 +276,42 @@ class ExecutorPool:
                 reason = self._failure or ("they are starting" if self._limits.executors else "none is connected")
                 raise Unavailable(f"no executor is ready: {reason}; try again later")
 
-            self._waiting += 1
+            self._waiting_calls += 1
             try:
                 async with timeout(LOOK_EVERY_S):
                     await self._changed.wait()
             except TimeoutError:
                 continue
             finally:
-                self._waiting -= 1
+                self._waiting_calls -= 1
 
-        return found
+        return executor
 
     def _list_usable(self) -> list[Executor]:
-        return [each for each in self._executors if not each.is_retiring and not each.link.is_closed]
+        return [executor for executor in self._executors if not executor.is_retiring and not executor.link.is_closed]
 
     def _list_processes(self) -> list[Executor]:
         """Return the processes of this server: those on other machines are started and replaced there."""
-        return [each for each in self._list_usable() if isinstance(each, SpawnedExecutor)]
+        return [executor for executor in self._list_usable() if isinstance(executor, SpawnedExecutor)]
 
     def _list_in_service(self) -> list[Executor]:
         """Return the executors that take work.
 
         A spare takes none until another process ends, except a run that must be alone.
         """
-        spares = (
-            [each for each in self._list_processes() if not each.is_reserved][self._wanted :]
-            if self._limits.spares
-            else []
-        )
-        return [each for each in self._list_usable() if each not in spares]
+        if not self._limits.spares:
+            return self._list_usable()
+
+        unreserved = [executor for executor in self._list_processes() if not executor.is_reserved]
+        spares = unreserved[self._target_size :]
+        return [executor for executor in self._list_usable() if executor not in spares]
 
     def _list_unreserved(self) -> list[Executor]:
-        return [each for each in self._list_usable() if not each.is_reserved]
+        return [executor for executor in self._list_usable() if not executor.is_reserved]
 
     @staticmethod
     def _find_least_loaded(executors: list[Executor]) -> Executor | None:
-        return min(executors, key=lambda each: each.calls, default=None)
+        return min(executors, key=lambda executor: executor.calls, default=None)
 
     def _on_released(self, executor: Executor) -> None:
         self._used_at = time.monotonic()
@@ -346,18 +347,18 @@ class ExecutorPool:
     @property
     def _is_at_rest(self) -> bool:
         """Whether the supervisor has nothing to do before the next call."""
-        is_empty = not (self._executors or self._starting or self._waiting)
+        is_empty = not (self._executors or self._starting or self._waiting_calls)
         is_idle = self._limits.idle_s > 0 and time.monotonic() - self._used_at > self._limits.idle_s
-        return is_empty and is_idle and self._wanted == self._limits.executors
+        return is_empty and is_idle and self._target_size == self._limits.executors
 
     def _scale(self) -> None:
         """Raise the wanted number of executors when runs fill them; lower it when fewer were enough for a while."""
         limits = self._limits
         now = time.monotonic()
-        runs = self._waiting + sum(len(each.runs) for each in self._list_processes())
+        runs = self._waiting_calls + sum(len(each.runs) for each in self._list_processes())
         needed = max(limits.executors, min(limits.most, math.ceil(runs / limits.runs_each)))
 
-        surplus = self._wanted - needed
+        surplus = self._target_size - needed
         if surplus <= 0:
             self._needed_at = now
         elif now - self._needed_at <= (limits.idle_s or SCALED_DOWN_AFTER_S):
@@ -366,14 +367,14 @@ class ExecutorPool:
         if surplus:
             log.info("the number of executors changes", to=needed, runs=runs)
 
-        self._wanted = needed
+        self._target_size = needed
 
         for executor in sorted(self._list_processes(), key=lambda each: each.calls)[: max(0, surplus)]:
             executor.retire()
 
     def _check_processes(self) -> None:
         """Kill processes far above their memory limit; note whether there are runs, and whether processes start."""
-        if any(self._waiting or each.runs for each in self._executors):
+        if any(self._waiting_calls or process.runs for process in self._executors):
             self._run_at = time.monotonic()
 
         limit = self._limits.max_memory_bytes
@@ -381,17 +382,18 @@ class ExecutorPool:
             executor.measure()
             is_alive = isinstance(executor, SpawnedExecutor) and not executor.link.is_closed
             if limit and is_alive and executor.memory_bytes > KILL_ABOVE * limit:
-                used = executor.memory_bytes // 1_000_000
-                allowed = limit // 1_000_000
-                executor.kill(f"used {used} MB of memory, far more than EXECUTOR_MAX_MEMORY_MB ({allowed} MB)")
+                used_mb = executor.memory_bytes // 1_000_000
+                allowed_mb = limit // 1_000_000
+                executor.kill(f"used {used_mb} MB of memory, far more than EXECUTOR_MAX_MEMORY_MB ({allowed_mb} MB)")
 
-        if self._failure is not None and not self._starting and len(own := self._list_processes()) >= self._wanted:
+        processes = self._list_processes()
+        if self._failure is not None and not self._starting and len(processes) >= self._target_size:
             now = time.monotonic()
-            if all(now - each.joined_at > STEADY_AFTER_S for each in own):
+            if all(now - process.joined_at > STEADY_AFTER_S for process in processes):
                 self._note_good_start()
 
     def _stop_idle(self) -> None:
-        is_idle = not self._waiting and not any(each.calls for each in self._executors)
+        is_idle = not self._waiting_calls and not any(each.calls for each in self._executors)
         if self._limits.idle_s and is_idle and time.monotonic() - self._used_at > self._limits.idle_s:
             for executor in self._list_processes():
                 executor.retire()
@@ -401,7 +403,7 @@ class ExecutorPool:
             and not self._wanted_spares
             and not any(map(self._is_due_for_replacement, self._list_processes()))
         ):
-            for executor in self._list_processes()[self._wanted :]:
+            for executor in self._list_processes()[self._target_size :]:
                 executor.retire()
 
     @property
@@ -413,7 +415,7 @@ class ExecutorPool:
     def _retire_replaced(self) -> None:
         """Retire the executors that are due for replacement, once their replacements are ready."""
         for executor in self._list_processes():
-            if self._is_due_for_replacement(executor) and len(self._list_processes()) > self._wanted:
+            if self._is_due_for_replacement(executor) and len(self._list_processes()) > self._target_size:
                 log.info(
                     "an executor is replaced",
                     executor=executor.name,
@@ -435,28 +437,29 @@ class ExecutorPool:
         if self._is_closing:
             return
 
-        is_wanted = self._waiting or any(each.calls for each in usable) or not self._limits.idle_s
+        is_wanted = self._waiting_calls or any(executor.calls for executor in usable) or not self._limits.idle_s
         is_recent = time.monotonic() - self._used_at <= self._limits.idle_s
         if not (is_wanted or is_recent) or time.monotonic() < self._not_before:
             return
 
-        replacements = sum(self._is_due_for_replacement(each) for each in usable)
+        replacements = sum(self._is_due_for_replacement(executor) for executor in usable)
         spares = self._wanted_spares if self._is_steady(usable) else 0
 
-        missing = self._wanted + spares + replacements - len(usable) - len(self._starting)
-        for _ in range(missing):
+        missing_count = self._target_size + spares + replacements - len(usable) - len(self._starting)
+        for _ in range(missing_count):
             task = asyncio.create_task(self._try_to_start())
             self._starting.add(task)
             task.add_done_callback(self._starting.discard)
 
     def _is_steady(self, usable: list[Executor]) -> bool:
         """Whether all wanted executors have had runs for longer than SPARES_BEGIN_AFTER_S, or one has a suspect."""
-        if any(each.is_reserved for each in usable):
+        if any(executor.is_reserved for executor in usable):
             # All other runs wait for another process.
             return True
 
-        served = [each for each in usable[: self._wanted] if self._run_at - each.joined_at > SPARES_BEGIN_AFTER_S]
-        return len(served) == self._wanted
+        joined_before = self._run_at - SPARES_BEGIN_AFTER_S
+        steady = [executor for executor in usable[: self._target_size] if executor.joined_at < joined_before]
+        return len(steady) == self._target_size
 
     async def _try_to_start(self) -> None:
         try:
@@ -484,14 +487,15 @@ class ExecutorPool:
         PROBLEMS.forget(f"executors {id(self)}")
 
     async def _start_one(self) -> None:
-        made: list[Executor] = []
-        began = time.monotonic()
+        started_executors: list[Executor] = []
+        began_at = time.monotonic()
         handlers = _WithRetirement(
-            self.make_handlers(lambda: made[0]), lambda _body, _call: made[0].ask_for_replacement()
+            handlers=self.make_handlers(lambda: started_executors[0]),
+            retire=lambda _body, _call: started_executors[0].ask_for_replacement(),
         )
         executor = await SpawnedExecutor.start(self.program, handlers)
+        started_executors.append(executor)
 
-        made.append(executor)
         try:
             if self.prepare is not None:
                 await self.prepare(executor)
@@ -499,7 +503,7 @@ class ExecutorPool:
             await executor.close()
             raise
 
-        self.join(executor, took_s=round(time.monotonic() - began, 2))
+        self.join(executor, took_s=round(time.monotonic() - began_at, 2))
 
     def join(self, executor: Executor, **fields: Any) -> None:
         """Add an executor that is ready; it leaves when it ends. `fields` are logged."""
@@ -525,11 +529,11 @@ class ExecutorPool:
 
     def _on_end(self, executor: Executor, reason: str) -> None:
         self._executors.remove(executor)
-        lost = len(executor.lost_runs())
-        if executor.has_ended_on_purpose or (executor.is_retiring and not lost):
+        lost_runs = len(executor.lost_runs())
+        if executor.has_ended_on_purpose or (executor.is_retiring and not lost_runs):
             log.info("executor ended", executor=executor.name)
         else:
-            log.error("an executor was lost", executor=executor.name, reason=reason, runs=lost)
+            log.error("an executor was lost", executor=executor.name, reason=reason, runs=lost_runs)
             if not (self._is_closing or executor.has_been_used) and isinstance(executor, SpawnedExecutor):
                 self._note_failed_start(f"an executor {reason} before it had work")
 

@@ -78,12 +78,12 @@ class RemoteApp:
     def _learn(self, facts: Any) -> None:
         self._routes = [RouteFacts(*route) for route in facts["routes"]]
         position = next(index for index, route in enumerate(self._routes) if route.is_server)
-        before = [route.pattern for route in self._routes[:position]]
+        patterns_before = [route.pattern for route in self._routes[:position]]
 
         # Routes after the server's own get every path that the server has no route for, and the root.
         root = ["/$"] if position < len(self._routes) - 1 else []
-        self._sees_ours = facts["has_middleware"] or None in before
-        self._patterns = [re.compile(pattern) for pattern in (*before, *root) if pattern is not None]
+        self._sees_ours = facts["has_middleware"] or None in patterns_before
+        self._patterns = [re.compile(pattern) for pattern in (*patterns_before, *root) if pattern is not None]
 
         # Middleware of JavaScript applications sees HTTP requests, but no WebSockets.
         self._sees_our_sockets = facts.get("sees_our_sockets", True)
@@ -118,8 +118,8 @@ class RemoteApp:
             return
 
         state = scope.setdefault("state", {})
-        known = None if route is None else (scope.get("method"), path, route.public)
-        body = {"server_route": known, "request_id": state.get("request_id")}
+        server_route = None if route is None else (scope.get("method"), path, route.public)
+        body = {"server_route": server_route, "request_id": state.get("request_id")}
         serve = self._serve_socket if scope["type"] == "websocket" else self._serve
 
         state.setdefault("route", await serve(scope, receive, send, body))
@@ -128,7 +128,7 @@ class RemoteApp:
         """Whether the application gets a request or WebSocket for a route of the server."""
         if kind == "websocket" and not self._sees_our_sockets:
             return False
-        return self._sees_ours or any(each.match(path) for each in self._patterns)
+        return self._sees_ours or any(pattern.match(path) for pattern in self._patterns)
 
     async def _serve(self, scope: Any, receive: Any, send: Any, body: Any) -> Any:
         with self._handlers.exchanges.open(scope, receive) as exchange:
@@ -174,18 +174,18 @@ class RemoteApp:
     async def authenticate(self, executor: Executor, body: Any, exchange: Exchange) -> dict[str, Any]:
         """Authenticate a request that the application passes on to its own routes."""
         scope = _merge_scope(exchange, body)
-        sent: dict[str, Any] = {}
+        user_fields: dict[str, Any] = {}
         refusal: list[Any] = []
 
         async def accept(scope: Any, _receive: Any, _send: Any) -> None:
-            sent.update(_dump_user(scope))
+            user_fields.update(_dump_user(scope))
 
         async def collect(message: Any) -> None:
             refusal.extend(encode_message(message))
 
         receive = Application(executor.link, body["exchange"], _refuse_to_send).receive
         await await_answer(Authenticate(accept, self._access, lambda _scope: True)(scope, receive, collect))
-        return {**sent, "refusal": refusal}
+        return {**user_fields, "refusal": refusal}
 
 
 class RemoteHandlers(HandlersExecutor):
@@ -193,9 +193,9 @@ class RemoteHandlers(HandlersExecutor):
 
     def join_app(self, config: AgentConfig, api: SocketApi[Any], access: Access) -> RemoteApp | None:
         """Return the web application with our routes in it, if the project has one."""
-        made = RemoteApp(self, config, api, access) if self.has_app else None
-        self.app = made
-        return made
+        app = RemoteApp(self, config, api, access) if self.has_app else None
+        self.app = app
+        return app
 
 
 def _refuse_to_send(_messages: Any) -> None:
@@ -205,9 +205,9 @@ def _refuse_to_send(_messages: Any) -> None:
 
 def _merge_scope(exchange: Exchange, body: Any) -> dict[str, Any]:
     """Return the scope of an exchange with the application's changes; keys that it was not sent stay as they were."""
-    given = decode_scope(body["scope"])
-    given.pop("extensions", None)
-    return {**exchange.scope, **given}
+    changes = decode_scope(body["scope"])
+    changes.pop("extensions", None)
+    return {**exchange.scope, **changes}
 
 
 def _dump_user(scope: Any) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class RemoteGraphs:
     """The graphs of this server's executors. The methods are those of `GraphService`."""
 
     def __init__(
-        self, pool: ExecutorPool, writer: CheckpointWriter, scopes: Scopes, known: GraphCache | None = None
+        self, pool: ExecutorPool, writer: CheckpointWriter, scopes: Scopes, cache: GraphCache | None = None
     ) -> None:
         self.facts: Mapping[str, GraphFacts] = pool.facts
         self.libraries: Mapping[str, str] = pool.libraries
@@ -77,9 +77,9 @@ class RemoteGraphs:
         self._numbers = count(1)
 
         # A graph that is no factory never changes, so its descriptions are cached and need no executor.
-        self._known = known or GraphCache(None)
+        self._cache = cache or GraphCache(None)
         self._descriptions: LRUCache[tuple[str, bytes], Any] = LRUCache(KEPT_DESCRIPTIONS)
-        self._descriptions.update(self._known.descriptions)
+        self._descriptions.update(self._cache.descriptions)
         self._keep()
 
     async def execute(self, request: RunRequest, sink: EventSink, *, timeout_s: float) -> Outcome:
@@ -87,14 +87,14 @@ class RemoteGraphs:
         bridge = ThreadBridge(sink.publish, size_of_event, sink.has_listeners)
         run_id = UUID(request.config["configurable"]["run_id"])
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        began_at = loop.time()
         try:
             async with self._pool.for_run(run_id, request.attempt, is_alone=request.is_suspect) as executor:
                 try:
                     call = GraphCall(request=request, timeout_s=timeout_s, is_unfollowed=not sink.has_listeners())
-                    pushed = _EventReceiver(bridge, request.max_event_bytes)
-                    work = self._call_one(executor, messages.EXECUTE, call, pushed.push, run=sink.run)
-                    outcome = await executor.unless_silent(work, lambda: pushed.has_begun)
+                    receiver = _EventReceiver(bridge, request.max_event_bytes)
+                    work = self._call_one(executor, messages.EXECUTE, call, receiver.push, run=sink.run)
+                    outcome = await executor.unless_silent(work, lambda: receiver.has_begun)
                 except StoppedEarly as exc:
                     if sink.run is not None:
                         # This server would have stopped it a moment later, which cancels this task.
@@ -105,8 +105,8 @@ class RemoteGraphs:
                 except ExecutorFailed as exc:
                     raise AttemptLost(f"its executor {exc}", is_counted=False) from exc
                 except LinkClosed as exc:
-                    lost = await self._lost(executor)
-                    raise RunTimeout() if began + timeout_s < loop.time() else lost from exc
+                    attempt_lost = await self._lost(executor)
+                    raise RunTimeout() if began_at + timeout_s < loop.time() else attempt_lost from exc
         finally:
             bridge.close()
 
@@ -124,23 +124,23 @@ class RemoteGraphs:
         """Return the outcome of a run that was stopped."""
         return messages.read(Outcome, await self._call("read_outcome", request))
 
-    async def read_state(self, read: StateRead) -> bytes | None:
+    async def read_state(self, request: StateRead) -> bytes | None:
         """Return the JSON of a state, or None if the config names a checkpoint that does not exist."""
-        if read.checkpoint is not None:
-            read.checkpoint = dict(read.checkpoint)
+        if request.checkpoint is not None:
+            request.checkpoint = dict(request.checkpoint)
 
-        state: bytes | None = await self._call("read_state", read)
+        state: bytes | None = await self._call("read_state", request)
         return state
 
-    async def read_history(self, read: HistoryRead) -> bytes:
+    async def read_history(self, request: HistoryRead) -> bytes:
         """Return the JSON of a list of states, newest first."""
-        states: bytes = await self._call("read_history", read)
+        states: bytes = await self._call("read_history", request)
         return states
 
     async def update_state(self, change: StateChange, scope: CheckpointBackend) -> ChangedState | None:
         """Change a state in the transaction of a scope; None if the config names a checkpoint that does not exist."""
-        changed = await self._change(messages.UPDATE_STATE, change, scope)
-        return None if changed is None else messages.read(ChangedState, changed)
+        fields = await self._change(messages.UPDATE_STATE, change, scope)
+        return None if fields is None else messages.read(ChangedState, fields)
 
     async def create_state(self, creation: StateCreation, scope: CheckpointBackend) -> ChangedState:
         """Make the state of a new thread in the transaction of a scope."""
@@ -156,8 +156,8 @@ class RemoteGraphs:
 
     async def subgraphs(self, request: DescriptionRequest) -> dict[str, Schemas]:
         """Return the schemas of a graph's subgraphs by their names. Raises GraphFailed."""
-        found = await self._describe("subgraphs", request)
-        return {name: messages.read(Schemas, schemas) for name, schemas in found.items()}
+        schemas_by_name = await self._describe("subgraphs", request)
+        return {name: messages.read(Schemas, schemas) for name, schemas in schemas_by_name.items()}
 
     async def _describe(self, method: str, request: DescriptionRequest) -> Any:
         facts = self.facts.get(request.graph_id)
@@ -172,7 +172,7 @@ class RemoteGraphs:
         return copy.deepcopy(self._descriptions[key])
 
     def _keep(self) -> None:
-        self._known.save(self.facts, self.libraries, self._descriptions)
+        self._cache.save(self.facts, self.libraries, self._descriptions)
 
     async def _change(self, method: str, change: StateChange | StateCreation, scope: CheckpointBackend) -> Any:
         number = self._scopes.open(scope)
@@ -226,7 +226,8 @@ class RemoteGraphs:
 
         if run is not None:
             executor.leased_runs[number] = run
-            run.on_renewed, call.leased_until = executor.send_leases, executor.clock_s(run.leased_until)
+            run.on_renewed = executor.send_leases
+            call.leased_until = executor.clock_s(run.leased_until)
 
         try:
             yield number
@@ -281,15 +282,15 @@ class ChannelEvents:
             self._channels = Channels()
 
         mode, *namespace = name.removeprefix(FOR_CHANNELS).split("|")
-        for method, where, shown in self._channels.convert(tuple(namespace), mode, load(data)):
-            yield "|".join((f"@{method}", *where)), dump_user(shown)
+        for method, event_namespace, payload in self._channels.convert(tuple(namespace), mode, load(data)):
+            yield "|".join((f"@{method}", *event_namespace)), dump_user(payload)
 
 
-def _to_run_error(failed: CallFailed) -> Exception:
+def _to_run_error(failure: CallFailed) -> Exception:
     """Return the error of this process for an executor's error."""
-    if failed.code == messages.LEASE_LOST:
-        return StoppedEarly(f"its executor stopped it: {failed.message}")
-    return RunTimeout() if failed.code == "run_timeout" else to_error(failed)
+    if failure.code == messages.LEASE_LOST:
+        return StoppedEarly(f"its executor stopped it: {failure.message}")
+    return RunTimeout() if failure.code == "run_timeout" else to_error(failure)
 
 
 class GraphsByLanguage(RoutedGraphs):
@@ -297,19 +298,19 @@ class GraphsByLanguage(RoutedGraphs):
 
     def __init__(self, *services: GraphService) -> None:
         self._services = services
-        self.pools = [pool for each in services for pool in each.pools]
+        self.pools = [pool for service in services for pool in service.pools]
         self.writer = services[0].writer
-        self.libraries: Mapping[str, str] = ChainMap(*(cast("dict[str, str]", each.libraries) for each in services))
 
         # The maps of the services themselves, which change with each executor that starts.
-        self.facts: Mapping[str, GraphFacts] = ChainMap(
-            *(cast("dict[str, GraphFacts]", each.facts) for each in services)
-        )
+        libraries = [cast("dict[str, str]", service.libraries) for service in services]
+        facts = [cast("dict[str, GraphFacts]", service.facts) for service in services]
+        self.libraries: Mapping[str, str] = ChainMap(*libraries)
+        self.facts: Mapping[str, GraphFacts] = ChainMap(*facts)
 
     async def route(self, request: GraphRequest) -> GraphService:
         """Return the service of a request's graph. For an unknown graph it is the first one, which raises the error."""
-        found = (service for service in self._services if request.graph_id in service.facts)
-        return next(found, self._services[0])
+        matches = (service for service in self._services if request.graph_id in service.facts)
+        return next(matches, self._services[0])
 
     async def close(self) -> None:
         """Close all services."""

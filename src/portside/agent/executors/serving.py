@@ -64,12 +64,12 @@ class Scopes:
 
     def find(self, number: Any) -> CheckpointBackend:
         """Return the backend of a scope. Raises CallFailed if its transaction has ended."""
-        found = self._backends.get(number) if isinstance(number, int) else None
-        if found is None:
+        backend = self._backends.get(number) if isinstance(number, int) else None
+        if backend is None:
             # As a graph in the server's own process gets it.
             raise CallFailed("closed", "the transaction is over", {"type": "RuntimeError"})
 
-        return found
+        return backend
 
 
 class ExecutorRequests:
@@ -82,35 +82,36 @@ class ExecutorRequests:
     def handlers(self, executor: Callable[[], Executor]) -> Mapping[str, Handler]:
         """Return the handlers of one executor's calls; `executor` returns it once it exists."""
 
-        def served(work: Callable[[Executor, Any], Coroutine[Any, Any, Any]], message: type[Any]) -> Handler:
+        def build_handler(work: Callable[[Executor, Any], Coroutine[Any, Any, Any]], message: type[Any]) -> Handler:
             def serve(body: Any, _call: ServedCall) -> Awaitable[Any]:
-                given = messages.read(message, body)
-                caller = executor().callers.get(given.call)
-                return _run_in_context(caller, _await_answer(work(executor(), given), caller))
+                request = messages.read(message, body)
+                caller = executor().callers.get(request.call)
+                return _run_in_context(caller, _await_answer(work(executor(), request), caller))
 
             return serve
 
         return {
-            messages.CHECKPOINTS_PUT: served(self._put, messages.CheckpointPut),
-            messages.CHECKPOINTS: served(self._operate, messages.CheckpointCall),
-            messages.STORE_BATCH: served(self._batch, messages.StoreBatch),
+            messages.CHECKPOINTS_PUT: build_handler(self._put, messages.CheckpointPut),
+            messages.CHECKPOINTS: build_handler(self._operate, messages.CheckpointCall),
+            messages.STORE_BATCH: build_handler(self._batch, messages.StoreBatch),
             **COMMON_HANDLERS,
             messages.HTTP_REQUEST: lambda body, call: answer_request(executor(), body, call),
         }
 
-    async def _put(self, executor: Executor, put: messages.CheckpointPut) -> None:
-        backend = self._scopes.find(put.scope)
+    async def _put(self, executor: Executor, message: messages.CheckpointPut) -> None:
+        backend = self._scopes.find(message.scope)
         run = None
 
-        if put.run is not None:
-            run_id = str(put.run[0])
-            attempt = put.run[1]
-            if executor.runs.get(_parse_uuid(run_id)) != attempt and put.scope == MAIN_SCOPE:
+        if message.run is not None:
+            run_id = str(message.run[0])
+            attempt = message.run[1]
+            if executor.runs.get(_parse_uuid(run_id)) != attempt and message.scope == MAIN_SCOPE:
                 raise LeaseLost("the run has ended, or another worker has it")
 
             run = (run_id, attempt)
 
-        await backend.put(put.thread_id, put.checkpoint_ns, _read_rows(put), run=run, is_awaited=put.is_awaited)
+        rows = _read_rows(message)
+        await backend.put(message.thread_id, message.checkpoint_ns, rows, run=run, is_awaited=message.is_awaited)
 
     async def _operate(self, _executor: Executor, call: messages.CheckpointCall) -> Any:
         backend = self._scopes.find(call.scope)
@@ -152,12 +153,20 @@ async def answer_request(executor: Executor, body: Any, call: ServedCall) -> Non
 
     It waits while the caller does not read, so that no executor holds a whole response in memory.
     """
-    given = messages.read(messages.HttpRequest, body)
-    headers = [(bytes(name), bytes(value)) for name, value in given.headers]
-    caller = executor.callers.get(given.call)
+    request = messages.read(messages.HttpRequest, body)
+    headers = [(bytes(name), bytes(value)) for name, value in request.headers]
+    caller = executor.callers.get(request.call)
     user = None if caller is None else caller.user
     head, response = await LOOPBACK.send(
-        InProcessRequest(given.method, given.path, given.raw_path, given.query, headers, given.body, user)
+        InProcessRequest(
+            method=request.method,
+            path=request.path,
+            raw_path=request.raw_path,
+            query=request.query,
+            headers=headers,
+            body=request.body,
+            user=user,
+        )
     )
 
     try:
@@ -168,8 +177,8 @@ async def answer_request(executor: Executor, body: Any, call: ServedCall) -> Non
             await call.drain()
 
             unread += len(data)
-            if given.exchange and unread > UNREAD_BYTES:
-                await executor.link.call(messages.HTTP_DRAIN, given.exchange)
+            if request.exchange and unread > UNREAD_BYTES:
+                await executor.link.call(messages.HTTP_DRAIN, request.exchange)
                 unread = 0
     finally:
         await response.close()
@@ -201,15 +210,15 @@ def _parse_uuid(text: str) -> UUID:
         return UUID(int=0)
 
 
-def _read_rows(put: messages.CheckpointPut) -> Rows:
+def _read_rows(message: messages.CheckpointPut) -> Rows:
     """Return the rows of a message. Raises CallFailed if one has other columns, or belongs to another thread."""
     rows = Rows()
     for table, columns, key in _TABLES:
         target = getattr(rows, table)
-        for row in getattr(put, table):
-            if type(row) is not list or len(row) != len(columns) or row[0] != put.thread_id:
+        for row in getattr(message, table):
+            if type(row) is not list or len(row) != len(columns) or row[0] != message.thread_id:
                 raise CallFailed("malformed", f"a row of {table} has other columns, or belongs to another thread")
             target[tuple(row[:key])] = tuple(row)
 
-    rows.size = int(put.size)
+    rows.size = int(message.size)
     return rows

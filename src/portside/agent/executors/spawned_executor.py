@@ -129,19 +129,19 @@ async def _start_process(
     greeting: asyncio.Future[Any] = loop.create_future()
     links: list[Link] = []
 
-    def greet(body: Any) -> None:
+    def on_hello(body: Any) -> None:
         if not greeting.done():
             greeting.set_result(body)
 
-    def connected() -> asyncio.Protocol:
+    def accept() -> asyncio.Protocol:
         if links:
             return _Refused()
 
-        links.append(Link(handlers, on_hello=greet))
+        links.append(Link(handlers, on_hello=on_hello))
         loop.call_soon(links[0].hello, program.hello)
         return links[0]
 
-    server = await loop.create_unix_server(connected, path)
+    server = await loop.create_unix_server(accept, path)
     try:
         process = await _spawn(program, path)
         try:
@@ -200,18 +200,18 @@ async def _wait_for_hello(
 
     Raises UserMistake if the project does not load, and ExecutorFailed if the process ends or takes too long.
     """
-    ended = asyncio.ensure_future(process.wait())
+    process_end = asyncio.ensure_future(process.wait())
     try:
-        await asyncio.wait([greeting, ended], timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([greeting, process_end], timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
 
         if not greeting.done():
             raise ExecutorFailed(
                 f"an executor {_describe_end(process.returncode)} while it imported the project"
-                if ended.done()
+                if process_end.done()
                 else f"an executor did not import the project within EXECUTOR_START_SECS ({within_s:g} s)"
             )
     finally:
-        ended.cancel()
+        process_end.cancel()
 
     return read_hello(greeting.result())
 
@@ -248,11 +248,11 @@ def _log_record(line: str, pid: int) -> bool:
         record = orjson.loads(line)
         level = str(record["level"])
         event = str(record["event"])
-        given = record.get("fields") or {}
+        record_fields = record.get("fields") or {}
     except (ValueError, KeyError, TypeError, AttributeError):
         return False
 
-    fields = dict(given) if isinstance(given, dict) else {}
+    fields = dict(record_fields) if isinstance(record_fields, dict) else {}
     if isinstance(text := record.get("exception"), str):
         fields["exception"] = text
 

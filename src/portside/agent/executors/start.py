@@ -82,9 +82,9 @@ async def _start_revision(
     """Start the executors of a revision. An orchestrator starts only those that EXECUTORS asks for."""
     if settings.uses_core_api and not settings.executors:
         none = ProgramCommand([], {}, None)
-        projects = [each for each in (config.project, config.javascript) if each.graphs]
+        projects = [project for project in (config.project, config.javascript) if project.graphs]
         return GraphsByLanguage(
-            *[await _pool_of_graphs(config, each, none, settings, (backend, items)) for each in projects]
+            *[await _pool_of_graphs(config, project, none, settings, (backend, items)) for project in projects]
         )
 
     if not config.project.graphs:
@@ -185,26 +185,26 @@ def javascript_command(*, node: Path, runtime: Path, project: Path, parent: int)
     return ProgramCommand(arguments, {"NODE_NO_WARNINGS": "1"}, project)
 
 
-def find_node(given: str | None) -> Path:
+def find_node(setting: str | None) -> Path:
     """Return the program Node: the given one, or that of the PATH. Raises UserMistake."""
-    found = shutil.which(given or "node")
-    if found is None:
+    program = shutil.which(setting or "node")
+    if program is None:
         raise UserMistake(
-            f"EXECUTOR_NODE: {given} is not a program; set it to Node 20 or newer, or leave it out"
-            if given
+            f"EXECUTOR_NODE: {setting} is not a program; set it to Node 20 or newer, or leave it out"
+            if setting
             else "the project has JavaScript graphs, and Node is not installed; install Node 20 or newer"
         )
 
-    return Path(found)
+    return Path(program)
 
 
-def find_runtime(given: str | None) -> Path:
+def find_runtime(setting: str | None) -> Path:
     """Return the folder of the built program. Raises UserMistake if it is not there."""
-    folder = Path(given) if given else BUILT
+    folder = Path(setting) if setting else BUILT
     if not (folder / PROGRAM).is_file():
         raise UserMistake(
             f"{folder} has no {PROGRAM}, which executes JavaScript graphs; "
-            + ("correct EXECUTOR_JAVASCRIPT" if given else "build it with `make install`")
+            + ("correct EXECUTOR_JAVASCRIPT" if setting else "build it with `make install`")
         )
 
     return folder
@@ -238,10 +238,10 @@ async def _pool_of_graphs(
             }
         )
 
-    known = GraphCache(_cache_file(project, config, settings))
-    if known.load() and known.facts.keys() == project.graphs.keys():
-        pool.facts.update(known.facts)
-        pool.libraries.update(known.libraries)
+    cache = GraphCache(_cache_file(project, config, settings))
+    if cache.load() and cache.facts.keys() == project.graphs.keys():
+        pool.facts.update(cache.facts)
+        pool.libraries.update(cache.libraries)
 
     try:
         await pool.start()
@@ -249,7 +249,7 @@ async def _pool_of_graphs(
         await pool.close()
         raise
 
-    return RemoteGraphs(pool, backend.writer, scopes, known)
+    return RemoteGraphs(pool, backend.writer, scopes, cache)
 
 
 def _cache_file(project: Project, config: AgentConfig, settings: AgentSettings) -> Path | None:
@@ -278,11 +278,12 @@ def build_limits(settings: AgentSettings, executors: int) -> PoolLimits:
 def _program_of_graphs(
     config: AgentConfig, project: Project, command: ProgramCommand, settings: AgentSettings, **hello: Any
 ) -> Program:
+    sources = project.graphs.items()
     return _program(
         config,
         command,
         settings,
-        graphs={name: {"path": each.path, "description": each.description} for name, each in project.graphs.items()},
+        graphs={graph_id: {"path": source.path, "description": source.description} for graph_id, source in sources},
         loops=max(1, settings.slots) if settings.bg_job_isolated_loops else 1,
         serde=msgspec.structs.asdict(config.serde),
         **hello,
@@ -310,16 +311,16 @@ def _program(config: AgentConfig, command: ProgramCommand, settings: AgentSettin
 
 def executor_environment(environ: Mapping[str, str], settings: AgentSettings) -> dict[str, str]:
     """Return the variables of executors: the server's without its keys, and those that are for executors alone."""
-    kept = without_keys(environ, settings)
-    alone = {name: kept.pop(name) for name in list(kept) if name.startswith(EXECUTOR_VARIABLE)}
-    return {**kept, **{name.removeprefix(EXECUTOR_VARIABLE): value for name, value in alone.items()}}
+    variables = without_keys(environ, settings)
+    alone = {name: variables.pop(name) for name in list(variables) if name.startswith(EXECUTOR_VARIABLE)}
+    return {**variables, **{name.removeprefix(EXECUTOR_VARIABLE): value for name, value in alone.items()}}
 
 
 def without_keys(environment: Mapping[str, str], settings: AgentSettings) -> dict[str, str]:
     """Return an environment without the server's keys and addresses of databases; a project may have its own."""
-    own = {settings.database_url, settings.redis_uri}
+    own_addresses = {settings.database_url, settings.redis_uri}
     return {
         name: value
         for name, value in environment.items()
-        if name not in _KEYS and not (name in _ADDRESSES and value in own)
+        if name not in _KEYS and not (name in _ADDRESSES and value in own_addresses)
     }

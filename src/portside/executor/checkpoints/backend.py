@@ -79,7 +79,7 @@ class Rows:
 
     def columns(self) -> dict[str, list[Any] | None]:
         """Return one list for each column, or None if it has no value. Raises ValueError for metadata without JSON."""
-        named: dict[str, list[Any] | None] = {}
+        columns_by_name: dict[str, list[Any] | None] = {}
         for names, rows in (
             (CHECKPOINT_COLUMNS, [complete_row(row) for row in self.checkpoints.values()]),
             (VALUE_COLUMNS, self.values.values()),
@@ -89,9 +89,9 @@ class Rows:
             # The driver encodes each item of a list; null in place of a list without values saves that.
             columns = zip(*rows, strict=True) if rows else ((),) * len(names)
             for name, column in zip(names, columns, strict=True):
-                named[name] = list(column) if any(value is not None for value in column) else None
+                columns_by_name[name] = list(column) if any(value is not None for value in column) else None
 
-        return named
+        return columns_by_name
 
 
 class CheckpointQuery(NamedTuple):

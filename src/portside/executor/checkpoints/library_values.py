@@ -55,7 +55,7 @@ class _Form(NamedTuple):
     module: str
     name: str
     code: int
-    data_of: Callable[[Any], Any]
+    get_data: Callable[[Any], Any]
 
 
 # By exact class: a subclass need not take the same data.
@@ -114,7 +114,7 @@ def _encode(value: Any) -> Any:
 
     form = _FORMS.get(type(value))
     if form is not None:
-        return ormsgpack.Ext(form.code, pack([form.module, form.name, form.data_of(value)]))
+        return ormsgpack.Ext(form.code, pack([form.module, form.name, form.get_data(value)]))
 
     numpy: Any = sys.modules.get(NUMPY)
     if numpy is not None and isinstance(value, numpy.ndarray):
@@ -207,7 +207,7 @@ def _find_fields(value: Any) -> dict[str, Any] | None:
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if (attributes := getattr(value, "__attrs_attrs__", None)) is not None:
-        return {each.alias: getattr(value, each.name) for each in attributes if each.init}
+        return {attribute.alias: getattr(value, attribute.name) for attribute in attributes if attribute.init}
     if (names := getattr(value, "__struct_fields__", None)) is not None:
         return {name: getattr(value, name) for name in names}
 
@@ -216,11 +216,11 @@ def _find_fields(value: Any) -> dict[str, Any] | None:
 
 def _encode_as_langgraph(value: Any) -> Any:
     """Return langgraph's own form of an object. Raises TypeError if it has none."""
-    kind, encoded = _LANGGRAPH.dumps_typed(value)
+    kind, data = _LANGGRAPH.dumps_typed(value)
     if kind != "msgpack":
-        return bytes(encoded)
+        return bytes(data)
 
-    return ormsgpack.unpackb(encoded, ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS)
+    return ormsgpack.unpackb(data, ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
 def make_dict(pairs: list[list[Any]]) -> dict[Any, Any]:
@@ -228,8 +228,8 @@ def make_dict(pairs: list[list[Any]]) -> dict[Any, Any]:
     return {_as_key(key): value for key, value in pairs}
 
 
-def _as_key(stored: Any) -> Any:
-    return tuple(_as_key(part) for part in stored) if isinstance(stored, list) else stored
+def _as_key(value: Any) -> Any:
+    return tuple(_as_key(part) for part in value) if isinstance(value, list) else value
 
 
 def find_numpy_kind(name: str) -> Callable[..., Any] | None:
@@ -245,10 +245,10 @@ def find_numpy_kind(name: str) -> Callable[..., Any] | None:
     return kind if is_scalar else None
 
 
-def _make_object_array(stored: dict[str, Any]) -> Any:
+def _make_object_array(fields: dict[str, Any]) -> Any:
     numpy = importlib.import_module(NUMPY)
-    made = numpy.empty(len(stored["items"]), dtype=object)
-    for index, item in enumerate(stored["items"]):
-        made[index] = item
+    array = numpy.empty(len(fields["items"]), dtype=object)
+    for index, item in enumerate(fields["items"]):
+        array[index] = item
 
-    return made.reshape(stored["shape"])
+    return array.reshape(fields["shape"])

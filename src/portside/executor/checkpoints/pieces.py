@@ -92,18 +92,18 @@ class Piece:
 
     def holds(self, leaves: Sequence[Any], at: int) -> bool | None:
         """Whether these leaves are the unchanged objects of the piece; None if only their bytes can tell."""
-        known = self.leaves
-        if at + len(known) > len(leaves):
+        own_leaves = self.leaves
+        if at + len(own_leaves) > len(leaves):
             return False
 
         answer: bool | None = True
 
-        for index, (leaf, mark) in enumerate(zip(known, self.marks, strict=True)):
-            same = _is_unchanged(leaf, mark, leaves[at + index])
-            if same is False:
+        for index, (leaf, mark) in enumerate(zip(own_leaves, self.marks, strict=True)):
+            is_same = _is_unchanged(leaf, mark, leaves[at + index])
+            if is_same is False:
                 return False
 
-            if same is None:
+            if is_same is None:
                 answer = None
 
         return answer
@@ -153,12 +153,12 @@ class CheckpointValues(NamedTuple):
     channels: dict[str, PreviousValue]
     versions: dict[str, str]
     # The values that tasks wrote after the checkpoint: the next version is most likely one of these.
-    written: dict[str, CutValue]
+    task_values: dict[str, CutValue]
 
     @property
     def size(self) -> int:
         """About how many bytes of memory the values take."""
-        return sum(len(known) if isinstance(known, bytes) else 4 * known.size for known in self.channels.values()) + 500
+        return sum(len(value) if isinstance(value, bytes) else 4 * value.size for value in self.channels.values()) + 500
 
 
 class ValuePieces:
@@ -183,13 +183,13 @@ class ValuePieces:
         with self._lock:
             self._others.pop_all(lambda key: key[0] == thread_id)
 
-    def remember(self, thread_id: str, checkpoint_ns: str, known: CheckpointValues) -> None:
+    def remember(self, thread_id: str, checkpoint_ns: str, values: CheckpointValues) -> None:
         """Remember the values of a checkpoint that was read or written."""
         namespaces = self.run_values.get(thread_id)
         if namespaces is not None:
             recent = namespaces.setdefault(checkpoint_ns, {})
-            recent.pop(known.checkpoint_id, None)
-            recent[known.checkpoint_id] = known
+            recent.pop(values.checkpoint_id, None)
+            recent[values.checkpoint_id] = values
 
             if len(recent) > RECENT:
                 del recent[next(iter(recent))]
@@ -198,8 +198,8 @@ class ValuePieces:
 
         with self._lock:
             self._others.pop((thread_id, checkpoint_ns))
-            if known.channels and known.size <= KNOWN_BYTES:
-                self._others.put((thread_id, checkpoint_ns), known)
+            if values.channels and values.size <= KNOWN_BYTES:
+                self._others.put((thread_id, checkpoint_ns), values)
 
     def long_lists(self, thread_id: str, values: dict[str, Any]) -> dict[str, str]:
         """Return the versions of those values that are lists in pieces of the last checkpoint that was written or read.
@@ -208,9 +208,9 @@ class ValuePieces:
         """
         namespaces = self.run_values.get(thread_id)
         with self._lock:
-            other = self._others.get((thread_id, ""))
+            outside_runs = self._others.get((thread_id, ""))
 
-        last = other if namespaces is None else next(reversed(namespaces.get("", {}).values()), None)
+        last = outside_runs if namespaces is None else next(reversed(namespaces.get("", {}).values()), None)
         return (
             {}
             if last is None
@@ -221,16 +221,16 @@ class ValuePieces:
             }
         )
 
-    def known(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> CheckpointValues | None:
+    def find_values(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> CheckpointValues | None:
         """Return the values of a checkpoint, if any of them are known."""
         namespaces = self.run_values.get(thread_id)
         if namespaces is not None:
-            found = namespaces.get(checkpoint_ns, {}).get(checkpoint_id or "")
+            values = namespaces.get(checkpoint_ns, {}).get(checkpoint_id or "")
         else:
             with self._lock:
-                found = self._others.get((thread_id, checkpoint_ns))
+                values = self._others.get((thread_id, checkpoint_ns))
 
-        return found if found is not None and found.checkpoint_id == checkpoint_id else None
+        return values if values is not None and values.checkpoint_id == checkpoint_id else None
 
     def cut(
         self, serde: SerializerProtocol, thread_id: str, value: Any, before: CutValue | None
@@ -286,11 +286,11 @@ class _Cut:
             return None
 
         size = sum(piece.end - piece.start for piece in self._pieces)
-        added = sum(piece.end - piece.start for piece in self._pieces if id(piece) in self._new)
+        new_size = sum(piece.end - piece.start for piece in self._pieces if id(piece) in self._new)
 
         if size < MIN_BYTES or size < MIN_ITEM_BYTES * len(self._leaves):
             return None
-        if self._before is not None and 2 * added > size:
+        if self._before is not None and 2 * new_size > size:
             return None
 
         self._join_short_ranges(size)
@@ -340,25 +340,25 @@ class _Cut:
         by_first: dict[Any, int] | None = None
         at = expected = 0
         while at < len(leaves):
-            found = self._matching(before, (expected, expected + 1), at)
-            if found is None and before:
+            index_of_piece = self._matching(before, (expected, expected + 1), at)
+            if index_of_piece is None and before:
                 if by_first is None:
                     by_first = {_get_name(piece.leaves[0]): index for index, piece in enumerate(before)}
 
-                other = by_first.get(_get_name(leaves[at]))
-                if other is not None:
-                    found = self._matching(before, (other,), at)
+                same_first = by_first.get(_get_name(leaves[at]))
+                if same_first is not None:
+                    index_of_piece = self._matching(before, (same_first,), at)
 
-            if found is None:
+            if index_of_piece is None:
                 self._wait(at)
                 at += 1
                 continue
 
             self._flush()
-            piece = before[found]
+            piece = before[index_of_piece]
             self._pieces.append(piece)
             at += len(piece.leaves)
-            expected = found + 1
+            expected = index_of_piece + 1
 
         self._flush()
 
@@ -456,10 +456,10 @@ class _Cut:
 
 
 def read_previous(
-    value: Any, stored: tuple[str, bytes], ranges: str | None, sizes: bytes | None
+    value: Any, encoded: tuple[str, bytes], ranges: str | None, sizes: bytes | None
 ) -> PreviousValue | None:
     """Return what the next version of a value that was read can share pieces with, if anything."""
-    kind, data = stored
+    kind, data = encoded
     if len(data) < MIN_BYTES or not is_worth_cutting(value, kind, data):
         return None
     if ranges is None or sizes is None:
@@ -484,11 +484,11 @@ def _read_pieces(
     pieces: list[Piece] = []
     for place, (size, count) in zip(places, counts, strict=True):
         end = start + size
-        taken = leaves.open(data[start:end]) if count == 0 else leaves.take(count)
-        if not taken:
+        piece_leaves = leaves.open(data[start:end]) if count == 0 else leaves.take(count)
+        if not piece_leaves:
             return None
 
-        pieces.append(Piece(place, taken, data, start, end))
+        pieces.append(Piece(place, piece_leaves, data, start, end))
         start = end
 
     return CutValue(header, pieces) if leaves.is_over() else None
@@ -505,28 +505,28 @@ class _Walk:
 
     def take(self, count: int) -> list[Any]:
         """Return the next leaves; none if there are fewer."""
-        taken: list[Any] = []
+        leaves: list[Any] = []
         if self._list is not None:
             self._taken += count
             return self._list[self._taken - count : self._taken] if self._taken <= len(self._list) else []
 
-        while len(taken) < count and self._stack:
+        while len(leaves) < count and self._stack:
             leaf = next(self._stack[-1][0], _Walk)
             if leaf is _Walk:
                 self._stack.pop()
             else:
-                taken.append(leaf)
+                leaves.append(leaf)
 
-        return taken if len(taken) == count else []
+        return leaves if len(leaves) == count else []
 
     def open(self, data: bytes) -> list[Any]:
         """Return the opener of the next entry, whose items come next; none if it has no items."""
-        taken = self.take(1)
-        if not taken or type(taken[0]) is not _Key or type(taken[0].value) not in CONTAINERS:
+        entries = self.take(1)
+        if not entries or type(entries[0]) is not _Key or type(entries[0].value) not in CONTAINERS:
             return []
 
-        path = (*self._stack[-1][1], taken[0].key)
-        self._stack.append((_iterate_leaves(taken[0].value), path))
+        path = (*self._stack[-1][1], entries[0].key)
+        self._stack.append((_iterate_leaves(entries[0].value), path))
         return [_Opener(path, data)]
 
     def is_over(self) -> bool:
@@ -565,11 +565,11 @@ def shares_much(before: bytes, data: bytes) -> bool:
     return 2 * sum(before[start : start + SAMPLE_BYTES] in data for start in starts) > SAMPLES
 
 
-def _is_same_list(known: PreviousValue | None, value: list[Any]) -> bool:
-    if not isinstance(known, CutValue):
+def _is_same_list(previous: PreviousValue | None, value: list[Any]) -> bool:
+    if not isinstance(previous, CutValue):
         return False
 
-    leaves = [leaf for piece in known.pieces for leaf in piece.leaves]
+    leaves = [leaf for piece in previous.pieces for leaf in piece.leaves]
     return len(leaves) == len(value) and all(map(is_, leaves, value)) and all(map(is_plain, value))
 
 
@@ -592,27 +592,27 @@ def _build_mark(leaf: Any) -> tuple[Any, ...] | None:
     return None if any(empty) else (fields, empty)
 
 
-def _is_unchanged(known: Any, mark: tuple[Any, ...] | None, leaf: Any) -> bool | None:
+def _is_unchanged(previous: Any, mark: tuple[Any, ...] | None, leaf: Any) -> bool | None:
     """Whether a leaf is what it was; None if only its bytes can tell."""
-    if type(known) is not type(leaf):
+    if type(previous) is not type(leaf):
         return False
     if type(leaf) is _Key:
-        return _is_unchanged_entry(known, leaf)
+        return _is_unchanged_entry(previous, leaf)
     if type(leaf) is _Opener:
-        return bool(known.data == leaf.data)
+        return bool(previous.data == leaf.data)
 
-    if known is leaf and (type(leaf) in _IMMUTABLE or (mark is not None and _has_fields(leaf, mark))):
+    if previous is leaf and (type(leaf) in _IMMUTABLE or (mark is not None and _has_fields(leaf, mark))):
         return True
 
     return None
 
 
-def _is_unchanged_entry(known: _Key, leaf: _Key) -> bool | None:
-    if type(known.key) is not type(leaf.key) or known.key != leaf.key:
+def _is_unchanged_entry(previous: _Key, leaf: _Key) -> bool | None:
+    if type(previous.key) is not type(leaf.key) or previous.key != leaf.key:
         return False
 
     # Equal keys of other types may be encoded differently, such as (1,) and (True,).
-    is_same = known.value is leaf.value and type(leaf.value) in _IMMUTABLE and type(leaf.key) is str
+    is_same = previous.value is leaf.value and type(leaf.value) in _IMMUTABLE and type(leaf.key) is str
     return True if is_same else None
 
 

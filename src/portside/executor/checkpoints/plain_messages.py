@@ -24,14 +24,14 @@ _DETAILS = {
 }
 
 
-def is_plain_message(module: str, name: str, stored: Any) -> bool:
+def is_plain_message(module: str, name: str, fields_by_name: Any) -> bool:
     """Whether the dict that is stored for a class's instance is the one that the instance would be encoded from."""
     fields = _find_fields(module, name)
-    if fields is None or type(stored) is not dict or tuple(stored) != fields.names:
+    if fields is None or type(fields_by_name) is not dict or tuple(fields_by_name) != fields.names:
         return False
 
     # Not `all`: this is done for each message of a state.
-    for types, is_valid, value in zip(fields.types, fields.checks, stored.values(), strict=True):
+    for types, is_valid, value in zip(fields.types, fields.checks, fields_by_name.values(), strict=True):
         if type(value) not in types and not is_valid(value):
             return False
 

@@ -67,10 +67,10 @@ class Encoding(NamedTuple):
     pieces: ValuePieces
     cuts_writes: bool = True
 
-    def known(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> CheckpointValues | None:
+    def find_values(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> CheckpointValues | None:
         """Return the values of a checkpoint, if any of them are known: in a run none are before the first long one."""
         has_any = self.pieces.run_values.get(thread_id, True)
-        return self.pieces.known(thread_id, checkpoint_ns, checkpoint_id) if has_any else None
+        return self.pieces.find_values(thread_id, checkpoint_ns, checkpoint_id) if has_any else None
 
     def encode(
         self, thread_id: str, value: Any, before: PreviousValue | None
@@ -117,11 +117,11 @@ def build_checkpoint_rows(
         if type(value) in _PLAIN or (type(value) is str and len(value) <= INLINE_CHARACTERS)
     }
 
-    stored = [channel for channel in values if channel not in inline and channel in versions]
+    stored_channels = [channel for channel in values if channel not in inline and channel in versions]
     # Snapshots, which are encoded only when they are stored: many checkpoints never are. What may fail is encoded now.
     kind, body = _prepare_body(serde, {**checkpoint, "channel_values": inline})
     source = RunnableConfig(metadata={**(config.get("metadata") or {})}, configurable={**config["configurable"]})
-    encode_metadata = partial(metadata_json, source, {**metadata})
+    encode_metadata = partial(dump_metadata, source, {**metadata})
     rows = Rows()
 
     rows.checkpoints[thread_id, checkpoint_ns, checkpoint["id"]] = (
@@ -132,20 +132,20 @@ def build_checkpoint_rows(
         encode_metadata,
         kind,
         body,
-        partial(_encode_array, stored),
-        partial(_encode_array, [str(versions[channel]) for channel in stored]),
+        partial(_encode_array, stored_channels),
+        partial(_encode_array, [str(versions[channel]) for channel in stored_channels]),
     )
 
     rows.size = len(body) if isinstance(body, bytes) else BODY_BYTES
-    parent = encoding.known(thread_id, checkpoint_ns, config["configurable"].get("checkpoint_id"))
+    parent = encoding.find_values(thread_id, checkpoint_ns, config["configurable"].get("checkpoint_id"))
     before = {} if parent is None else parent.channels
 
-    known = {channel: before[channel] for channel in stored if channel in before}
-    for channel in stored:
+    shareable = {channel: before[channel] for channel in stored_channels if channel in before}
+    for channel in stored_channels:
         if channel in new_versions:
-            similar = known.pop(channel, None)
+            similar = shareable.pop(channel, None)
             if parent is not None:
-                similar = parent.written.get(channel, similar)
+                similar = parent.task_values.get(channel, similar)
 
             value, shared = encoding.encode(thread_id, values[channel], similar)
             key = (thread_id, checkpoint_ns, channel, str(new_versions[channel]))
@@ -157,11 +157,11 @@ def build_checkpoint_rows(
 
             rows.size += len(value.data)
             if shared is not None:
-                known[channel] = shared
+                shareable[channel] = shared
 
-    if known or before:
-        of_known = {channel: str(versions[channel]) for channel in known}
-        pieces.remember(thread_id, checkpoint_ns, CheckpointValues(checkpoint["id"], known, of_known, {}))
+    if shareable or before:
+        of_known = {channel: str(versions[channel]) for channel in shareable}
+        pieces.remember(thread_id, checkpoint_ns, CheckpointValues(checkpoint["id"], shareable, of_known, {}))
 
     return rows
 
@@ -200,16 +200,16 @@ def build_write_rows(
     run_id = configurable.get("run_id") or config.get("metadata", {}).get("run_id")
     rows = Rows()
 
-    known = encoding.known(thread_id, checkpoint_ns, checkpoint_id) if encoding.cuts_writes else None
+    parent_values = encoding.find_values(thread_id, checkpoint_ns, checkpoint_id) if encoding.cuts_writes else None
     is_cancelled = any(isinstance(value, CancelledError) for channel, value in writes if channel == ERROR)
     for number, (channel, value) in enumerate(writes):
         if is_cancelled and channel not in WRITES_IDX_MAP:
             continue
 
         key = (thread_id, checkpoint_ns, checkpoint_id, task_id, WRITES_IDX_MAP.get(channel, number))
-        before = None if known is None else known.channels.get(channel)
-        if known is not None and isinstance(before, CutValue) and before.may_share_with(value):
-            kind, data, ranges = _cut_write(encoding, rows, (thread_id, channel, value), known)
+        before = None if parent_values is None else parent_values.channels.get(channel)
+        if parent_values is not None and isinstance(before, CutValue) and before.may_share_with(value):
+            kind, data, ranges = _cut_write(encoding, rows, (thread_id, channel, value), parent_values)
         else:
             (kind, data) = encoding.serde.dumps_typed(value)
             ranges = None
@@ -221,17 +221,18 @@ def build_write_rows(
 
 
 def _cut_write(
-    encoding: Encoding, rows: Rows, write: tuple[str, str, Any], known: CheckpointValues
+    encoding: Encoding, rows: Rows, write: tuple[str, str, Any], parent_values: CheckpointValues
 ) -> tuple[str, bytes, str | None]:
     """Encode the write of a whole long value with the pieces of its checkpoint's value; add new pieces to the rows."""
     thread_id, channel, value = write
-    stored, shared = encoding.encode(thread_id, value, known.channels[channel])
-    _add_pieces(rows, thread_id, stored)
+    stored_value, shared = encoding.encode(thread_id, value, parent_values.channels[channel])
+    _add_pieces(rows, thread_id, stored_value)
 
     if isinstance(shared, CutValue):
-        known.written[channel] = shared
+        parent_values.task_values[channel] = shared
 
-    return stored.kind, stored.data, None if stored.ranges is None else encode_array(stored.ranges)
+    ranges = None if stored_value.ranges is None else encode_array(stored_value.ranges)
+    return stored_value.kind, stored_value.data, ranges
 
 
 def _add_pieces(rows: Rows, thread_id: str, value: StoredValue) -> None:
@@ -240,24 +241,24 @@ def _add_pieces(rows: Rows, thread_id: str, value: StoredValue) -> None:
         rows.size += len(piece.data)
 
 
-def metadata_json(config: RunnableConfig, metadata: CheckpointMetadata) -> str:
+def dump_metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> str:
     """Encode the metadata of a checkpoint, with the fields that the config adds, as JSON that `jsonb` accepts."""
     complete = get_checkpoint_metadata(config, metadata)
-    stored = {
+    selected = {
         name: value for name, value in complete.items() if name != "writes" and not name.startswith(_REQUEST_PREFIXES)
     }
 
     if config.get("configurable", {}).get("checkpoint_ns"):
         # The step of its parent graph that a subgraph's checkpoint belongs to: langgraph leaves that out.
-        given = config.get("metadata", {})
-        stored.update({key: given[key] for key in SUBGRAPH_METADATA if key in given})
+        run_metadata = config.get("metadata", {})
+        selected.update({key: run_metadata[key] for key in SUBGRAPH_METADATA if key in run_metadata})
 
-    return dump_jsonb(stored)
+    return dump_jsonb(selected)
 
 
-def encode_filter(wanted: dict[str, Any]) -> str:
+def dump_filter(conditions: dict[str, Any]) -> str:
     """Encode a filter as metadata is encoded, so that the two can be compared."""
-    return metadata_json({}, cast("CheckpointMetadata", wanted))
+    return dump_metadata({}, cast("CheckpointMetadata", conditions))
 
 
 class JsonValues:
@@ -273,8 +274,8 @@ class JsonValues:
     def decode(self, row: Any) -> dict[str, Any]:
         """Return the values of a row of `checkpoint_tuples` by their channels."""
         columns = ("value_channels", "value_kinds", "value_datas", "value_pieces", "value_sizes")
-        stored = zip(*(row[column] or () for column in columns), strict=True)
-        return {channel: self._value((kind, data), ranges, sizes) for channel, kind, data, ranges, sizes in stored}
+        entries = zip(*(row[column] or () for column in columns), strict=True)
+        return {channel: self._value((kind, data), ranges, sizes) for channel, kind, data, ranges, sizes in entries}
 
     def _value(self, typed: tuple[str, bytes], ranges: str | None, sizes: bytes | None) -> Any:
         kind, data = typed
@@ -297,8 +298,8 @@ class JsonValues:
         for place, (size, leaves) in zip(places, counts, strict=True):
             items = self._items.get(place)
             if items is None:
-                encoded = encode_header([None] * leaves) + data[start : start + size]
-                items = self._items[place] = self._serde.loads_for_json((kind, encoded))
+                list_data = encode_header([None] * leaves) + data[start : start + size]
+                items = self._items[place] = self._serde.loads_for_json((kind, list_data))
 
             value += items
             start += size
@@ -318,8 +319,8 @@ def read_tuple(serde: SerializerProtocol, row: Any, json_values: JsonValues | No
     if json_values is not None and NULL_TASK not in (row["write_tasks"] or ()):
         checkpoint["channel_values"].update(json_values.decode(row))
     else:
-        stored = zip(row["value_channels"] or (), row["value_kinds"] or (), row["value_datas"] or (), strict=True)
-        checkpoint["channel_values"].update({name: serde.loads_typed((kind, data)) for name, kind, data in stored})
+        entries = zip(row["value_channels"] or (), row["value_kinds"] or (), row["value_datas"] or (), strict=True)
+        checkpoint["channel_values"].update({name: serde.loads_typed((kind, data)) for name, kind, data in entries})
 
     writes = zip(
         row["write_tasks"] or (),
@@ -340,16 +341,16 @@ def read_tuple(serde: SerializerProtocol, row: Any, json_values: JsonValues | No
     )
 
 
-def read_values(row: Any, found: CheckpointTuple) -> CheckpointValues:
+def read_values(row: Any, checkpoint_tuple: CheckpointTuple) -> CheckpointValues:
     """Return the long values of a checkpoint that was read, which the next one may share pieces with."""
     channels: dict[str, PreviousValue] = {}
     columns = ("value_channels", "value_kinds", "value_datas", "value_pieces", "value_sizes")
     for channel, kind, data, ranges, sizes in zip(*(row[column] or () for column in columns), strict=True):
-        known = read_previous(found.checkpoint["channel_values"][channel], (kind, data), ranges, sizes)
-        if known is not None:
-            channels[channel] = known
+        previous = read_previous(checkpoint_tuple.checkpoint["channel_values"][channel], (kind, data), ranges, sizes)
+        if previous is not None:
+            channels[channel] = previous
 
-    versions = found.checkpoint["channel_versions"]
+    versions = checkpoint_tuple.checkpoint["channel_versions"]
     return CheckpointValues(
         row["checkpoint_id"], channels, {channel: str(versions[channel]) for channel in channels}, {}
     )

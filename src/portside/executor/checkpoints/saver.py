@@ -28,7 +28,7 @@ from portside.executor.checkpoints.rows import (
     JsonValues,
     build_checkpoint_rows,
     build_write_rows,
-    encode_filter,
+    dump_filter,
     get_thread_id,
     read_tuple,
     read_values,
@@ -120,12 +120,12 @@ class Checkpointer(BaseCheckpointSaver[str]):
         if row is None or (row["metadata"].get("source") == DELETED and not _is_replaying.get()):
             return None
 
-        found = read_tuple(self.serde, row)
+        checkpoint_tuple = read_tuple(self.serde, row)
         if any(len(data) >= MIN_BYTES for data in row["value_datas"] or ()):
             # Remembered now, before the graph can change the objects.
-            self.pieces.remember(row["thread_id"], row["checkpoint_ns"], read_values(row, found))
+            self.pieces.remember(row["thread_id"], row["checkpoint_ns"], read_values(row, checkpoint_tuple))
 
-        return found
+        return checkpoint_tuple
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -160,7 +160,7 @@ class Checkpointer(BaseCheckpointSaver[str]):
             checkpoint_ns=configurable.get("checkpoint_ns"),
             checkpoint_id=configurable.get("checkpoint_id") or None,
             before=before["configurable"].get("checkpoint_id") if before else None,
-            filter=encode_filter(filter) if filter else None,
+            filter=dump_filter(filter) if filter else None,
         )
 
         json_values = self._json_values()
@@ -243,11 +243,11 @@ class Checkpointer(BaseCheckpointSaver[str]):
         if strategy not in prunes:
             raise ValueError(f"unknown strategy {strategy!r}: give one of {', '.join(prunes)}")
 
-        ids = [str(thread_id) for thread_id in thread_ids]
-        for each in ids:
-            self.pieces.forget(each)
+        pruned_ids = [str(thread_id) for thread_id in thread_ids]
+        for thread_id in pruned_ids:
+            self.pieces.forget(thread_id)
 
-        await prunes[strategy](ids)
+        await prunes[strategy](pruned_ids)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Call `aget_tuple` from another thread."""
@@ -264,7 +264,7 @@ class Checkpointer(BaseCheckpointSaver[str]):
         """Call `alist` from another thread, and read all checkpoints at once."""
 
         async def collect() -> Sequence[CheckpointTuple]:
-            return [found async for found in self.alist(config, filter=filter, before=before, limit=limit)]
+            return [checkpoint async for checkpoint in self.alist(config, filter=filter, before=before, limit=limit)]
 
         return iter(self._wait(collect()))
 

@@ -124,17 +124,17 @@ class SafeSerializer(JsonPlusSerializer):
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         """Serialize a value. Raises TypeError for one that cannot be stored, or only pickled if that is not allowed."""
         try:
-            kind, encoded = _WITHOUT_PICKLE.dumps_typed(obj)
+            kind, data = _WITHOUT_PICKLE.dumps_typed(obj)
         except TypeError:
             return self._dump_refused(obj)
 
-        if kind == "msgpack" and ADDRESSES in encoded:
+        if kind == "msgpack" and ADDRESSES in data:
             return kind, pack(obj)
         if kind == "bytes" and type(obj) is not bytes:
             return "msgpack", pack(obj)
 
         # What was returned for a bytearray is the value itself, which databases and links do not take.
-        return kind, bytes(encoded)
+        return kind, bytes(data)
 
     def _dump_refused(self, obj: Any) -> tuple[str, bytes]:
         """Serialize what langgraph's serializer refuses without pickle."""
@@ -186,11 +186,11 @@ def _build_rule(allowed: Modules) -> Rule:
         if module == NUMPY:
             return _find_numpy_kind(name)
 
-        found: Any = getattr(sys.modules.get(module) or _import_module(module), name, None)
-        if not isclass(found):
+        value: Any = getattr(sys.modules.get(module) or _import_module(module), name, None)
+        if not isclass(value):
             return None
 
-        kind: Any = found
+        kind: Any = value
         return kind if _is_own(kind) or (allowed is True and _holds_data(kind)) else None
 
     return find

@@ -168,23 +168,23 @@ class Bridge:
         executor.calls += 1
         try:
             while not (executor.link.is_closed or executor.is_retiring):
-                began = time.monotonic()
+                began_at = time.monotonic()
                 try:
                     await self._serve(executor, executor_id)
                 except ConnectionLost as exc:
                     if not (executor.link.is_closed or executor.is_retiring):
-                        await self._pause(backoff, exc, time.monotonic() - began)
+                        await self._pause(backoff, exc, time.monotonic() - began_at)
         finally:
             executor.calls -= 1
             executor.end_if_idle()
 
-    async def _pause(self, backoff: Backoff, lost: ConnectionLost, healthy_for_s: float) -> None:
+    async def _pause(self, backoff: Backoff, failure: ConnectionLost, healthy_for_s: float) -> None:
         # Jitter: executors must not all connect at once when an orchestrator has restarted.
         delay_s = backoff.next(healthy_for_s) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         log.warning(
             "not connected to the orchestrator",
             address=self._settings.core_api,
-            reason=str(lost),
+            reason=str(failure),
             again_in_s=round(delay_s, 2),
         )
 
@@ -196,14 +196,14 @@ class Bridge:
         The session has cancelled the work. Other executors have taken it over by now.
         """
         if work := session.unfinished:
-            _, left = await asyncio.wait(work, timeout=STOPPED_WITHIN_S)
-            if left and not executor.link.is_closed:
+            _, unfinished = await asyncio.wait(work, timeout=STOPPED_WITHIN_S)
+            if unfinished and not executor.link.is_closed:
                 executor.kill("did not stop the runs of a lost connection")
 
     async def _serve(self, executor: Executor, executor_id: str) -> None:
         """Serve one session of an executor until the session or the executor ends. Raises ConnectionLost."""
         session, greeting = self._open_session(executor)
-        async with self._run_session(session) as running:
+        async with self._run_session(session) as session_task:
             hello = await self._wait_for_hello(session, greeting)
             if self._server_hello is not None and hello.is_encrypted != self._server_hello.is_encrypted:
                 self._renew(hello)
@@ -214,26 +214,26 @@ class Bridge:
             self.changed.set()
             log.info("connected to the orchestrator", executor=executor.name, address=self._settings.core_api)
 
-            ended = asyncio.create_task(executor.link.wait_closed())
+            executor_end = asyncio.create_task(executor.link.wait_closed())
             retiring = asyncio.create_task(executor.retiring.wait())
             silent = asyncio.create_task(self._watch(session))
             try:
-                await asyncio.wait([running, ended, retiring, silent], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([session_task, executor_end, retiring, silent], return_when=asyncio.FIRST_COMPLETED)
 
-                if retiring.done() and not ended.done():
+                if retiring.done() and not executor_end.done():
                     with contextlib.suppress(LinkClosed, CallFailed):
                         await session.call(messages.RETIRE, Retirement(reason="it is replaced"))
-                    await asyncio.wait([running, ended, silent], return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait([session_task, executor_end, silent], return_when=asyncio.FIRST_COMPLETED)
 
-                if ended.done():
+                if executor_end.done():
                     session.close(await executor.wait_ended(), is_planned=executor.has_ended_on_purpose)
             finally:
                 del self._sessions[executor]
                 self.changed.set()
-                for task in (ended, retiring, silent):
+                for task in (executor_end, retiring, silent):
                     task.cancel()
 
-            await asyncio.wait([running])
+            await asyncio.wait([session_task])
             await self._stop_work(executor, session)
 
         if not executor.link.is_closed:
@@ -308,31 +308,31 @@ class Bridge:
         """
         channel = self._credentials.connect(self._core_api, _CHANNEL_OPTIONS)
         stream = channel.stream_stream(SESSION)(metadata=self._credentials.metadata)
-        running = asyncio.create_task(session.run(stream.read, stream.write, stream.done_writing))
+        session_task = asyncio.create_task(session.run(stream.read, stream.write, stream.done_writing))
         try:
-            yield running
+            yield session_task
         finally:
             if session.is_closed:
-                await asyncio.wait([running], timeout=STOPPED_WITHIN_S)
+                await asyncio.wait([session_task], timeout=STOPPED_WITHIN_S)
 
             session.abort("closed by this side")
-            await asyncio.wait([running])
+            await asyncio.wait([session_task])
             stream.cancel()
             await channel.close()
 
-            failure = running.exception()
+            failure = session_task.exception()
             if isinstance(failure, grpc.aio.AioRpcError):
                 raise ConnectionLost(_describe_failure(failure)) from failure
 
     async def _wait_for_hello(self, session: PeerSession, greeting: "asyncio.Future[Any]") -> ServerHello:
         """Return the orchestrator's hello. Raises ConnectionLost."""
-        closed = asyncio.create_task(session.wait_closed())
-        await asyncio.wait([greeting, closed], timeout=GREETED_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
-        reason = closed.result() if closed.done() else f"the orchestrator sent no hello within {GREETED_WITHIN_S:g} s"
-        closed.cancel()
+        session_end = asyncio.create_task(session.wait_closed())
+        await asyncio.wait([greeting, session_end], timeout=GREETED_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+        session_end.cancel()
 
         if not greeting.done():
-            raise ConnectionLost(reason)
+            silence = f"the orchestrator sent no hello within {GREETED_WITHIN_S:g} s"
+            raise ConnectionLost(session_end.result() if session_end.done() else silence)
 
         try:
             messages.check_protocol(greeting.result())
@@ -360,8 +360,8 @@ class Bridge:
             except LinkClosed:
                 pass
 
-            lost = {"type": "ConnectionError"}
-            raise CallFailed("raised", "the connection to the orchestrator was lost", lost)
+            fields = {"type": "ConnectionError"}
+            raise CallFailed("raised", "the connection to the orchestrator was lost", fields)
 
         return Forwarding(ask)
 
@@ -374,7 +374,7 @@ def _build_pong(executor: Executor | None) -> Pong:
 
 @contextlib.contextmanager
 def _count_run(executor: Executor, method: str, body: Any) -> Iterator[None]:
-    """Record a run as in flight while it is executed."""
+    """Record a run as one of the executor's while it is executed. Raises CallFailed for a run without an id."""
     if method != messages.EXECUTE:
         yield
         return

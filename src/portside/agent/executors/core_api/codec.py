@@ -95,8 +95,8 @@ def get_shape(name: str) -> Shape:
 
 
 def _map_shape(fields: "list[_Field]") -> Shape:
-    def fill(message: Message, given: Any) -> None:
-        find = given.get if isinstance(given, Mapping) else _getter(given)
+    def fill(message: Message, source: Any) -> None:
+        find = source.get if isinstance(source, Mapping) else _getter(source)
         for name, fill_field, _ in fields:
             value = find(name)
             if value is not None:
@@ -109,11 +109,11 @@ def _map_shape(fields: "list[_Field]") -> Shape:
 
 
 def _tuple_shape(fields: "list[_Field]") -> Shape:
-    def fill(message: Message, given: Any) -> None:
-        if len(given) != len(fields):
-            raise TypeError(f"a tuple has {len(given)} parts instead of {len(fields)}")
+    def fill(message: Message, parts: Any) -> None:
+        if len(parts) != len(fields):
+            raise TypeError(f"a tuple has {len(parts)} parts instead of {len(fields)}")
 
-        for (_, fill_field, _), value in zip(fields, given, strict=True):
+        for (_, fill_field, _), value in zip(fields, parts, strict=True):
             if value is not None:
                 fill_field(message, value)
 
@@ -123,14 +123,14 @@ def _tuple_shape(fields: "list[_Field]") -> Shape:
     return Shape(fill, read)
 
 
-def _getter(given: Any) -> Callable[[str], Any]:
-    if not is_dataclass(given):
-        raise TypeError(f"expected a map or a dataclass, but got {type(given).__name__}")
-    return lambda name: getattr(given, name, None)
+def _getter(source: Any) -> Callable[[str], Any]:
+    if not is_dataclass(source):
+        raise TypeError(f"expected a map or a dataclass, but got {type(source).__name__}")
+    return lambda name: getattr(source, name, None)
 
 
-def _fill_value(message: Any, given: Any) -> None:
-    message.msgpack = encode(given)
+def _fill_value(message: Any, value: Any) -> None:
+    message.msgpack = encode(value)
 
 
 def _read_value(message: Any) -> Any:
@@ -145,7 +145,7 @@ class _Field(NamedTuple):
 
 def _list_fields(descriptor: Descriptor) -> list[_Field]:
     # Fields of a `oneof` are left out: which of them is set depends on the method (`METHODS`).
-    return [_field(each) for each in descriptor.fields if each.containing_oneof is None or _is_optional(each)]
+    return [_field(field) for field in descriptor.fields if field.containing_oneof is None or _is_optional(field)]
 
 
 def _is_optional(field: FieldDescriptor) -> bool:
@@ -164,8 +164,8 @@ def _field(field: FieldDescriptor) -> _Field:
         shape = get_shape(of_message.name)
         return _messages_field(name, shape) if field.is_repeated else _message_field(name, shape)
 
-    def fill(message: Any, given: Any) -> None:
-        setattr(message, name, given)
+    def fill(message: Any, value: Any) -> None:
+        setattr(message, name, value)
 
     if field.is_repeated:
         return _Field(
@@ -181,21 +181,21 @@ def _field(field: FieldDescriptor) -> _Field:
 
 
 def _message_field(name: str, shape: Shape) -> _Field:
-    def fill(message: Any, given: Any) -> None:
+    def fill(message: Any, value: Any) -> None:
         part = getattr(message, name)
         part.SetInParent()
-        shape.fill(part, given)
+        shape.fill(part, value)
 
     return _Field(name, fill, lambda message: shape.read(getattr(message, name)) if message.HasField(name) else None)
 
 
 def _messages_field(name: str, shape: Shape) -> _Field:
-    def fill(message: Any, given: Any) -> None:
+    def fill(message: Any, values: Any) -> None:
         add = getattr(message, name).add
-        for each in given:
-            shape.fill(add(), each)
+        for value in values:
+            shape.fill(add(), value)
 
-    return _Field(name, fill, lambda message: [shape.read(each) for each in getattr(message, name)])
+    return _Field(name, fill, lambda message: [shape.read(part) for part in getattr(message, name)])
 
 
 def _map_field(name: str, entry: Descriptor) -> _Field:
@@ -209,8 +209,8 @@ def _map_field(name: str, entry: Descriptor) -> _Field:
 
     shape = get_shape(of_value.name)
 
-    def fill(message: Any, given: Any) -> None:
-        for key, value in given.items():
+    def fill(message: Any, entries: Any) -> None:
+        for key, value in entries.items():
             shape.fill(getattr(message, name)[key], value)
 
     def read(message: Any) -> dict[str, Any]:
@@ -243,8 +243,8 @@ def encode_frame(kind: int, number: int, body: Any, method: str | None, *, is_ex
         name = "executor_hello" if is_executor and kind == links.HELLO else _CONTENT[kind]
         _fill_choice(frame, name, {} if body is None else body)
 
-    encoded: bytes = frame.SerializeToString()
-    return encoded
+    data: bytes = frame.SerializeToString()
+    return data
 
 
 _CONTENT = {

@@ -152,9 +152,9 @@ class ExecutorListener:
             handlers.update(cast("dict[str, Handler]", pool.make_handlers(lambda: executor)))
             handlers[messages.RETIRE] = partial(_retire, executor, pool)
 
-            before = self._executors.get(hello.executor_id)
-            if before is not None:
-                before.kill("connected again")
+            previous = self._executors.get(hello.executor_id)
+            if previous is not None:
+                previous.kill("connected again")
 
             self._executors[hello.executor_id] = executor
             pool.join(executor, slots=hello.slots, revision=hello.revision)
@@ -180,7 +180,8 @@ class ExecutorListener:
         """Give a worker as many slots as all executors have: `own_slots` here, and those of other machines."""
 
         def share() -> None:
-            worker.set_slots(own_slots + sum(each.hello.slots for pool in self._pools for each in pool.executors))
+            executors = [executor for pool in self._pools for executor in pool.executors]
+            worker.set_slots(own_slots + sum(executor.hello.slots for executor in executors))
 
         for pool in self._pools:
             pool.on_change = share
@@ -213,17 +214,17 @@ class GrpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
 
         self._folder = tempfile.TemporaryDirectory(prefix="portside-")
-        own = f"unix:{Path(self._folder.name, 'health')}"
+        health_address = f"unix:{Path(self._folder.name, 'health')}"
         try:
             listen(self._server)
-            self._server.add_insecure_port(own)
+            self._server.add_insecure_port(health_address)
             async with timeout(START_WITHIN_S):
                 await self._server.start()
         except (RuntimeError, TimeoutError) as exc:
             reason = str(exc) or "it took more than a minute"
             raise DependencyUnavailable(f"the gRPC server did not start: {reason}") from exc
 
-        self._channel = grpc.aio.insecure_channel(own)
+        self._channel = grpc.aio.insecure_channel(health_address)
         await self.set_serving(is_serving=True)
 
     async def set_serving(self, *, is_serving: bool) -> None:

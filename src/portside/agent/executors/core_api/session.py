@@ -103,8 +103,8 @@ class PeerSession(Link):
 
             # First, because gRPC may not end a read that is cancelled while its call is: the loss would stay unknown.
             self.connection_lost(reason)
-            ended, _ = await asyncio.wait([reading, writing], timeout=END_WITHIN_S)
-            for task in ended:
+            ended_tasks, _ = await asyncio.wait([reading, writing], timeout=END_WITHIN_S)
+            for task in ended_tasks:
                 # Its failure is the reason above, or comes of the cancellation.
                 _ = task.cancelled() or task.exception()
 
@@ -125,8 +125,8 @@ class PeerSession(Link):
         try:
             data = encode_frame(kind, number, body, method, is_executor=self._is_executor)
         except _MALFORMED as exc:
-            what = body[0] if kind == links.CALL else method
-            raise CallFailed("malformed", f"the message for {what} cannot be encoded: {exc}") from exc
+            call_name = body[0] if kind == links.CALL else method
+            raise CallFailed("malformed", f"the message for {call_name} cannot be encoded: {exc}") from exc
 
         if len(data) > self._limits.frame_bytes:
             raise CallFailed(links.TOO_LARGE, links.describe_size(len(data), self._limits.frame_bytes))
@@ -241,13 +241,13 @@ class _SessionTransport:
 
 
 def _varint(number: int) -> bytes:
-    encoded = bytearray()
+    data = bytearray()
     while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
+        data.append(number & 0x7F | 0x80)
         number >>= 7
 
-    encoded.append(number)
-    return bytes(encoded)
+    data.append(number)
+    return bytes(data)
 
 
 # Who may open a session
@@ -306,9 +306,9 @@ class PeerCredentials:
     def _check(self, host: str, *, is_server: bool) -> None:
         has_tls = self.certificate is not None and self.ca_certificates is not None
         if not (self.keys or has_tls or is_loopback(host)):
-            what = "listen for executors on" if is_server else "connect to an orchestrator at"
+            purpose = "listen for executors on" if is_server else "connect to an orchestrator at"
             raise UserMistake(
-                f"refusing to {what} {host} without CORE_API_KEY or mutual TLS: set CORE_API_KEY on both sides, or "
+                f"refusing to {purpose} {host} without CORE_API_KEY or mutual TLS: set CORE_API_KEY on both sides, or "
                 "CORE_API_CERTIFICATE, CORE_API_PRIVATE_KEY and CORE_API_CA"
             )
 
@@ -322,8 +322,8 @@ class PeerCredentials:
         if not self.keys:
             return True
 
-        given = next((value for name, value in metadata or () if name == "authorization"), "")
-        data = given.encode() if isinstance(given, str) else given
+        header = next((value for name, value in metadata or () if name == "authorization"), "")
+        data = header.encode() if isinstance(header, str) else header
 
         # Compare with all keys, so that the time does not reveal which one was close.
         matches = [hmac.compare_digest(data, b"Bearer " + key) for key in self.keys]
