@@ -21,7 +21,9 @@ from portside.agent.local_graphs import PostgresSaver
 from portside.agent.queue.types import Admission
 from portside.agent.sql import sql
 from portside.agent.threads import long_values, records
-from portside.agent.threads.records import ExpiredThreads, ThreadNotFound, ThreadSearches, set_default_lifetime
+from portside.agent.threads.lifetimes import ExpiredThreads, set_default_lifetime
+from portside.agent.threads.records import ThreadNotFound
+from portside.agent.threads.searches import ThreadSearches
 from portside.agent.types.access import Filter
 from portside.agent.types.threads import ThreadCount, ThreadCreate, ThreadPatch, ThreadPrune, ThreadSearch, Ttl
 from portside.kernel.db import Database, Session, lazy_transaction
@@ -436,7 +438,7 @@ async def test_search_by_a_long_list_reads_only_threads_that_may_match(db, monke
         read.append(thread_id)
         return ['"messages": ["hi"]' for _ in versions]
 
-    monkeypatch.setattr(long_values, "_read", listed)
+    monkeypatch.setattr(long_values, "_read_entries", listed)
     monkeypatch.setattr(long_values, "MAX_SCANNED", 2)
     mine = [await long_thread(db, owner="me", k=k) for k in range(2)]
 

@@ -56,8 +56,9 @@ from portside.agent.streams.bus import open_bus
 from portside.agent.streams.hub import Hub
 from portside.agent.streams.postgres_log import OldStreams
 from portside.agent.streams.remote import PostgresTransport, WorkCallbacks
+from portside.agent.threads.lifetimes import ExpiredThreads, set_default_lifetime
 from portside.agent.threads.long_values import with_long_values
-from portside.agent.threads.records import ExpiredThreads, ThreadSearches, set_default_lifetime
+from portside.agent.threads.searches import ThreadSearches
 from portside.agent.threads.states import States
 from portside.agent.ui import Bundles
 from portside.agent.webhooks.deliveries import Deliveries, WebhookLog, webhook_chores

@@ -21,7 +21,7 @@ from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.store.requests import StoreRequests
 from portside.agent.streams.hub import Hub
-from portside.agent.threads.records import ThreadSearches
+from portside.agent.threads.searches import ThreadSearches
 from portside.agent.threads.states import States
 from portside.agent.ui import Bundles
 from portside.agent.webhooks.deliveries import WebhookLog

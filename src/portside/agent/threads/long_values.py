@@ -60,14 +60,15 @@ async def with_long_values(db: Session, rows: Sequence[Row], extract: Any = None
             log.warning("long values cannot be decrypted", thread_id=str(row["thread_id"]), reason=exc.message)
             whole_rows[place] = {**dict(row), "values": dump_api({UNDECRYPTABLE: exc.message}).decode()}
 
-        if (reservation := current_read()) is not None:
+        reservation = current_read()
+        if reservation is not None:
             reservation.check_objects(place)
 
     return whole_rows
 
 
 async def _complete(db: Session, row: Row, extract: Any) -> Row:
-    base, lists = await _with_lists(db, row)
+    base, lists = await _read_lists(db, row)
     if find_encryptor(db) is not None:
         return _join_here(base, lists, extract)
 
@@ -87,8 +88,12 @@ def _join_here(base: Row, lists: str, extract: Any) -> Row:
     whole = {**dict(base), "values": dump_api({key: parts[key] for key in names}).decode()}
     if base.get("extracted") is not None:
         values = load(whole["values"])
-        paths = {path["alias"]: value_at(values, path["path"]) for path in extract or () if path["root"] == "values"}
-        whole["extracted"] = dump_api(load(base["extracted"]) | paths).decode()
+        extracted = load(base["extracted"])
+        for path in extract or ():
+            if path["root"] == "values":
+                extracted[path["alias"]] = value_at(values, path["path"])
+
+        whole["extracted"] = dump_api(extracted).decode()
 
     return whole
 
@@ -101,11 +106,12 @@ async def find_matching_threads(db: Session, filters: Mapping[str, Any]) -> list
     Invalid if that are too many, and for a filter by what is encrypted in rows.
     """
     values = filters["values"] or {}
-    keys = [key for key, wanted in values.items() if isinstance(wanted, list)]
+    keys = [key for key, value in values.items() if isinstance(value, list)]
     if not keys:
         return None
 
-    if (encryptor := find_encryptor(db)) is not None:
+    encryptor = find_encryptor(db)
+    if encryptor is not None:
         await encryptor.refuse_encrypted(values, ModelField("thread", "values"), ["body", "values"])
 
     rows = await db.fetch(sql.find_threads_with_long_values, **filters, keys=keys, limit=MAX_SCANNED + 1)
@@ -113,23 +119,27 @@ async def find_matching_threads(db: Session, filters: Mapping[str, Any]) -> list
     if len(candidates) > MAX_SCANNED:
         raise _too_slow(keys[0], f"more than {MAX_SCANNED} threads have such a list")
 
-    wanted = dump_api(values).decode()
-    matching = []
+    json_filter = dump_api(values).decode()
+    matching_ids = []
     deadline = time.monotonic() + SCAN_S
+
     for start in range(0, len(candidates), BATCH):
-        for row in await db.fetch(sql.read_threads_with_long_values, thread_ids=candidates[start : start + BATCH]):
+        batch = candidates[start : start + BATCH]
+        for row in await db.fetch(sql.read_threads_with_long_values, thread_ids=batch):
             if time.monotonic() > deadline:
                 raise _too_slow(keys[0], f"reading such lists of {len(candidates)} threads takes over {SCAN_S:.0f} s")
 
-            base, lists = await _with_lists(db, row)
-            if (await _join(db, base, lists, matching=wanted))["is_matching"]:
-                matching.append(row["thread_id"])
+            base, lists = await _read_lists(db, row)
+            join = await _join(db, base, lists, matching=json_filter)
+            if join["is_matching"]:
+                matching_ids.append(row["thread_id"])
 
-        if (reservation := current_read()) is not None:
+        reservation = current_read()
+        if reservation is not None:
             # None of it is in the response.
             reservation.used = 0
 
-    return matching
+    return matching_ids
 
 
 def _too_slow(key: str, why: str) -> Invalid:
@@ -156,11 +166,11 @@ async def _join(db: Session, row: Row, lists: str, *, matching: str | None = Non
     )
 
 
-async def _with_lists(db: Session, row: Row) -> tuple[Row, str]:
+async def _read_lists(db: Session, row: Row) -> tuple[Row, str]:
     """Return a row with the JSON of its long lists, read again if their checkpoint was deleted in between."""
     for _ in range(ATTEMPTS):
         versions: dict[str, str] = {} if row["long_values"] is None else load(row["long_values"])
-        entries = await _read(db, row["thread_id"], versions)
+        entries = await _read_entries(db, row["thread_id"], versions)
         if len(entries) == len(versions):
             break
 
@@ -173,13 +183,13 @@ async def _with_lists(db: Session, row: Row) -> tuple[Row, str]:
     return row, "{" + ",".join(entries) + "}"
 
 
-async def _read(db: Session, thread_id: UUID, versions: Mapping[str, str]) -> list[str]:
+async def _read_entries(db: Session, thread_id: UUID, versions: Mapping[str, str]) -> list[str]:
     """Return the entries of a JSON object for the lists that are stored."""
     entries = []
     for name, version in versions.items():
         # One after the other: a single row may be as large as it is (`kernel.large_reads`).
-        parameters = {"thread_id": str(thread_id), "channel": name, "version": version}
-        if (row := await db.fetchrow(sql.read_long_value, **parameters)) is not None:
+        row = await db.fetchrow(sql.read_long_value, thread_id=str(thread_id), channel=name, version=version)
+        if row is not None:
             value = _serde().loads_for_json((row["kind"], row["value_datas"][0]))
             entries.append(f"{dump_api(name).decode()}:{without_nul(dump_user(value)).decode()}")
 

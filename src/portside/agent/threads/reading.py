@@ -5,21 +5,19 @@ that of a cached state. Only self-contained states are cached: the latest state 
 each use. A cached state always equals a freshly computed one. Nothing that is encrypted at rest is cached.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
-
-from cachetools import LRUCache
 
 from portside.agent.graphs import GraphService
 from portside.agent.sql import sql
 from portside.agent.threads.records import ThreadNotFound
+from portside.agent.threads.state_cache import CachedState, StateCache, StateKey
+from portside.agent.threads.state_loader import StateLoader, StateRequest, StoredState
 from portside.agent.types.access import Caller, auth_configurable
 from portside.agent.types.threads import Checkpoint, StateAtCheckpoint
 from portside.executor.requests import StateRead, select_fields
-from portside.kernel.batching import Batcher
-from portside.kernel.db import Database, Record
+from portside.kernel.db import Database
 from portside.kernel.errors import NotFound
-from portside.kernel.large_reads import ReadReservation, ReservationNeeded, set_current_read
 from portside.kernel.user_json import dump_user
 
 LATEST = Checkpoint()
@@ -48,17 +46,6 @@ _EMPTY: dict[str, Any] = {
     "checkpoint_id": None,
     "parent_checkpoint_id": None,
 }
-# Concurrent statements. Most version checks return no checkpoint, so a single statement answers all that wait, which
-# costs Postgres half of what two would. Full reads may return much and should not wait for each other.
-CONCURRENT_VERSION_CHECKS = 1
-CONCURRENT_FULL_READS = 2
-# Checkpoints may be large, and those of one statement are in memory together.
-MAX_BATCH = 16
-MAX_BATCH_BYTES = 8_000_000
-# The memory that a cached state takes beside its texts.
-ENTRY_BYTES = 1000
-# One state may take an eighth of the cache.
-LARGEST_SHARE = 8
 
 
 class CheckpointNotFound(NotFound):
@@ -72,129 +59,6 @@ class CheckpointNotFound(NotFound):
         return cls(f"Checkpoint {checkpoint_id} of thread {thread_id} not found")
 
 
-class StateRequest(NamedTuple):
-    """The checkpoint to read, the latest unless one is named, and the version that the caller has cached."""
-
-    thread_id: UUID
-    checkpoint_ns: str = ""
-    checkpoint_id: str | None = None
-    known: str | None = None
-
-
-class FoundState(NamedTuple):
-    """The stored state of a thread: its graph, and its checkpoint with a version.
-
-    The version changes whenever the checkpoint, its pending writes or the graph do; it is None for a state that
-    depends on other checkpoints as well. `row` is None if the version is the known one, or there is no such checkpoint.
-    """
-
-    graph_id: str | None
-    version: str | None
-    row: Record | None
-
-
-_StateBatcher = Batcher[StateRequest, FoundState | None]
-
-
-class StateLoader:
-    """Loads checkpoints, in batches, for all callers on one event loop."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-        self._version_checks: _StateBatcher = Batcher(
-            self._fetch_batch, max_concurrent=CONCURRENT_VERSION_CHECKS, max_batch=MAX_BATCH
-        )
-        self._full_reads: _StateBatcher = Batcher(
-            self._fetch_batch, max_concurrent=CONCURRENT_FULL_READS, max_batch=MAX_BATCH
-        )
-
-    async def load(self, request: StateRequest) -> FoundState | None:
-        """Return what is stored; None if there is no such thread."""
-        if self._db.codec is not None:
-            # A thread that cannot be decrypted must not fail the others of a batch.
-            return (await self._fetch([request]))[0]
-
-        try:
-            return await (self._full_reads if request.known is None else self._version_checks).submit(request)
-        except ReservationNeeded:
-            # The batch is too large: read alone, on the memory budget of this request.
-            return (await self._fetch([request]))[0]
-
-    async def _fetch_batch(self, requests: list[StateRequest]) -> list[FoundState | None]:
-        set_current_read(ReadReservation(None, MAX_BATCH_BYTES))
-        return await self._fetch(requests)
-
-    async def _fetch(self, requests: list[StateRequest]) -> list[FoundState | None]:
-        # Several clients often watch the same thread.
-        places = {request: place for place, request in enumerate(dict.fromkeys(requests), 1)}
-        columns: list[list[object]] = [list(column) for column in zip(*places, strict=True)]
-        names = ("thread_ids", "namespaces", "checkpoint_ids", "known")
-
-        rows = await self._db.fetch(sql.read_states, **dict(zip(names, columns, strict=True)))
-        states: dict[int, FoundState] = {}
-        for row in rows:
-            checkpoint = row if row["checkpoint_id"] is not None else None
-            states[row["place"]] = FoundState(row["graph_id"], row["state_version"], checkpoint)
-
-        return [states.get(places[request]) for request in requests]
-
-
-class StateKey(NamedTuple):
-    """The key of a cached state: its thread, its fields, and the caller's identity, as a graph may depend on the user.
-
-    The thread's id is a number: `UUID` compares and hashes in Python, three times for each look into the cache.
-    """
-
-    thread_id: int
-    select: tuple[str, ...] | None
-    identity: str
-
-
-class CachedState(NamedTuple):
-    """The JSON of a state, the version it was computed from, and the user it was computed for."""
-
-    version: str
-    user: Any
-    body: bytes
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it takes."""
-        return ENTRY_BYTES + len(self.version) + len(self.body)
-
-
-class StateCache:
-    """The most recently used states, up to a number of bytes in all."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._states: LRUCache[StateKey, CachedState] = LRUCache(max_bytes, getsizeof=lambda state: state.size)
-
-    @property
-    def size(self) -> int:
-        """How many bytes the states take."""
-        return int(self._states.currsize)
-
-    def get(self, key: StateKey, user: Any) -> CachedState | None:
-        """Return the state for a key, unless it was computed for another user."""
-        # Not `get`, which looks for the key one more time.
-        try:
-            state = self._states[key]
-        except KeyError:
-            return None
-
-        return state if state.user == user else None
-
-    def put(self, key: StateKey, state: CachedState) -> None:
-        """Cache a state in place of the earlier one of this key; one that is too large is not cached."""
-        self.drop(key)
-        if state.size * LARGEST_SHARE <= self._states.maxsize:
-            self._states[key] = state
-
-    def drop(self, key: StateKey) -> None:
-        """Remove the state for a key, if there is one."""
-        self._states.pop(key, None)
-
-
 class StateReader:
     """Reads states for all callers on one event loop."""
 
@@ -204,6 +68,29 @@ class StateReader:
         self._loader = StateLoader(db)
         self._cache = StateCache(0 if db.codec is not None else cache_bytes)
 
+    async def read_json(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller) -> bytes:
+        """Return the JSON of a state, from the cache if the database still has the version it was computed from."""
+        # No version in the database covers what a run of this process has not written yet, so that is checked first.
+        is_latest = query.checkpoint == LATEST and not query.subgraphs
+        if not is_latest or self._graphs.writer.is_buffering(thread_id):
+            return await self._read(thread_id, query, caller)
+
+        key = StateKey(thread_id.int, tuple(query.select) if query.select else None, caller.identity)
+        cached = self._cache.get(key, caller.user)
+        stored_state = await self._load(StateRequest(thread_id, cached_version=cached and cached.version))
+        if cached is not None and stored_state.version == cached.version:
+            return cached.body
+
+        body = await self._build_state(thread_id, query, caller, stored_state)
+        facts = self._graphs.facts.get(stored_state.graph_id or "")
+        is_fixed = facts is not None and facts.is_fixed
+        if is_fixed and stored_state.row is not None and stored_state.version is not None:
+            self._cache.put(key, CachedState(stored_state.version, caller.user, body))
+        else:
+            self._cache.drop(key)
+
+        return body
+
     async def _read(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller) -> bytes:
         at = query.checkpoint
         if self._graphs.writer.is_buffering(thread_id):
@@ -212,31 +99,7 @@ class StateReader:
         stored_state = await self._load(StateRequest(thread_id, at.checkpoint_ns or "", at.checkpoint_id or None))
         return await self._build_state(thread_id, query, caller, stored_state)
 
-    async def read_json(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller) -> bytes:
-        """Return the JSON of a state, from the cache if the database still has the version it was computed from."""
-        # No version in the database covers what a run of this process has not written yet, so that is checked first.
-        is_latest = (
-            query.checkpoint == LATEST and not query.subgraphs and not self._graphs.writer.is_buffering(thread_id)
-        )
-        if not is_latest:
-            return await self._read(thread_id, query, caller)
-
-        key = StateKey(thread_id.int, tuple(query.select) if query.select else None, caller.identity)
-        cached = self._cache.get(key, caller.user)
-        stored_state = await self._load(StateRequest(thread_id, known=cached and cached.version))
-        if cached is not None and stored_state.version == cached.version:
-            return cached.body
-
-        body = await self._build_state(thread_id, query, caller, stored_state)
-        facts = self._graphs.facts.get(stored_state.graph_id or "")
-        if stored_state.row is not None and stored_state.version is not None and facts is not None and facts.is_fixed:
-            self._cache.put(key, CachedState(stored_state.version, caller.user, body))
-        else:
-            self._cache.drop(key)
-
-        return body
-
-    async def config(self, thread_id: UUID, graph_id: str, at: Checkpoint | None, caller: Caller) -> Any:
+    async def get_config(self, thread_id: UUID, graph_id: str, at: Checkpoint | None, caller: Caller) -> Any:
         """Return the config that opens a thread's graph at a checkpoint.
 
         A factory builds its graph from the config, so it gets that of the thread's last run, else its assistant's.
@@ -246,7 +109,7 @@ class StateReader:
         if facts is None or not facts.is_factory:
             return config
 
-        base = await self._config_of_last_run(thread_id) or await self._config_of_assistant(thread_id)
+        base = await self._find_config_of_last_run(thread_id) or await self._get_config_of_assistant(thread_id)
         configurable = {
             name: value
             for name, value in base.get("configurable", {}).items()
@@ -255,19 +118,27 @@ class StateReader:
 
         return {**base, "configurable": configurable | config["configurable"]}
 
-    async def _config_of_last_run(self, thread_id: UUID) -> dict[str, Any] | None:
-        page: dict[str, Any] = {"status": None, "with_metadata": False, "with_kwargs": True, "limit": 1, "offset": 0}
-        row = await self._db.fetchrow(sql.list_runs, thread_id=thread_id, **page)
+    async def _find_config_of_last_run(self, thread_id: UUID) -> dict[str, Any] | None:
+        row = await self._db.fetchrow(
+            sql.list_runs,
+            thread_id=thread_id,
+            status=None,
+            with_metadata=False,
+            with_kwargs=True,
+            limit=1,
+            offset=0,
+        )
         return None if row is None else row["kwargs"].get("config")
 
-    async def _config_of_assistant(self, thread_id: UUID) -> dict[str, Any]:
+    async def _get_config_of_assistant(self, thread_id: UUID) -> dict[str, Any]:
         row = await self._db.fetchrow(sql.assistant_of_thread, thread_id=thread_id)
         if row is None:
             return {}
 
-        return {**row["config"], "configurable": {**row["config"].get("configurable", {}), **row["context"]}}
+        configurable = {**row["config"].get("configurable", {}), **row["context"]}
+        return {**row["config"], "configurable": configurable}
 
-    async def _load(self, request: StateRequest) -> FoundState:
+    async def _load(self, request: StateRequest) -> StoredState:
         state = await self._loader.load(request)
         if state is None:
             raise ThreadNotFound.of(request.thread_id)
@@ -275,7 +146,7 @@ class StateReader:
         return state
 
     async def _build_state(
-        self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller, stored_state: FoundState
+        self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller, stored_state: StoredState
     ) -> bytes:
         at = query.checkpoint
         without_checkpoint = dict[str, Any]()
@@ -286,17 +157,15 @@ class StateReader:
             without_checkpoint = {"checkpoint": checkpoint, "metadata": {}}
 
         state: bytes | None = None
-
         if stored_state.graph_id is not None:
             request = StateRead(
                 graph_id=stored_state.graph_id,
-                config=await self.config(thread_id, stored_state.graph_id, at, caller),
+                config=await self.get_config(thread_id, stored_state.graph_id, at, caller),
                 checkpoint=stored_state.row,
                 subgraphs=bool(query.subgraphs),
                 without_checkpoint=without_checkpoint,
                 select=query.select,
             )
-
             state = await self._graphs.read_state(request)
         elif not at.checkpoint_id:
             state = dump_user(select_fields(_EMPTY | without_checkpoint, query.select))
@@ -312,14 +181,13 @@ def build_config(thread_id: UUID, at: Checkpoint | None, caller: Caller) -> Any:
     configurable: dict[str, Any] = {"thread_id": str(thread_id), "checkpoint_ns": (at and at.checkpoint_ns) or ""}
     if at is not None and at.checkpoint_id:
         configurable["checkpoint_id"] = at.checkpoint_id
-
     if at is not None and at.checkpoint_map:
         configurable["checkpoint_map"] = at.checkpoint_map
 
     return {"configurable": configurable | auth_configurable(caller)}
 
 
-async def graph_of_thread(db: Database, thread_id: UUID) -> str | None:
+async def get_graph_id(db: Database, thread_id: UUID) -> str | None:
     """Return the graph that a thread belongs to; None before its first run. Raises ThreadNotFound."""
     row = await db.fetchrow(sql.graph_of_thread, thread_id=thread_id)
     if row is None:

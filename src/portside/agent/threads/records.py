@@ -3,22 +3,18 @@
 `states` reads and changes their state.
 """
 
-import re
-from collections.abc import Mapping
-from functools import partial
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 from uuid import UUID
-from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import UNSET
 
-from portside.agent.config import ThreadTtl
 from portside.agent.encryption.codec import find_encryptor
 from portside.agent.encryption.reencryption import rebind_checkpoints
 from portside.agent.rows import SearchPage
 from portside.agent.sql import sql
 from portside.agent.threads.long_values import find_matching_threads, with_long_values
+from portside.agent.threads.paths import parse_paths
 from portside.agent.types.access import Filter
 from portside.agent.types.threads import (
     ChannelSpace,
@@ -35,15 +31,11 @@ from portside.agent.types.threads import (
     ThreadStorage,
     Ttl,
 )
-from portside.kernel.batching import Batcher
 from portside.kernel.clock import iso
-from portside.kernel.codec import dump_api, load
+from portside.kernel.codec import load
 from portside.kernel.db import Database, Session
-from portside.kernel.errors import Conflict, Invalid, NotFound
+from portside.kernel.errors import Conflict, NotFound
 from portside.kernel.ids import uuid7
-from portside.kernel.large_reads import ReadReservation, current_read, set_current_read
-from portside.kernel.reconcile import Status, Task
-from portside.kernel.user_json import dump_user
 
 _ALL = frozenset(get_args(ThreadField)) - {"context"}
 _TIMES = ("created_at", "updated_at", "state_updated_at")
@@ -73,18 +65,18 @@ async def create_thread(db: Database, request: ThreadCreate, visible: Filter | N
     Raises ThreadExists.
     """
     thread_id = request.thread_id or uuid7()
-    created = await insert_thread(db, thread_id, request)
-    return created or await existing_thread(db, thread_id, request, visible)
+    thread = await insert_thread(db, thread_id, request)
+    return thread or await get_existing_thread(db, thread_id, request, visible=visible)
 
 
 async def insert_thread(session: Session, thread_id: UUID, request: ThreadCreate) -> Thread | None:
     """Create a thread; return None if there is one with this id."""
-    values = {"thread_id": thread_id, "metadata": request.metadata or {}, **_lifetime(request.ttl)}
+    values = {"thread_id": thread_id, "metadata": request.metadata or {}, **_to_lifetime_columns(request.ttl)}
     row = await session.fetchrow(sql.insert_thread, **values)
     return _to_thread(row) if row else None
 
 
-async def existing_thread(
+async def get_existing_thread(
     db: Database, thread_id: UUID, request: ThreadCreate, visible: Filter | None = None
 ) -> Thread:
     """Return the existing thread of an id, if the request allows it and the filter matches.
@@ -129,7 +121,7 @@ async def search_threads(db: Database, query: ThreadSearch, visible: Filter | No
     """
     fields = frozenset(query.select or _ALL)
     extract = parse_paths(query.extract)
-    filters = _filters(query, visible) | {"ids": query.ids or None}
+    filters = _build_filters(query, visible) | {"ids": query.ids or None}
 
     rows = await db.fetch(
         sql.search_threads,
@@ -155,15 +147,19 @@ async def count_threads(db: Database, query: ThreadCount, visible: Filter | None
 
     Raises Invalid for a filter by a list that too many threads have.
     """
-    filters = _filters(query, visible)
-    matched = await find_matching_threads(db, filters | {"ids": None})
-    count: int = await db.fetchval(sql.count_threads, **filters, matched_ids=matched)
+    filters = _build_filters(query, visible)
+    matched_ids = await find_matching_threads(db, filters | {"ids": None})
+    count: int = await db.fetchval(sql.count_threads, **filters, matched_ids=matched_ids)
     return count
 
 
-def _filters(query: ThreadSearch | ThreadCount, visible: Filter | None) -> dict[str, Any]:
-    wanted = {"metadata": query.metadata or None, "values": query.values or None}
-    return {**wanted, "status": query.status, "access": visible}
+def _build_filters(query: ThreadSearch | ThreadCount, visible: Filter | None) -> dict[str, Any]:
+    return {
+        "metadata": query.metadata or None,
+        "values": query.values or None,
+        "status": query.status,
+        "access": visible,
+    }
 
 
 async def patch_thread(db: Database, thread_id: UUID, patch: ThreadPatch, *, returns_thread: bool = True) -> Thread:
@@ -171,7 +167,7 @@ async def patch_thread(db: Database, thread_id: UUID, patch: ThreadPatch, *, ret
 
     Without `returns_thread` the values of the returned thread are not read.
     """
-    values = {"thread_id": thread_id, "metadata": patch.metadata, **_lifetime(patch.ttl)}
+    values = {"thread_id": thread_id, "metadata": patch.metadata, **_to_lifetime_columns(patch.ttl)}
     row = await db.fetchrow(sql.patch_thread, **values, is_returned=returns_thread)
     if row is None:
         raise ThreadNotFound.of(thread_id)
@@ -201,24 +197,25 @@ async def copy_thread(
     """
     target = target or uuid7()
     async with db.transaction(isolation="repeatable_read") as tx:
-        copied: dict[str, Any] = {"metadata": metadata, "config": None, "values": None}
-        if (encryptor := find_encryptor(tx)) is not None:
+        columns: dict[str, Any] = {"metadata": metadata, "config": None, "values": None}
+        encryptor = find_encryptor(tx)
+        if encryptor is not None:
             # Ciphertext is bound to its thread: decrypt here, and encrypt for the copy.
             original = await tx.fetchrow(sql.get_thread, thread_id=thread_id)
             if original is None:
                 raise ThreadNotFound.of(thread_id)
 
-            copied["metadata"] = load(original["metadata"]) if metadata is None else metadata
-            copied["config"] = None if original["config"] is None else load(original["config"])
-            copied["values"] = original["values"]
+            columns["metadata"] = load(original["metadata"]) if metadata is None else metadata
+            columns["config"] = None if original["config"] is None else load(original["config"])
+            columns["values"] = original["values"]
 
-        row = await tx.fetchrow(sql.copy_thread, source=thread_id, target=target, **copied)
+        row = await tx.fetchrow(sql.copy_thread, source=thread_id, target=target, **columns)
         if row is None:
             raise ThreadNotFound.of(thread_id)
 
         await tx.execute(sql.copy_checkpoints, source=str(thread_id), target=str(target))
         if encryptor is not None:
-            await rebind_checkpoints(encryptor, tx, str(thread_id), str(target))
+            await rebind_checkpoints(encryptor, tx, source=str(thread_id), target=str(target))
 
         [copy] = await with_long_values(tx, [row])
 
@@ -257,7 +254,7 @@ async def measure_storage(db: Database, thread_id: UUID) -> ThreadStorage:
     )
 
 
-def _lifetime(ttl: Ttl | float | None) -> dict[str, Any]:
+def _to_lifetime_columns(ttl: Ttl | float | None) -> dict[str, Any]:
     """Return the columns of a lifetime; a number of minutes alone means that the thread is deleted after them."""
     if ttl is None:
         return {"ttl_minutes": None, "ttl_strategy": None}
@@ -268,154 +265,20 @@ def _lifetime(ttl: Ttl | float | None) -> dict[str, Any]:
 
 def _to_thread(row: Any, fields: frozenset[str] = _ALL) -> Thread:
     """Return the thread of a row, or the selected fields of it; JSON is passed on unparsed."""
-    columns: dict[str, Any] = {name: row[name] for name in ("thread_id", "status") if name in fields}
-    columns.update({name: iso(row[name]) for name in _TIMES if name in fields})
+    values: dict[str, Any] = {name: row[name] for name in ("thread_id", "status") if name in fields}
+    values.update({name: iso(row[name]) for name in _TIMES if name in fields})
     for name in _JSON:
         if name in fields:
-            columns[name] = None if row[name] is None else msgspec.Raw(row[name].encode())
+            values[name] = None if row[name] is None else msgspec.Raw(row[name].encode())
 
     if row["interrupts"] is None:
         # Neither exists before the first run or change of the state has ended.
-        columns.update({name: UNSET for name in ("interrupts", "error") if columns.get(name) is None})
+        values.update({name: UNSET for name in ("interrupts", "error") if values.get(name) is None})
 
     if "context" in fields:
-        columns["context"] = {}
+        values["context"] = {}
 
     if row.get("extracted") is not None:
-        columns["extracted"] = msgspec.Raw(row["extracted"].encode())
+        values["extracted"] = msgspec.Raw(row["extracted"].encode())
 
-    return Thread(**columns)
-
-
-PATH_ROOTS = ("values", "metadata", "config", "interrupts")
-MAX_PATH_CHARACTERS = 1000
-_PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(-?\d{1,9})\]")
-
-
-def parse_paths(extract: Mapping[str, str] | None) -> list[dict[str, Any]] | None:
-    """Split paths such as `values.messages[-1].content` for `search_threads`. Raises Invalid for a bad path."""
-    if not extract:
-        return None
-    return [_parse_path(alias, path) for alias, path in extract.items()]
-
-
-def _parse_path(alias: str, path: str) -> dict[str, Any]:
-    root = re.split(r"[.\[]", path, maxsplit=1)[0]
-    if root not in PATH_ROOTS:
-        raise _invalid_path(alias, f"a path starts with one of {', '.join(PATH_ROOTS)}, not with {root[:40]!r}")
-
-    steps = []
-    position = len(root)
-    while position < len(path) <= MAX_PATH_CHARACTERS:
-        step = _PATH_STEP.match(path, position)
-        if step is None:
-            break
-
-        steps.append(step[1] or step[2])
-        position = step.end()
-
-    if position != len(path):
-        why = f"a path looks like values.messages[-1].content, in {MAX_PATH_CHARACTERS} characters or less"
-        raise _invalid_path(alias, why)
-
-    return {"alias": alias, "root": root, "path": steps}
-
-
-def _invalid_path(alias: str, why: str) -> Invalid:
-    return Invalid.field(["body", "extract", alias], why)
-
-
-class EncodedPage(NamedTuple):
-    """The JSON of a page of threads, how many threads it shows, and how many match in all."""
-
-    body: bytes
-    thread_count: int
-    total: int
-
-
-_SameSearch = Batcher[ReadReservation | None, tuple[EncodedPage, int]]
-
-
-class ThreadSearches:
-    """The searches of all callers on one event loop. Identical concurrent searches share one result.
-
-    So a list that many clients poll costs one search, however many clients there are. No result is older than its
-    request (`kernel/batching.py`), and a slow search delays no different one.
-    """
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-        self._same: WeakValueDictionary[bytes, _SameSearch] = WeakValueDictionary()
-
-    async def search(self, query: ThreadSearch, visible: Filter | None = None) -> EncodedPage:
-        """Find threads as `search_threads` does. Other callers may share the page."""
-        if self._db.codec is not None:
-            # Handlers decrypt in the encryption context of the caller.
-            return _encoded(await search_threads(self._db, query, visible))
-
-        key = msgspec.json.encode(query) + dump_user(visible)
-        batcher = self._same.get(key)
-        if batcher is None:
-            batcher = self._same[key] = Batcher(partial(self._search, query, visible), retry_singly=False)
-
-        reservation = current_read()
-        page, size = await batcher.submit(reservation)
-        if reservation is not None:
-            # Each response may be read slowly, so each needs the memory for it.
-            await reservation.reserve(size)
-            reservation.used = size
-
-        return page
-
-    async def _search(
-        self, query: ThreadSearch, visible: Filter | None, reads: list[ReadReservation | None]
-    ) -> list[tuple[EncodedPage, int]]:
-        """Search once, on the memory budget of the first caller."""
-        reservation = reads[0]
-        set_current_read(reservation)
-        page = _encoded(await search_threads(self._db, query, visible))
-        return [(page, 0 if reservation is None else reservation.used)] * len(reads)
-
-
-def _encoded(page: SearchPage[Thread]) -> EncodedPage:
-    return EncodedPage(dump_api(page.items), len(page.items), page.total)
-
-
-# A thousand years; Postgres cannot represent the expiry of much longer lifetimes.
-MAX_TTL_MINUTES = 525_600_000.0
-# Histories are pruned under the locks of their threads; a batch of this size blocks others for less than a second.
-PRUNE_BATCH = 50
-
-
-async def set_default_lifetime(db: Database, ttl: ThreadTtl) -> None:
-    """Set the lifetime of threads that are created without one; existing threads keep theirs."""
-    minutes = None if ttl.default_ttl is None else min(ttl.default_ttl, MAX_TTL_MINUTES)
-    await db.execute(sql.set_default_lifetime, ttl_minutes=minutes, strategy=ttl.strategy)
-
-
-class ExpiredThreads(Task):
-    """Deletes threads at the end of their lifetime, or all but their latest checkpoint."""
-
-    deletes = True
-
-    def __init__(self, db: Database, ttl: ThreadTtl) -> None:
-        super().__init__(every_s=ttl.sweep_interval_minutes * 60)
-        self._db = db
-        self._limit = ttl.sweep_limit
-
-    async def activate(self) -> Status:
-        """Delete one batch and prune one."""
-        deleted = await self._db.execute(sql.delete_expired_threads, limit=self._limit)
-        batch = min(self._limit, PRUNE_BATCH)
-        pruned = await self._prune(batch)
-        return Status(did={"deleted": deleted, "pruned": pruned}, again=deleted == self._limit or pruned == batch)
-
-    async def _prune(self, batch: int) -> int:
-        async with self._db.transaction() as tx:
-            rows = await tx.fetch(sql.lock_threads_to_prune, limit=batch)
-            thread_ids = [row["thread_id"] for row in rows]
-            if thread_ids:
-                await tx.execute(sql.keep_latest_checkpoints, thread_ids=thread_ids)
-                await tx.execute(sql.note_pruned_threads, thread_ids=thread_ids)
-
-        return len(thread_ids)
+    return Thread(**values)

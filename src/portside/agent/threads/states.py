@@ -24,7 +24,7 @@ from portside.agent.graphs import GraphService
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
-from portside.agent.threads.reading import CheckpointNotFound, StateReader, build_config, graph_of_thread
+from portside.agent.threads.reading import CheckpointNotFound, StateReader, build_config, get_graph_id
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import ANYONE, Caller, Filter
 from portside.agent.types.threads import (
@@ -66,9 +66,9 @@ class States:
         self._db = db
         self._graphs = graphs
         self._hub = hub
-        self._reader = StateReader(db, graphs, memory_bytes)
+        self._reader = StateReader(db, graphs, cache_bytes=memory_bytes)
         self._changes = asyncio.Semaphore(min(MAX_CONCURRENT_CHANGES, db.pool.get_max_size() // 2))
-        self._of_thread: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
 
     async def create(self, request: ThreadCreate, visible: Filter | None = None) -> Thread:
         """Create a thread, with a state if supersteps are given: both appear together or not at all.
@@ -93,16 +93,14 @@ class States:
 
         try:
             async with self._change(thread_id, insert) as tx:
-                state = await self._graphs.create_state(
-                    creation, PostgresBackend(tx, encryptor=find_encryptor(self._db))
-                )
+                state = await self._graphs.create_state(creation, self._open_backend(tx))
                 await _write_to_thread(tx, thread_id, state)
                 return await records.get_thread(tx, thread_id)
         except _ThreadExists:
-            return await records.existing_thread(self._db, thread_id, request, visible)
+            return await records.get_existing_thread(self._db, thread_id, request, visible=visible)
 
     async def read(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller = ANYONE) -> dict[str, Any]:
-        """Return a state as plain data. Raises what `read_json` raises."""
+        """Return a state as plain data. Raises the same errors as `read_json`."""
         state: dict[str, Any] = load(await self.read_json(thread_id, query, caller))
         return state
 
@@ -118,19 +116,18 @@ class States:
 
         Raises ThreadNotFound and NotFound as `read_json` does, and Invalid if `before` names no checkpoint.
         """
-        graph_id = await graph_of_thread(self._db, thread_id)
+        graph_id = await get_graph_id(self._db, thread_id)
         if graph_id is None:
             return b"[]"
 
         request = HistoryRead(
             graph_id=graph_id,
-            config=await self._reader.config(thread_id, graph_id, query.checkpoint, caller),
+            config=await self._reader.get_config(thread_id, graph_id, query.checkpoint, caller),
             limit=query.limit or 1,
             before=query.before,
             filter=query.metadata,
             select=query.select,
         )
-
         return await self._graphs.read_history(request)
 
     async def update(self, thread_id: UUID, update: StateUpdate, caller: Caller = ANYONE) -> dict[str, Any]:
@@ -138,26 +135,26 @@ class States:
 
         Raises ThreadNotFound, CheckpointNotFound, ThreadInFlight, and BadRequest if the graph cannot apply the change.
         """
-        graph_id = await graph_of_thread(self._db, thread_id)
+        graph_id = await get_graph_id(self._db, thread_id)
         if graph_id is None:
             raise BadRequest(f"Thread '{thread_id}' has no assigned graph ID; start a run on it first")
 
-        at = _named(update)
+        at = _get_checkpoint(update)
         change = StateChange(
             graph_id=graph_id,
-            config=await self._reader.config(thread_id, graph_id, at, caller),
+            config=await self._reader.get_config(thread_id, graph_id, at, caller),
             values=update.values,
             as_node=update.as_node,
         )
 
         async with self._change(thread_id, partial(_lock, thread_id)) as tx:
-            state = await self._graphs.update_state(change, self._scope(tx))
+            state = await self._graphs.update_state(change, self._open_backend(tx))
             if state is None:
                 raise CheckpointNotFound.of(thread_id, at.checkpoint_id or "")
 
             values = await _write_to_thread(tx, thread_id, state)
 
-        checkpoint = named_checkpoint(state.checkpoint)
+        checkpoint = name_checkpoint(state.checkpoint)
         self._hub.publish_state_update(thread_id, dump_api({**checkpoint, "values": msgspec.Raw(values)}))
         return checkpoint
 
@@ -165,11 +162,11 @@ class States:
     async def _change(self, thread_id: UUID, on_begin: OnBegin) -> AsyncIterator[Session]:
         """Yield a session in the transaction of one change of a thread."""
         # Changes of one thread wait for each other without a slot, or they would block those of all other threads.
-        lock = self._of_thread.setdefault(thread_id, asyncio.Lock())
+        lock = self._locks.setdefault(thread_id, asyncio.Lock())
         async with lock, self._changes, lazy_transaction(self._db, on_begin) as tx:
             yield tx
 
-    def _scope(self, tx: Session) -> PostgresBackend:
+    def _open_backend(self, tx: Session) -> PostgresBackend:
         return PostgresBackend(tx, encryptor=find_encryptor(self._db))
 
     async def patch(self, thread_id: UUID, patch: StatePatch) -> dict[str, Any]:
@@ -177,10 +174,11 @@ class States:
 
         Raises ThreadNotFound, CheckpointNotFound, and Invalid for keys that the server writes itself.
         """
-        if server_keys := sorted(RESERVED_METADATA & patch.metadata.keys()):
+        server_keys = sorted(RESERVED_METADATA & patch.metadata.keys())
+        if server_keys:
             raise Invalid.field(["body", "metadata", server_keys[0]], "the server writes this key itself; leave it out")
 
-        at = _named(patch)
+        at = _get_checkpoint(patch)
         row = await self._db.fetchrow(
             sql.patch_checkpoint,
             thread_id=str(thread_id),
@@ -189,10 +187,11 @@ class States:
             metadata=dump_jsonb(patch.metadata),
         )
         if row is None:
-            await graph_of_thread(self._db, thread_id)
+            # Without the thread, this raises instead.
+            await get_graph_id(self._db, thread_id)
             raise CheckpointNotFound.of(thread_id, at.checkpoint_id or "(the latest)")
 
-        return named_checkpoint(dict(row))
+        return name_checkpoint(dict(row))
 
 
 async def _lock(thread_id: UUID, tx: Session) -> None:
@@ -206,13 +205,15 @@ async def _lock(thread_id: UUID, tx: Session) -> None:
 async def _write_to_thread(tx: Session, thread_id: UUID, state: ChangedState) -> bytes:
     """Write a state to the thread's row; return the JSON of the whole values."""
     values = without_nul(state.values)
+    row_values = values
     long_values = None if has_whole_rows(tx) else state.long_values
-    in_row = values if long_values is None or state.row_values is None else without_nul(state.row_values)
+    if long_values is not None and state.row_values is not None:
+        row_values = without_nul(state.row_values)
 
     await tx.execute(
         sql.write_thread_state,
         thread_id=thread_id,
-        values=in_row.decode(),
+        values=row_values.decode(),
         long_values=long_values,
         status="interrupted" if state.has_next else "idle",
         interrupts=state.interrupts,
@@ -221,12 +222,12 @@ async def _write_to_thread(tx: Session, thread_id: UUID, state: ChangedState) ->
     return values
 
 
-def named_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
+def name_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """Return a new checkpoint under each name that clients read."""
     return {"checkpoint": checkpoint, "configurable": checkpoint, "checkpoint_id": checkpoint.get("checkpoint_id")}
 
 
-def _named(change: StateUpdate | StatePatch) -> Checkpoint:
+def _get_checkpoint(change: StateUpdate | StatePatch) -> Checkpoint:
     """Return the checkpoint that a change names; older clients send its id as a field of its own."""
     at = change.checkpoint or Checkpoint()
     return msgspec.structs.replace(at, checkpoint_id=at.checkpoint_id or change.checkpoint_id)
