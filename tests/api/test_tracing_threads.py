@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from langsmith import Client
 
-from portside.tracing import runs_v2
+from portside.tracing import threads_v2
 from tests.api.hosted import Hosted, hosted
 
 pytestmark = [
@@ -110,7 +110,7 @@ async def test_pages_of_threads_are_the_same_however_few_turns_are_searched(
     assert [thread["thread_id"] for thread in whole] == ["a", "b", "c"]
 
     for near in (1, 2, 3, 4):
-        monkeypatch.setattr(runs_v2, "NEAR_TURNS", near)
+        monkeypatch.setattr(threads_v2, "NEAR_TURNS", near)
         for size in (1, 2, 3):
             assert await pages(size) == whole, (near, size)
 

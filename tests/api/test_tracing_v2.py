@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from langsmith import Client
 
-from portside.tracing import runs as runs_module
+from portside.tracing import run_pages
 from tests.api.hosted import Hosted, hosted
 
 pytestmark = [
@@ -222,8 +222,8 @@ async def test_another_workspace_finds_nothing(server: Hosted):
 
 
 async def test_a_search_with_a_limit_finds_the_same_runs_piece_by_piece(server, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runs_module, "FIRST_WINDOW", 7)
-    monkeypatch.setattr(runs_module, "LAST_WINDOW", 7)
+    monkeypatch.setattr(run_pages, "FIRST_WINDOW", 7)
+    monkeypatch.setattr(run_pages, "LAST_WINDOW", 7)
     ids = [uuid4() for _ in range(40)]
 
     posts = [

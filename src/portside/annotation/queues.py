@@ -76,11 +76,11 @@ async def list_queues(db: Session, query: QueueQuery, *, by: Actor) -> list[Queu
 
 async def get_queue(db: Session, queue_id: UUID, *, by: Actor) -> Queue:
     """Return a queue. Raises QueueNotFound."""
-    found = await list_queues(db, QueueQuery(ids=[queue_id]), by=by)
-    if not found:
+    queues = await list_queues(db, QueueQuery(ids=[queue_id]), by=by)
+    if not queues:
         raise QueueNotFound
 
-    return found[0]
+    return queues[0]
 
 
 async def update_queue(db: Session, queue_id: UUID, patch: QueuePatch, *, by: Actor) -> Queue:
@@ -102,9 +102,9 @@ async def add_runs(db: Database, queue_id: UUID, run_ids: Sequence[UUID], *, by:
     """Append runs to a queue; a run that is in it keeps its position. Raises QueueNotFound and Invalid."""
     await get_queue(db, queue_id, by=by)
     ids = list(dict.fromkeys(run_ids))
-    known = {row["id"] for row in await db.fetch(sql.known_runs, workspace_id=by.workspace_id, run_ids=ids)}
-    if unknown := [run_id for run_id in ids if run_id not in known]:
-        raise Invalid.field(["body"], f"no run {unknown[0]} exists in this workspace")
+    existing_ids = {row["id"] for row in await db.fetch(sql.known_runs, workspace_id=by.workspace_id, run_ids=ids)}
+    if unknown_ids := [run_id for run_id in ids if run_id not in existing_ids]:
+        raise Invalid.field(["body"], f"no run {unknown_ids[0]} exists in this workspace")
 
     where = {"workspace_id": by.workspace_id, "queue_id": queue_id}
     async with db.transaction() as tx:
@@ -141,8 +141,8 @@ async def list_runs(
         offset=query.offset,
     )
 
-    shown = ["feedback_stats"] if query.exclude_values else list(EVERYTHING)
-    return await _to_items(db, by.workspace_id, rows, shown, links)
+    fields = ["feedback_stats"] if query.exclude_values else list(EVERYTHING)
+    return await _to_items(db, by.workspace_id, rows, fields, links)
 
 
 async def get_run(db: Session, queue_id: UUID, index: int, links: DownloadLinks, *, by: Actor) -> dict[str, Any]:
@@ -150,11 +150,11 @@ async def get_run(db: Session, queue_id: UUID, index: int, links: DownloadLinks,
     if not 0 <= index <= LAST_INDEX:
         raise NotQueued
 
-    found = await list_runs(db, queue_id, QueuedRunsQuery(limit=1, offset=index), links, by=by)
-    if not found:
+    runs = await list_runs(db, queue_id, QueuedRunsQuery(limit=1, offset=index), links, by=by)
+    if not runs:
         raise NotQueued
 
-    return found[0]
+    return runs[0]
 
 
 async def count_runs(db: Session, queue_id: UUID, *, by: Actor) -> QueueSize:
@@ -167,9 +167,9 @@ async def count_runs(db: Session, queue_id: UUID, *, by: Actor) -> QueueSize:
 async def review_run(db: Session, queue_id: UUID, run_id: UUID, review: Review, *, by: Actor) -> None:
     """Store when a run was reviewed. Raises NotQueued and Invalid."""
     where = {"workspace_id": by.workspace_id, "queue_id": queue_id, "run_id": run_id}
-    given = review.last_reviewed_time
+    time = review.last_reviewed_time
 
-    reviewed_at = None if given is None else to_utc(given, "last_reviewed_time")
+    reviewed_at = None if time is None else to_utc(time, "last_reviewed_time")
     if await db.fetchval(sql.review_run, **where, last_reviewed_time=reviewed_at) is None:
         raise NotQueued
 
@@ -182,15 +182,15 @@ async def remove_run(db: Session, queue_id: UUID, run_id: UUID, *, by: Actor) ->
 
 
 async def _to_items(
-    db: Session, workspace_id: UUID, rows: Sequence[Record], shown: list[str], links: DownloadLinks
+    db: Session, workspace_id: UUID, rows: Sequence[Record], fields: list[str], links: DownloadLinks
 ) -> list[dict[str, Any]]:
-    queued = {row["run_id"]: row for row in rows}
-    runs = await get_runs(db, workspace_id, list(queued), shown, links)
+    rows_by_run = {row["run_id"]: row for row in rows}
+    runs = await get_runs(db, workspace_id, list(rows_by_run), fields, links)
     return [
         {
             **msgspec.structs.asdict(run),
-            "added_at": queued[run.id]["added_at"],
-            "last_reviewed_time": queued[run.id]["last_reviewed_time"],
+            "added_at": rows_by_run[run.id]["added_at"],
+            "last_reviewed_time": rows_by_run[run.id]["last_reviewed_time"],
         }
         for run in runs
     ]
@@ -222,12 +222,12 @@ async def create_config(db: Session, body: ConfigRequest, *, by: Actor) -> Feedb
         is_lower_score_better=bool(body.is_lower_score_better),
     )
 
-    kept = await _get_config(db, body.feedback_key, by=by)
-    same_direction = body.is_lower_score_better in {None, kept.is_lower_score_better}
-    if kept.feedback_config != body.feedback_config or not same_direction:
+    config = await _get_config(db, body.feedback_key, by=by)
+    same_direction = body.is_lower_score_better in {None, config.is_lower_score_better}
+    if config.feedback_config != body.feedback_config or not same_direction:
         raise ConfigDiffers
 
-    return kept
+    return config
 
 
 async def list_configs(db: Session, query: ConfigQuery, *, by: Actor) -> list[FeedbackConfig]:
@@ -261,11 +261,11 @@ async def empty_workspace(db: Session, workspace_id: UUID) -> None:
 
 
 async def _get_config(db: Session, feedback_key: str, *, by: Actor) -> FeedbackConfig:
-    found = await list_configs(db, ConfigQuery(key=[feedback_key]), by=by)
-    if not found:
+    configs = await list_configs(db, ConfigQuery(key=[feedback_key]), by=by)
+    if not configs:
         raise ConfigNotFound
 
-    return found[0]
+    return configs[0]
 
 
 def _check_scale(scale: FeedbackScale) -> None:

@@ -63,18 +63,18 @@ async def store_attachments(
     db: Session, workspace_id: UUID, dataset_id: UUID, files: Iterable[NewAttachment]
 ) -> list[UUID]:
     """Store files and return their ids in the same order."""
-    stored = [(uuid7(), file) for file in files]
-    if stored:
+    rows = [(uuid7(), file) for file in files]
+    if rows:
         await db.execute(
             sql.write_attachments,
             workspace_id=workspace_id,
             dataset_id=dataset_id,
-            id=[attachment_id for attachment_id, _ in stored],
-            mime_type=[file.mime_type for _, file in stored],
-            data=[file.data for _, file in stored],
+            id=[attachment_id for attachment_id, _ in rows],
+            mime_type=[file.mime_type for _, file in rows],
+            data=[file.data for _, file in rows],
         )
 
-    return [attachment_id for attachment_id, _ in stored]
+    return [attachment_id for attachment_id, _ in rows]
 
 
 async def download(db: Session, box: SecretBox, query: DownloadQuery) -> Response:
@@ -89,10 +89,10 @@ async def download(db: Session, box: SecretBox, query: DownloadQuery) -> Respons
 
 def check_names(names: Iterable[str], where: list[str | int]) -> None:
     """Check the names of an example's attachments and their number. Raises Invalid."""
-    found = list(names)
-    if len(found) > MAX_ATTACHMENTS:
+    distinct = list(names)
+    if len(distinct) > MAX_ATTACHMENTS:
         raise Invalid.field(where, f"an example has at most {MAX_ATTACHMENTS} attachments")
 
-    for name in found:
+    for name in distinct:
         if not name or len(name) > MAX_NAME_CHARS or "\x00" in name:
             raise Invalid.field([*where, name[:MAX_NAME_CHARS]], f"a name has 1 to {MAX_NAME_CHARS} characters")

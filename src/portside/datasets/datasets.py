@@ -34,7 +34,7 @@ async def create_dataset(db: Session, workspace_id: UUID, body: DatasetRequest) 
     if body.metadata is not None:
         extra = {**(extra or {}), "metadata": body.metadata}
 
-    created = await db.fetchval(
+    dataset_id = await db.fetchval(
         sql.create_dataset,
         workspace_id=workspace_id,
         id=body.id or uuid7(),
@@ -45,10 +45,10 @@ async def create_dataset(db: Session, workspace_id: UUID, body: DatasetRequest) 
         inputs_schema=_encode(body.inputs_schema_definition),
         outputs_schema=_encode(body.outputs_schema_definition),
     )
-    if created is None:
+    if dataset_id is None:
         raise DatasetExists
 
-    return await get_dataset(db, workspace_id, created)
+    return await get_dataset(db, workspace_id, dataset_id)
 
 
 async def list_datasets(db: Session, workspace_id: UUID, query: DatasetQuery) -> list[Dataset]:
@@ -72,11 +72,11 @@ async def list_datasets(db: Session, workspace_id: UUID, query: DatasetQuery) ->
 
 async def get_dataset(db: Session, workspace_id: UUID, dataset_id: UUID) -> Dataset:
     """Return a dataset. Raises DatasetNotFound."""
-    found = await list_datasets(db, workspace_id, DatasetQuery(id=[dataset_id]))
-    if not found:
+    datasets = await list_datasets(db, workspace_id, DatasetQuery(id=[dataset_id]))
+    if not datasets:
         raise DatasetNotFound
 
-    return found[0]
+    return datasets[0]
 
 
 async def update_dataset(db: Database, workspace_id: UUID, dataset_id: UUID, patch: DatasetPatch) -> Dataset:
@@ -108,8 +108,8 @@ async def update_dataset(db: Database, workspace_id: UUID, dataset_id: UUID, pat
                 outputs_schema=_encode(values["outputs_schema_definition"]),
             )
 
-            given = [schema if isinstance(schema, dict) else None for schema in schemas.values()]
-            await _check_examples(tx, workspace_id, dataset_id, DatasetSchemas(*given))
+            new_schemas = [schema if isinstance(schema, dict) else None for schema in schemas.values()]
+            await _check_examples(tx, workspace_id, dataset_id, DatasetSchemas(*new_schemas))
     except UniqueViolationError as exc:
         raise DatasetExists from exc
 
@@ -134,11 +134,11 @@ async def lock_dataset(tx: Transaction, workspace_id: UUID, dataset_id: UUID) ->
 async def share_dataset(db: Session, workspace_id: UUID, dataset_id: UUID) -> DatasetShare:
     """Share a dataset; a shared dataset keeps its token. Raises DatasetNotFound."""
     await db.execute(sql.share_dataset, workspace_id=workspace_id, dataset_id=dataset_id, share_token=uuid4())
-    shared = await _find_share(db, workspace_id, dataset_id)
-    if shared is None:
+    share = await _find_share(db, workspace_id, dataset_id)
+    if share is None:
         raise DatasetNotFound
 
-    return shared
+    return share
 
 
 async def _find_share(db: Session, workspace_id: UUID, dataset_id: UUID) -> DatasetShare | None:
@@ -149,11 +149,11 @@ async def _find_share(db: Session, workspace_id: UUID, dataset_id: UUID) -> Data
 
 async def get_share(db: Session, workspace_id: UUID, dataset_id: UUID) -> DatasetShare:
     """Return the share of a dataset. Raises DatasetNotFound if it is not shared."""
-    shared = await _find_share(db, workspace_id, dataset_id)
-    if shared is None:
+    share = await _find_share(db, workspace_id, dataset_id)
+    if share is None:
         raise DatasetNotFound("The dataset is not shared.")
 
-    return shared
+    return share
 
 
 async def unshare_dataset(db: Session, workspace_id: UUID, dataset_id: UUID) -> None:

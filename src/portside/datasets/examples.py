@@ -95,7 +95,7 @@ async def list_examples(db: Session, workspace_id: UUID, query: ExampleQuery, li
 
     listing, values = apply_condition(listing, condition, **page)
     ids = [row["id"] for row in await db.fetch(listing, **values)]
-    return await get_examples(db, workspace_id, ids, moment, links, shown=_select_fields(query))
+    return await get_examples(db, workspace_id, ids, moment, links, fields=_select_fields(query))
 
 
 async def list_shared_examples(
@@ -116,11 +116,11 @@ async def get_example(
         raise ExampleNotFound
 
     moment = await resolve_moment(db, workspace_id, dataset_id, as_of)
-    found = await get_examples(db, workspace_id, [example_id], moment, links, shown=EVERYTHING)
-    if not found:
+    examples = await get_examples(db, workspace_id, [example_id], moment, links, fields=EVERYTHING)
+    if not examples:
         raise ExampleNotFound
 
-    return found[0]
+    return examples[0]
 
 
 async def get_examples(  # noqa: PLR0913 - one read with many parameters
@@ -130,17 +130,19 @@ async def get_examples(  # noqa: PLR0913 - one read with many parameters
     moment: datetime | None,
     links: DownloadLinks,
     *,
-    shown: frozenset[str],
+    fields: frozenset[str],
 ) -> list[Example]:
-    """Return the examples of these ids that exist at a moment, in this order, with the fields that are `shown`."""
-    rows = await db.fetch(sql.examples_by_id, workspace_id=workspace_id, ids=ids, as_of=moment, shown=sorted(shown))
-    found = {row["id"]: _to_example(row, shown) for row in rows}
-    if ATTACHMENTS in shown:
-        linked = await link_attachments(db, workspace_id, {row["id"]: _read_attachment_ids(row) for row in rows}, links)
-        for example_id, attachments in linked.items():
-            found[example_id].attachment_urls = attachments
+    """Return the examples of these ids that exist at a moment, in this order, with these fields."""
+    rows = await db.fetch(sql.examples_by_id, workspace_id=workspace_id, ids=ids, as_of=moment, fields=sorted(fields))
+    examples = {row["id"]: _to_example(row, fields) for row in rows}
+    if ATTACHMENTS in fields:
+        links_by_example = await link_attachments(
+            db, workspace_id, {row["id"]: _read_attachment_ids(row) for row in rows}, links
+        )
+        for example_id, attachments in links_by_example.items():
+            examples[example_id].attachment_urls = attachments
 
-    return [found[example_id] for example_id in ids if example_id in found]
+    return [examples[example_id] for example_id in ids if example_id in examples]
 
 
 async def list_splits(db: Session, workspace_id: UUID, dataset_id: UUID, as_of: str | None) -> list[str]:
@@ -164,15 +166,15 @@ def _read_attachment_ids(row: Record) -> AttachmentIds:
     return {name: UUID(attachment_id) for name, attachment_id in row["attachments"].items()}
 
 
-def _to_example(row: Record, shown: frozenset[str]) -> Example:
-    fields: dict[str, Any] = {name: row[name] for name in shown if name in row}
+def _to_example(row: Record, names: frozenset[str]) -> Example:
+    fields: dict[str, Any] = {name: row[name] for name in names if name in row}
     fields["id"] = row["id"]
 
-    if "name" in shown:
+    if "name" in names:
         fields["name"] = f"#{row['id'].hex[:4]} @ {row['dataset_name']}"
 
     for name in ("inputs", "outputs"):
-        if name in shown:
+        if name in names:
             fields[name] = None if row[name] is None else msgspec.Raw(row[name].encode())
 
     return Example(**{name: fields.get(name, UNSET) for name in EVERYTHING | _PREVIEWS})
@@ -224,8 +226,8 @@ async def _read_run_attachments(
 ) -> list[NewAttachment]:
     names = None if write.fields.use_source_run_io else write.fields.use_source_run_attachments
     rows = await db.fetch(sql.attachments_of_run, workspace_id=workspace_id, run_id=run_id, names=names)
-    given = {file.name for file in write.attachments}
-    return [NewAttachment(**dict(row)) for row in rows if row["name"] not in given]
+    names_in_request = {file.name for file in write.attachments}
+    return [NewAttachment(**dict(row)) for row in rows if row["name"] not in names_in_request]
 
 
 def _decode_object(text: str | None) -> Any:
@@ -258,8 +260,8 @@ class VersionWriter:
     async def add(self, writes: Sequence[ExampleWrite]) -> Changed:
         """Write new examples. Raises ExampleExists and Invalid."""
         _refuse_duplicate_ids(writes)
-        if taken := await self._existing_rows([write.id for write in writes]):
-            raise _build_exists(taken)
+        if rows := await self._existing_rows([write.id for write in writes]):
+            raise _build_exists(rows)
 
         filled = await fill_from_runs(self._tx, self._owner["workspace_id"], writes)
         states = [await self._new(write, index) for index, write in enumerate(filled)]
@@ -384,8 +386,8 @@ class VersionWriter:
             names = {}
 
         check_names([*names, *(file.name for file in write.attachments)], where)
-        stored = await store_attachments(self._tx, **self._owner, files=write.attachments)
-        names.update(zip((file.name for file in write.attachments), stored, strict=True))
+        ids = await store_attachments(self._tx, **self._owner, files=write.attachments)
+        names.update(zip((file.name for file in write.attachments), ids, strict=True))
 
         return names
 
@@ -401,7 +403,7 @@ class VersionWriter:
         ids = [state.id for state in states]
         await self._tx.execute(sql.end_examples, **self._owner, ids=ids, as_of=as_of)
 
-        written = await self._tx.fetch(
+        rows = await self._tx.fetch(
             sql.write_examples,
             **self._owner,
             since=as_of,
@@ -414,8 +416,8 @@ class VersionWriter:
             source_run_id=[state.source_run_id for state in states],
             attachments=[_encode(state.attachments) for state in states],
         )
-        if len(written) < len(states):
-            raise _build_exists(set(ids) - {row["id"] for row in written})
+        if len(rows) < len(states):
+            raise _build_exists(set(ids) - {row["id"] for row in rows})
 
         return Changed(len(ids), ids, as_of)
 
@@ -444,13 +446,13 @@ async def put_examples(db: Database, workspace_id: UUID, writes: Iterable[tuple[
 
     Raises DatasetNotFound, ExampleExists, ExampleElsewhere and Invalid.
     """
-    made: list[Changed] = []
+    changes: list[Changed] = []
     async with db.transaction() as tx:
         for dataset_id, own_writes in _group_by_dataset(writes):
-            made.append(await (await open_writer(tx, workspace_id, dataset_id)).put(own_writes))
+            changes.append(await (await open_writer(tx, workspace_id, dataset_id)).put(own_writes))
 
-    ids = [example_id for changed in made for example_id in changed.example_ids]
-    return Changed(len(ids), ids, max(changed.as_of for changed in made))
+    ids = [example_id for changed in changes for example_id in changed.example_ids]
+    return Changed(len(ids), ids, max(changed.as_of for changed in changes))
 
 
 async def add_to_datasets(
@@ -514,11 +516,11 @@ async def delete_examples(db: Database, workspace_id: UUID, ids: Sequence[UUID],
     count = 0
     async with db.transaction() as tx:
         rows = await tx.fetch(sql.examples_in_datasets, workspace_id=workspace_id, ids=list(ids))
-        found: dict[UUID, list[UUID]] = {}
+        ids_by_dataset: dict[UUID, list[UUID]] = {}
         for row in rows:
-            found.setdefault(row["dataset_id"], []).append(row["id"])
+            ids_by_dataset.setdefault(row["dataset_id"], []).append(row["id"])
 
-        for dataset_id, existing in found.items():
+        for dataset_id, existing in ids_by_dataset.items():
             writer = await open_writer(tx, workspace_id, dataset_id)
             count += await writer.remove(existing)
             if hard:
@@ -531,13 +533,13 @@ def _group_by_dataset(
     writes: Iterable[tuple[ExampleWrite, UUID | None]],
 ) -> list[tuple[UUID, list[ExampleWrite]]]:
     """Group writes by dataset, in the order of ids, so that two requests lock datasets in the same order."""
-    found: dict[UUID, list[ExampleWrite]] = {}
+    groups: dict[UUID, list[ExampleWrite]] = {}
     for write, dataset_id in writes:
         if dataset_id is None:
             raise Invalid.field(["body", str(write.id), "dataset_id"], "Field required", "missing")
-        found.setdefault(dataset_id, []).append(write)
+        groups.setdefault(dataset_id, []).append(write)
 
-    return sorted(found.items())
+    return sorted(groups.items())
 
 
 def _get_splits(metadata: dict[str, Any]) -> list[str]:
@@ -548,8 +550,8 @@ def _get_splits(metadata: dict[str, Any]) -> list[str]:
 
 def _build_metadata(write: ExampleWrite, existing: dict[str, Any]) -> dict[str, Any]:
     """Return the metadata after a request. An example stays in its splits unless the request names others."""
-    given = write.fields.metadata
-    new = dict(existing if given is None else given)
+    metadata = write.fields.metadata
+    new = dict(existing if metadata is None else metadata)
     split = write.fields.split
     if split is not None:
         new[SPLITS] = [split] if isinstance(split, str) else list(dict.fromkeys(split))
@@ -590,8 +592,8 @@ def _decode(value: Any) -> Any:
 
 
 def _refuse_duplicate_ids(writes: Sequence[ExampleWrite]) -> None:
-    seen: set[UUID] = set()
+    ids: set[UUID] = set()
     for write in writes:
-        if write.id in seen:
+        if write.id in ids:
             raise Invalid.field(["body", str(write.id)], "two examples of one request have this id; send it once")
-        seen.add(write.id)
+        ids.add(write.id)

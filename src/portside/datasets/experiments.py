@@ -29,8 +29,10 @@ from portside.tracing.conditions import Condition, ConditionBuilder, apply_condi
 from portside.tracing.fields import to_utc
 from portside.tracing.filters import compile_filter
 from portside.tracing.projects import ProjectQuery, list_projects
-from portside.tracing.runs import CursorInvalid, get_runs
-from portside.tracing.runs_v2 import Selects, count_bytes, read_selected, read_selects
+from portside.tracing.run_fields import Selects, read_selects
+from portside.tracing.run_pages import CursorInvalid
+from portside.tracing.runs import get_runs
+from portside.tracing.runs_v2 import count_bytes, read_selected
 from portside.tracing.types import TracedRun, TracerSession
 
 Filter = Annotated[str, msgspec.Meta(max_length=20_000)]
@@ -112,16 +114,16 @@ async def list_results(
     query = ExampleQuery(dataset=dataset_id, id=example_ids, select=["id"], limit=page.limit, offset=page.offset)
     ids = [example.id for example in await list_examples(db, workspace_id, query, links)]
     by_example = await list_runs_by_example(db, workspace_id, condition, ids)
-    shown = await get_runs(
+    results = await get_runs(
         db, workspace_id, [run for runs in by_example.values() for run in runs], _SHOWN_RUN_FIELDS, links
     )
-    known = {run.id: run for run in shown}
+    runs_by_id = {run.id: run for run in results}
 
-    examples = await get_examples(db, workspace_id, ids, None, links, shown=EVERYTHING)
+    examples = await get_examples(db, workspace_id, ids, None, links, fields=EVERYTHING)
     return [
         ExampleWithRuns(
             **msgspec.structs.asdict(example),
-            runs=[known[run] for run in by_example.get(example.id, []) if run in known],
+            runs=[runs_by_id[run] for run in by_example.get(example.id, []) if run in runs_by_id],
         )
         for example in examples
     ]
@@ -145,8 +147,8 @@ class ExamplePage(msgspec.Struct, frozen=True):
 
 async def list_example_ids(db: Session, workspace_id: UUID, condition: Condition, page: ExamplePage) -> list[UUID]:
     """Return the examples that matching runs were made on, in the order of their ids."""
-    wanted = msgspec.structs.asdict(page)
-    listing, values = apply_condition(sql.examples_of_experiments, condition, workspace_id=workspace_id, **wanted)
+    parameters = msgspec.structs.asdict(page)
+    listing, values = apply_condition(sql.examples_of_experiments, condition, workspace_id=workspace_id, **parameters)
     return [row["id"] for row in await db.fetch(listing, **values)]
 
 
@@ -155,11 +157,11 @@ async def list_runs_by_example(
 ) -> dict[UUID, list[UUID]]:
     """Return matching runs by the example that they were made on."""
     listing, values = apply_condition(sql.runs_of_examples, condition, workspace_id=workspace_id, examples=examples)
-    found: dict[UUID, list[UUID]] = {}
+    run_ids: dict[UUID, list[UUID]] = {}
     for row in await db.fetch(listing, **values):
-        found.setdefault(row["reference_example_id"], []).append(row["id"])
+        run_ids.setdefault(row["reference_example_id"], []).append(row["id"])
 
-    return found
+    return run_ids
 
 
 async def list_shared_experiments(db: Session, token: UUID, query: ProjectQuery) -> list[TracerSession]:
@@ -173,11 +175,11 @@ async def list_shared_experiments(db: Session, token: UUID, query: ProjectQuery)
 async def create_comparison(db: Session, workspace_id: UUID, body: ComparisonRequest) -> Comparison:
     """Create a comparison of experiments. Raises DatasetNotFound, ComparisonExists and Invalid."""
     await get_dataset(db, workspace_id, body.reference_dataset_id)
-    found = await _find_experiments(db, workspace_id, body.reference_dataset_id, body.experiment_ids)
-    if unknown := set(body.experiment_ids) - set(found):
+    experiment_ids = await _find_experiments(db, workspace_id, body.reference_dataset_id, body.experiment_ids)
+    if unknown := set(body.experiment_ids) - set(experiment_ids):
         raise Invalid.field(["body", "experiment_ids"], f"{min(unknown)} is not an experiment on this dataset")
 
-    created = await db.fetchval(
+    comparison_id = await db.fetchval(
         sql.create_comparison,
         workspace_id=workspace_id,
         id=body.id or uuid7(),
@@ -188,10 +190,10 @@ async def create_comparison(db: Session, workspace_id: UUID, body: ComparisonReq
         experiment_ids=body.experiment_ids,
         created_at=None if body.created_at is None else to_utc(body.created_at, "created_at"),
     )
-    if created is None:
+    if comparison_id is None:
         raise ComparisonExists
 
-    query = ComparisonQuery(id=[created])
+    query = ComparisonQuery(id=[comparison_id])
     return (await list_comparisons(db, workspace_id, body.reference_dataset_id, query))[0]
 
 
@@ -222,12 +224,14 @@ async def delete_comparison(db: Session, workspace_id: UUID, comparison_id: UUID
 def _build_run_condition(sessions: list[UUID], filters: Filters) -> Condition:
     """Return the condition for runs: they belong to one of the experiments and match its filters."""
     builder = ConditionBuilder()
-    condition = []
+    conditions = []
     for session_id in sessions:
-        own = builder.build(sql.when_of_experiment, session_id=session_id)
-        condition.append(require_all([own, *(compile_filter(text, builder) for text in filters.get(session_id, []))]))
+        in_experiment = builder.build(sql.when_of_experiment, session_id=session_id)
+        conditions.append(
+            require_all([in_experiment, *(compile_filter(text, builder) for text in filters.get(session_id, []))])
+        )
 
-    return require_any(condition)
+    return require_any(conditions)
 
 
 async def _find_experiments(db: Session, workspace_id: UUID, dataset_id: UUID, ids: list[UUID]) -> list[UUID]:
@@ -294,14 +298,14 @@ async def query_results(
     ids = ahead[: body.page_size]
     by_example = await list_runs_by_example(db, workspace_id, condition, ids)
     ids = ids[: await _count_fitting(db, workspace_id, ids, by_example, selects)]
-    by_example = {one: by_example[one] for one in ids if one in by_example}
+    by_example = {example_id: by_example[example_id] for example_id in ids if example_id in by_example}
     run_ids = [run for runs in by_example.values() for run in runs]
     found = await read_selected(
         db, workspace_id, run_ids, {"ID", *selects}, links, with_subtree_usage=body.include_subtree_usage
     )
     selected = {run["id"]: run for run in found}
 
-    examples = await get_examples(db, workspace_id, ids, None, links, shown=EVERYTHING)
+    examples = await get_examples(db, workspace_id, ids, None, links, fields=EVERYTHING)
     items = [
         _to_item(example, [selected[run] for run in by_example.get(example.id, []) if run in selected])
         for example in examples
@@ -318,10 +322,13 @@ async def _count_fitting(
     run_ids = [run for runs in by_example.values() for run in runs]
     sizes = await count_bytes(db, workspace_id, run_ids, selects)
     rows = await db.fetch(sql.bytes_of_some_examples, workspace_id=workspace_id, ids=ids)
-    own = {row["id"]: row["bytes"] for row in rows}
+    example_sizes = {row["id"]: row["bytes"] for row in rows}
 
     return await reserve_page(
-        [own.get(one, 0) + sum(sizes.get(run, 0) for run in by_example.get(one, ())) for one in ids]
+        [
+            example_sizes.get(example_id, 0) + sum(sizes.get(run, 0) for run in by_example.get(example_id, ()))
+            for example_id in ids
+        ]
     )
 
 
@@ -334,6 +341,6 @@ def _read_cursor(cursor: str | None) -> UUID | None:
 
 def _to_item(example: Example, runs: list[dict[str, Any]]) -> ExampleRuns:
     fields = {name: value for name, value in msgspec.structs.asdict(example).items() if name in EVERYTHING}
-    linked = fields.pop("attachment_urls") or {}
-    urls = {name.removeprefix("attachment."): one.presigned_url for name, one in linked.items()}
+    attachments = fields.pop("attachment_urls") or {}
+    urls = {name.removeprefix("attachment."): attachment.presigned_url for name, attachment in attachments.items()}
     return ExampleRuns(**fields, attachment_urls=urls, runs=runs)

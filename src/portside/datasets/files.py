@@ -303,11 +303,11 @@ def _read_output_messages(row: Record) -> list[dict[str, Any]]:
 
 
 def _to_messages(values: Any, names: tuple[str, ...], role: str) -> list[dict[str, Any]]:
-    found = next((values[name] for name in names if isinstance(values, Mapping) and name in values), None)
-    if isinstance(found, str):
-        return [{"role": role, "content": found}]
+    content = next((values[name] for name in names if isinstance(values, Mapping) and name in values), None)
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
 
-    parts = found if isinstance(found, list) else [found]
+    parts = content if isinstance(content, list) else [content]
     if not parts:
         raise NotConversations
 

@@ -64,7 +64,7 @@ from portside.tracing.bodies import UNKNOWN_TYPE, EncodingBroken, EncodingUnknow
 from portside.tracing.filters import FilterInvalid
 from portside.tracing.http import build_links
 from portside.tracing.projects import ProjectQuery
-from portside.tracing.runs import CursorInvalid
+from portside.tracing.run_pages import CursorInvalid
 from portside.tracing.services import Context, Routes
 from portside.tracing.types import Accepted, TracerSession
 
@@ -187,8 +187,8 @@ async def _find_version(ctx: Context, dataset_id: UUID, query: AtVersion) -> fil
     workspace_id = ctx.actor.workspace_id
     await datasets.get_dataset(ctx.db, workspace_id, dataset_id)
     moment = await resolve_moment(ctx.db, workspace_id, dataset_id, query.as_of)
-    fixed = await find_fixed_moment(ctx.db, workspace_id, dataset_id, moment)
-    return files.build_version(workspace_id, dataset_id, fixed)
+    fixed_moment = await find_fixed_moment(ctx.db, workspace_id, dataset_id, moment)
+    return files.build_version(workspace_id, dataset_id, fixed_moment)
 
 
 # Versions and splits
@@ -304,8 +304,10 @@ async def list_examples(ctx: Context, query: ExampleQuery) -> list[Example]:
 @routes.post("/examples", permission="datasets:update", raises=(DatasetNotFound, ExampleExists, Invalid))
 async def create_example(ctx: Context, body: ExampleRequest) -> Example:
     """Create one example."""
-    (made,) = await examples.add_to_datasets(ctx.db, ctx.actor.workspace_id, [(files.to_write(body), body.dataset_id)])
-    return await examples.get_example(ctx.db, ctx.actor.workspace_id, made, None, build_links(ctx))
+    (example_id,) = await examples.add_to_datasets(
+        ctx.db, ctx.actor.workspace_id, [(files.to_write(body), body.dataset_id)]
+    )
+    return await examples.get_example(ctx.db, ctx.actor.workspace_id, example_id, None, build_links(ctx))
 
 
 @routes.delete("/examples", permission="datasets:update")
@@ -318,10 +320,10 @@ async def delete_examples(ctx: Context, query: ExamplesToDelete) -> Accepted:
 @routes.post("/examples/bulk", permission="datasets:update", raises=(DatasetNotFound, ExampleExists, Invalid))
 async def create_examples(ctx: Context, body: ExampleRequests) -> list[Example]:
     """Create several examples, all or none."""
-    owned = [(files.to_write(one), one.dataset_id) for one in body]
-    made = await examples.add_to_datasets(ctx.db, ctx.actor.workspace_id, owned)
-    shown = examples.EVERYTHING - {examples.ATTACHMENTS}
-    return await examples.get_examples(ctx.db, ctx.actor.workspace_id, made, None, build_links(ctx), shown=shown)
+    owned = [(files.to_write(example), example.dataset_id) for example in body]
+    ids = await examples.add_to_datasets(ctx.db, ctx.actor.workspace_id, owned)
+    fields = examples.EVERYTHING - {examples.ATTACHMENTS}
+    return await examples.get_examples(ctx.db, ctx.actor.workspace_id, ids, None, build_links(ctx), fields=fields)
 
 
 @routes.patch("/examples/bulk", permission="datasets:update", raises=(ExampleNotFound, ExampleElsewhere, Invalid))

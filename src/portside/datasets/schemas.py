@@ -79,15 +79,15 @@ class _SchemaSize:
         return size
 
     def _find(self, reference: str) -> Any:
-        found: Any = self._root
+        part: Any = self._root
         for step in unquote(reference).split("/")[1:]:
             name = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-                found = found[int(name)]
+            if isinstance(part, list) and name.isdecimal() and int(name) < len(part):
+                part = part[int(name)]
             else:
-                found = found.get(name) if isinstance(found, dict) else None
+                part = part.get(name) if isinstance(part, dict) else None
 
-        return found
+        return part
 
 
 Location = list[str | int]
@@ -123,9 +123,9 @@ async def check_values(schemas: DatasetSchemas, values: Sequence[tuple[Location,
 
 
 def _find_problems(schemas: DatasetSchemas, values: Sequence[tuple[Location, Any, Any]]) -> list[Problem]:
-    found: list[Problem] = []
-    given = {name: schema for name, schema in msgspec.structs.asdict(schemas).items() if schema is not None}
-    validators = [(name, count_expanded_parts(schema), _build_validator(schema)) for name, schema in given.items()]
+    problems: list[Problem] = []
+    present = {name: schema for name, schema in msgspec.structs.asdict(schemas).items() if schema is not None}
+    validators = [(name, count_expanded_parts(schema), _build_validator(schema)) for name, schema in present.items()]
     for location, inputs, outputs in values:
         values_by_name = {"inputs": inputs or {}, "outputs": outputs or {}}
         for name, size, validator in validators:
@@ -134,11 +134,11 @@ def _find_problems(schemas: DatasetSchemas, values: Sequence[tuple[Location, Any
 
             for error in validator.iter_errors(values_by_name[name]):
                 where = [*location, name, *error.instance_path]
-                found.append(Problem(where, error.message[:_MAX_MESSAGE_CHARS], "schema_mismatch"))
-                if len(found) == _MAX_PROBLEMS:
-                    return found
+                problems.append(Problem(where, error.message[:_MAX_MESSAGE_CHARS], "schema_mismatch"))
+                if len(problems) == _MAX_PROBLEMS:
+                    return problems
 
-    return found
+    return problems
 
 
 def _build_validator(schema: dict[str, Any]) -> Any:

@@ -44,11 +44,11 @@ async def resolve_moment(
     if dataset_id is None:
         raise Invalid.field(where, "a tag needs the dataset: name it in `dataset`")
 
-    found = await db.fetchval(sql.version_tagged, workspace_id=workspace_id, dataset_id=dataset_id, tag=as_of)
-    if found is None:
+    tagged_at = await db.fetchval(sql.version_tagged, workspace_id=workspace_id, dataset_id=dataset_id, tag=as_of)
+    if tagged_at is None:
         raise VersionNotFound
 
-    moment: datetime = found
+    moment: datetime = tagged_at
     return moment
 
 
@@ -84,12 +84,12 @@ async def tag_version(db: Database, workspace_id: UUID, dataset_id: UUID, body: 
         moment = await resolve_moment(tx, workspace_id, dataset_id, body.as_of, ("body", "as_of"))
         version = await _find_version(tx, workspace_id, dataset_id, moment)
 
-        exact = version.as_of if moment is None else moment
+        as_of = version.as_of if moment is None else moment
         owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
-        if not await tx.execute(sql.tag_version, **owner, tag=body.tag, as_of=exact):
+        if not await tx.execute(sql.tag_version, **owner, tag=body.tag, as_of=as_of):
             raise VersionNotFound
 
-        return await _find_version(tx, workspace_id, dataset_id, exact)
+        return await _find_version(tx, workspace_id, dataset_id, as_of)
 
 
 async def diff_versions(
@@ -98,17 +98,17 @@ async def diff_versions(
     """Return the changes of examples between two versions. Raises DatasetNotFound and VersionNotFound."""
     await get_dataset(db, workspace_id, dataset_id)
     moments = []
-    for field, given in (("from_version", from_version), ("to_version", to_version)):
-        moment = await resolve_moment(db, workspace_id, dataset_id, given, ("query", field))
+    for field, version in (("from_version", from_version), ("to_version", to_version)):
+        moment = await resolve_moment(db, workspace_id, dataset_id, version, ("query", field))
         moments.append(moment or (await _find_version(db, workspace_id, dataset_id, None)).as_of)
 
     owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
-    found = Difference([], [], [])
+    difference = Difference([], [], [])
     for row in await db.fetch(sql.diff_versions, **owner, before=moments[0], after=moments[1]):
         kind = "added" if row["is_added"] else "removed" if row["is_removed"] else "modified"
-        getattr(found, f"examples_{kind}").append(row["id"])
+        getattr(difference, f"examples_{kind}").append(row["id"])
 
-    return found
+    return difference
 
 
 async def find_fixed_moment(db: Session, workspace_id: UUID, dataset_id: UUID, as_of: datetime | None) -> datetime:
@@ -117,8 +117,8 @@ async def find_fixed_moment(db: Session, workspace_id: UUID, dataset_id: UUID, a
     A version that begins later is later than this moment. Without any version it is the current time.
     """
     owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
-    found: datetime | None = await db.fetchval(sql.version_at, **owner, as_of=as_of)
-    return found or min(as_of or now(), now())
+    moment: datetime | None = await db.fetchval(sql.version_at, **owner, as_of=as_of)
+    return moment or min(as_of or now(), now())
 
 
 async def _find_version(db: Session, workspace_id: UUID, dataset_id: UUID, moment: datetime | None) -> Version:

@@ -57,8 +57,8 @@ async def commit_files(db: Database, owner: str, handle: str, body: DirectoryCom
             repos.check_parent(body.parent_commit, "" if latest is None else latest["commit_hash"])
 
         files: Files = {} if latest is None else await _read_files(tx, repo.id, latest["id"])
-        changed = {path: entry for path, entry in body.files.items() if entry is not None}
-        links = await _find_links(tx, changed, by=by)
+        entries = {path: entry for path, entry in body.files.items() if entry is not None}
+        links = await _find_links(tx, entries, by=by)
         for path, entry in body.files.items():
             if entry is None:
                 files.pop(path, None)
@@ -125,13 +125,13 @@ async def _find_links(db: Session, files: Files, *, by: Actor) -> dict[tuple[str
         handles=[link.repo_handle for link in links],
     )
 
-    found: dict[tuple[str | None, str | None], Any] = {}
+    links_by_address: dict[tuple[str | None, str | None], Any] = {}
     for row in rows:
         asked_owner = None if row["asked_owner"] == _OWN_WORKSPACE else row["asked_owner"]
-        found[asked_owner, row["handle"]] = row
-        found[row["asked_owner"], row["handle"]] = row
+        links_by_address[asked_owner, row["handle"]] = row
+        links_by_address[row["asked_owner"], row["handle"]] = row
 
-    return found
+    return links_by_address
 
 
 def _resolve_link(path: str, entry: Entry, links: dict[tuple[str | None, str | None], Any]) -> Entry:

@@ -89,13 +89,13 @@ async def _keep_repo(tx: Session, repo_id: UUID) -> None:
 
 async def list_prompts(db: Session, query: PromptQuery, *, by: Actor) -> PromptList:
     """List the prompts of the workspace, last changed first unless the query sorts them."""
-    found = await _list_prompts(db, query, None, by=by)
-    if not found and query.offset:
+    prompts = await _list_prompts(db, query, None, by=by)
+    if not prompts and query.offset:
         # Rows carry the total, and a page behind the end has none.
         first = await _list_prompts(db, msgspec.structs.replace(query, offset=0, limit=1), None, by=by)
         return PromptList([], first[0][1] if first else 0)
 
-    return PromptList([prompt for prompt, _ in found], found[0][1] if found else 0)
+    return PromptList([prompt for prompt, _ in prompts], prompts[0][1] if prompts else 0)
 
 
 async def get_prompt(db: Session, owner: str, handle: str, *, by: Actor) -> Prompt:
@@ -107,7 +107,7 @@ async def get_prompt(db: Session, owner: str, handle: str, *, by: Actor) -> Prom
 
 async def create_prompt(db: Session, body: PromptRequest, *, by: Actor) -> Prompt:
     """Create a prompt without commits. Raises PromptExists and Invalid."""
-    created = await db.fetchval(
+    repo_id = await db.fetchval(
         sql.create_repo,
         id=uuid7(),
         workspace_id=by.workspace_id,
@@ -118,10 +118,10 @@ async def create_prompt(db: Session, body: PromptRequest, *, by: Actor) -> Promp
         is_public=body.is_public,
         repo_type=body.repo_type,
     )
-    if created is None:
+    if repo_id is None:
         raise PromptExists
 
-    return await _get_prompt(db, created, by=by)
+    return await _get_prompt(db, repo_id, by=by)
 
 
 async def update_prompt(db: Session, owner: str, handle: str, patch: PromptPatch, *, by: Actor) -> Prompt:
@@ -147,11 +147,11 @@ async def like_prompt(db: Database, owner: str, handle: str, *, like: bool, by: 
 
 
 async def _get_prompt(db: Session, repo_id: UUID, *, by: Actor) -> Prompt:
-    found = await _list_prompts(db, PromptQuery(), repo_id, by=by)
-    if not found:
+    prompts = await _list_prompts(db, PromptQuery(), repo_id, by=by)
+    if not prompts:
         raise PromptNotFound
 
-    return found[0][0]
+    return prompts[0][0]
 
 
 async def _list_prompts(
@@ -317,11 +317,11 @@ async def list_tags(db: Session, owner: str, handle: str, *, by: Actor) -> list[
 
 async def get_tag(db: Session, owner: str, handle: str, name: str, *, by: Actor) -> CommitTag:
     """Return a tag. Raises PromptNotFound and PromptTagNotFound."""
-    found = await _list_tags(db, (await find_repo(db, owner, handle, by=by)).id, name)
-    if not found:
+    tags = await _list_tags(db, (await find_repo(db, owner, handle, by=by)).id, name)
+    if not tags:
         raise PromptTagNotFound
 
-    return found[0]
+    return tags[0]
 
 
 async def delete_tag(db: Session, owner: str, handle: str, name: str, *, by: Actor) -> None:

@@ -104,12 +104,14 @@ async def find_attachments(
     db: Session, workspace_id: UUID, run_ids: Iterable[UUID], links: DownloadLinks
 ) -> dict[UUID, dict[str, RunAttachment]]:
     """Return the attachments of runs by run and name, with links."""
-    found: dict[UUID, dict[str, RunAttachment]] = {}
+    attachments: dict[UUID, dict[str, RunAttachment]] = {}
     for row in await db.fetch(sql.attachments_of_runs, workspace_id=workspace_id, ids=sorted(run_ids)):
         ticket = _RunAttachmentTicket(compute_link_expiry(), workspace_id, row["run_id"], row["name"])
-        found.setdefault(row["run_id"], {})[row["name"]] = RunAttachment(links.url(PATH, ticket), row["content_type"])
+        attachments.setdefault(row["run_id"], {})[row["name"]] = RunAttachment(
+            links.url(PATH, ticket), row["content_type"]
+        )
 
-    return found
+    return attachments
 
 
 async def download(db: Session, box: SecretBox, query: DownloadQuery) -> Response:

@@ -104,12 +104,12 @@ class _Reservation:
             return True
 
         # Doubled, so that a body that grows by megabytes asks a few times.
-        wanted = min(2 * size, self._budget.total_bytes)
+        target = min(2 * size, self._budget.total_bytes)
         with self._lock:
-            if self._is_closed or not self._budget.try_reserve(wanted - self._held):
+            if self._is_closed or not self._budget.try_reserve(target - self._held):
                 return False
 
-            self._held = wanted
+            self._held = target
             return True
 
     def shrink(self, size: int) -> None:
@@ -154,10 +154,10 @@ async def _receive(
     encoding = request.headers.get("content-encoding", "")
     content_type = request.headers.get("content-type", "")
 
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit():
+    content_length = request.headers.get("content-length", "")
+    if content_length.isdigit():
         try:
-            await reservation.wait_for(int(declared))
+            await reservation.wait_for(int(content_length))
         except TooManyLargeReads:
             # A client that is still sending would see a broken connection instead of the response.
             async for _ in request.stream():
@@ -181,9 +181,9 @@ async def _receive(
         return parse(body, content_type)
 
     def work() -> T:
-        decoded = decode(body, encoding, limit=limits.body_bytes, reserve=lambda total: reservation.grow(size + total))
-        reservation.shrink(size + len(decoded))
-        return parse(decoded, content_type)
+        content = decode(body, encoding, limit=limits.body_bytes, reserve=lambda total: reservation.grow(size + total))
+        reservation.shrink(size + len(content))
+        return parse(content, content_type)
 
     while True:
         try:
@@ -212,22 +212,22 @@ def decode(
         case _:
             raise EncodingUnknown
 
-    decoded = bytearray()
+    content = bytearray()
     try:
         while chunk := reader.read(_CHUNK):
-            decoded += chunk
-            if len(decoded) > limit or len(decoded) > max(_RATIO_FROM_BYTES, len(body) * MAX_RATIO):
+            content += chunk
+            if len(content) > limit or len(content) > max(_RATIO_FROM_BYTES, len(body) * MAX_RATIO):
                 raise BodyTooLarge(
                     f"The request body decompresses to more than {limit} bytes, the limit of this server "
                     f"(setting INGEST_MAX_BODY_BYTES), or to more than {MAX_RATIO} times its size; send less at once."
                 )
 
-            if not reserve(len(decoded)):
-                raise _ReservationExceeded(len(decoded))
+            if not reserve(len(content)):
+                raise _ReservationExceeded(len(content))
     except (OSError, EOFError, zlib.error, zstandard.ZstdError) as exc:
         raise EncodingBroken from exc
 
-    return bytes(decoded)
+    return bytes(content)
 
 
 # Multipart. Our own parser, because python-multipart takes a third more time for a body of runs

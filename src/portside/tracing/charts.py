@@ -311,12 +311,12 @@ async def _compute_points(
         grouping = msgspec.structs.replace(grouping, groups=groups)
 
     rollup = _to_rollup_query(workspace_id, series, common, buckets)
-    found = await compute_stats(db, condition, grouping, rollup) if groups else {}
+    stats = await compute_stats(db, condition, grouping, rollup) if groups else {}
     empty = RunStats()
     starts = buckets.starts()
 
     return [
-        Point(series.id, bucket, _get_value(series, found.get((bucket, group), empty)), group or None)
+        Point(series.id, bucket, _get_value(series, stats.get((bucket, group), empty)), group or None)
         for group in groups
         for bucket in starts
     ]
@@ -343,11 +343,13 @@ def _to_rollup_query(
     workspace_id: UUID, series: ChartSeries, common: ChartFilters | None, buckets: TimeBuckets
 ) -> RollupQuery | None:
     """Return a series as a rollup query if only one of its two filters is set and rollups can answer it."""
-    given = [filters for filters in (series.filters, common) if filters is not None and filters != ChartFilters()]
-    if len(given) > 1:
+    active_filters = [
+        filters for filters in (series.filters, common) if filters is not None and filters != ChartFilters()
+    ]
+    if len(active_filters) > 1:
         return None
 
-    return to_rollup_query(_to_run_filters(given[0] if given else None, buckets), workspace_id)
+    return to_rollup_query(_to_run_filters(active_filters[0] if active_filters else None, buckets), workspace_id)
 
 
 def _to_run_filters(filters: ChartFilters | None, buckets: TimeBuckets | None) -> RunFilters:
@@ -448,8 +450,8 @@ async def get_section(db: Session, workspace_id: UUID, section_id: UUID, window:
 
 async def get_sections(db: Session, workspace_id: UUID, window: SectionsWindow) -> Sections:
     """Return the sections with their charts and their data. Raises Invalid."""
-    found = await _fetch_sections(db, workspace_id, after_index=window.after_index)
-    return Sections(await _add_charts(db, workspace_id, found, window))
+    sections = await _fetch_sections(db, workspace_id, after_index=window.after_index)
+    return Sections(await _add_charts(db, workspace_id, sections, window))
 
 
 async def preview_chart(db: Session, workspace_id: UUID, body: PreviewRequest) -> Preview:
@@ -461,10 +463,10 @@ async def preview_chart(db: Session, workspace_id: UUID, body: PreviewRequest) -
 
 
 async def _add_charts(db: Session, workspace_id: UUID, sections: list[Section], window: ChartWindow) -> list[Section]:
-    found = {section.id: section for section in sections}
-    rows = await db.fetch(sql.charts, workspace_id=workspace_id, ids=None, sections=sorted(found))
+    by_id = {section.id: section for section in sections}
+    rows = await db.fetch(sql.charts, workspace_id=workspace_id, ids=None, sections=sorted(by_id))
     for chart in await _add_data(db, workspace_id, [_to_chart(row) for row in rows], window):
-        found[chart.section_id].charts.append(chart)
+        by_id[chart.section_id].charts.append(chart)
 
     return sections
 
@@ -480,23 +482,27 @@ async def _add_data(db: Session, workspace_id: UUID, charts: list[Chart], window
 
 
 async def _find_first_section(db: Session, workspace_id: UUID) -> UUID:
-    found = await _fetch_sections(db, workspace_id)
-    return found[0].id if found else (await create_section(db, workspace_id, SectionRequest(title=_FIRST_SECTION))).id
+    sections = await _fetch_sections(db, workspace_id)
+    return (
+        sections[0].id
+        if sections
+        else (await create_section(db, workspace_id, SectionRequest(title=_FIRST_SECTION))).id
+    )
 
 
 async def _find_section(db: Session, workspace_id: UUID, section_id: UUID) -> Section:
-    found = await _fetch_sections(db, workspace_id, [section_id])
-    if not found:
+    sections = await _fetch_sections(db, workspace_id, [section_id])
+    if not sections:
         raise SectionNotFound
 
-    return found[0]
+    return sections[0]
 
 
 async def _fetch_sections(
     db: Session, workspace_id: UUID, ids: list[UUID] | None = None, after_index: int | None = None
 ) -> list[Section]:
-    within = {"ids": ids, "after_index": after_index, "limit": _MAX_SECTIONS}
-    rows = await db.fetch(sql.sections, workspace_id=workspace_id, **within)
+    page = {"ids": ids, "after_index": after_index, "limit": _MAX_SECTIONS}
+    rows = await db.fetch(sql.sections, workspace_id=workspace_id, **page)
     return [Section(**dict(row), charts=[]) for row in rows]
 
 
@@ -514,11 +520,11 @@ def _to_chart(row: Record) -> Chart:
 
 def _to_columns(body: ChartRequest | ChartPatch) -> dict[str, Any]:
     """Return the columns of a chart. Series with the same id get new ones."""
-    taken: set[UUID] = set()
+    ids: set[UUID] = set()
     for series in body.series or ():
-        if series.id in taken:
+        if series.id in ids:
             series.id = uuid4()
-        taken.add(series.id)
+        ids.add(series.id)
 
     values: dict[str, Any] = msgspec.structs.asdict(body)
     return {**values, **{name: msgspec.to_builtins(values[name]) for name in _JSON}}

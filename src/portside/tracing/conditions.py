@@ -35,12 +35,12 @@ class ConditionBuilder:
 
 
 def require_all(conditions: list[Condition]) -> Condition:
-    """Return the conjunction; true without any condition."""
+    """Return the condition that all of these hold; true without any."""
     return _join(" and ", conditions, "true")
 
 
 def require_any(conditions: list[Condition]) -> Condition:
-    """Return the disjunction; false without any condition."""
+    """Return the condition that one of these holds; false without any."""
     return _join(" or ", conditions, "false")
 
 

@@ -97,11 +97,11 @@ class RecomputationNotFound(NotFound):
 async def start_recomputation(db: Session, workspace_id: UUID, body: RecomputationRequest) -> Recomputation:
     """Begin to compute costs again; a background task does it. Raises ProjectNotFound and Invalid."""
     if body.session_id is not None:
-        await get_project(db, workspace_id, body.session_id)
+        await get_project(db, workspace_id, body.session_id)  # raises if it is another workspace's
 
-    end = to_utc(body.end_time, "end_time") if body.end_time else now()
-    start = body.start_time and to_utc(body.start_time, "start_time")
-    if start is not None and start >= end:
+    start_time = to_utc(body.start_time, "start_time") if body.start_time else None
+    end_time = to_utc(body.end_time, "end_time") if body.end_time else now()
+    if start_time is not None and start_time >= end_time:
         raise Invalid.field(["body", "end_time"], "must be after start_time")
 
     recomputation_id = uuid7()
@@ -110,8 +110,8 @@ async def start_recomputation(db: Session, workspace_id: UUID, body: Recomputati
         id=recomputation_id,
         workspace_id=workspace_id,
         project_id=body.session_id,
-        start_time=start,
-        end_time=end,
+        start_time=start_time,
+        end_time=end_time,
     )
 
     return await get_recomputation(db, workspace_id, recomputation_id)
@@ -124,11 +124,11 @@ async def list_recomputations(db: Session, workspace_id: UUID) -> list[Recomputa
 
 async def get_recomputation(db: Session, workspace_id: UUID, recomputation_id: UUID) -> Recomputation:
     """Return a recomputation. Raises RecomputationNotFound."""
-    found = await _list_recomputations(db, workspace_id, recomputation_id)
-    if not found:
+    recomputations = await _list_recomputations(db, workspace_id, recomputation_id)
+    if not recomputations:
         raise RecomputationNotFound
 
-    return found[0]
+    return recomputations[0]
 
 
 async def cancel_recomputation(db: Session, workspace_id: UUID, recomputation_id: UUID) -> None:
@@ -138,14 +138,19 @@ async def cancel_recomputation(db: Session, workspace_id: UUID, recomputation_id
 
 
 async def _list_recomputations(db: Session, workspace_id: UUID, recomputation_id: UUID | None) -> list[Recomputation]:
+    """List the latest recomputations, or only the one with this id."""
     rows = await db.fetch(sql.recomputations, workspace_id=workspace_id, id=recomputation_id)
-    found = []
-    for row in rows:
-        length = row["end_time"] - row["start_time"]
-        passed = (row["reached_time"] - row["start_time"]) / length if length else 1.0
-        found.append(Recomputation(**dict(row), progress=1.0 if row["finished_at"] else min(max(passed, 0.0), 1.0)))
+    return [Recomputation(**dict(row), progress=_compute_progress(row)) for row in rows]
 
-    return found
+
+def _compute_progress(row: Record) -> float:
+    """Return how much of the time between start and end is done, from 0 to 1."""
+    length = row["end_time"] - row["start_time"]
+    if row["finished_at"] or not length:
+        return 1.0
+
+    share: float = (row["reached_time"] - row["start_time"]) / length
+    return min(max(share, 0.0), 1.0)
 
 
 class RecomputedCosts(Task):
@@ -162,67 +167,79 @@ class RecomputedCosts(Task):
     def __init__(self, db: Database) -> None:
         super().__init__()
         self._db = db
-
-        # The recomputation whose batch was done last.
         self._last_id: UUID | None = None
+        """The recomputation whose batch was done last."""
 
     async def activate(self) -> Status:
         """Do one batch, unless another process is doing so."""
-        work: Record | None = None
+        recomputation: Record | None = None
         try:
             async with self._db.transaction() as tx:
-                work = await tx.fetchrow(sql.next_recomputation, last_id=self._last_id)
-                self._last_id = None if work is None else work["id"]
-                return Status() if work is None else await self._compute(tx, work)
+                recomputation = await tx.fetchrow(sql.next_recomputation, last_id=self._last_id)
+                if recomputation is None:
+                    self._last_id = None
+                    return Status()
+
+                self._last_id = recomputation["id"]
+                return await self._compute_batch(tx, recomputation)
         except Exception as exc:
-            if work is None:
+            if recomputation is None:
                 raise
 
-            await self._postpone(work, exc)
+            await self._postpone(recomputation, exc)
             return Status({"failed": 1}, again=True)
 
-    async def _compute(self, tx: Transaction, work: Record) -> Status:
-        within = {name: work[name] for name in ("workspace_id", "project_id", "reached_time", "reached_id")}
-        within |= {"end_time": work["end_time"], "batch": self.batch}
-        reread = await self._read_attributes(tx, work["workspace_id"], within)
-        did = await tx.fetchrow(sql.recompute_batch, **within, reread=reread)
-        assert did is not None  # noqa: S101 - an aggregate has one row
-        is_finished = did["runs"] < self.batch
+    async def _compute_batch(self, tx: Transaction, recomputation: Record) -> Status:
+        position = {
+            "workspace_id": recomputation["workspace_id"],
+            "project_id": recomputation["project_id"],
+            "reached_time": recomputation["reached_time"],
+            "reached_id": recomputation["reached_id"],
+            "end_time": recomputation["end_time"],
+            "batch": self.batch,
+        }
+        reread_ids = await self._read_attributes(tx, recomputation["workspace_id"], position)
+
+        result = await tx.fetchrow(sql.recompute_batch, **position, reread=reread_ids)
+        assert result is not None  # noqa: S101 - an aggregate has one row
+        is_finished = result["runs"] < self.batch
 
         await tx.execute(
             sql.advance_recomputation,
-            id=work["id"],
-            runs=did["runs"],
-            changed=did["changed"],
-            reached_time=None if is_finished else did["reached_time"],
-            reached_id=did["reached_id"],
+            id=recomputation["id"],
+            runs=result["runs"],
+            changed=result["changed"],
+            reached_time=None if is_finished else result["reached_time"],
+            reached_id=result["reached_id"],
             is_finished=is_finished,
         )
 
-        return Status({"runs": did["runs"], "changed": did["changed"]}, again=True)
+        return Status({"runs": result["runs"], "changed": result["changed"]}, again=True)
 
-    async def _read_attributes(self, tx: Transaction, workspace_id: UUID, within: dict[str, Any]) -> list[UUID]:
+    async def _read_attributes(self, tx: Transaction, workspace_id: UUID, position: dict[str, Any]) -> list[UUID]:
         """Read the attributes of OpenTelemetry again that a batch has in its metadata; return the runs that changed."""
-        rows = await tx.fetch(sql.runs_with_counts_in_metadata, **within)
-        read = {row["id"]: extra for row in rows if (extra := reread_extra(row["extra"])) is not None}
-        if read:
-            await tx.execute(sql.replace_extras, workspace_id=workspace_id, ids=list(read), extras=list(read.values()))
+        rows = await tx.fetch(sql.runs_with_counts_in_metadata, **position)
+        extras = {row["id"]: extra for row in rows if (extra := reread_extra(row["extra"])) is not None}
+        if extras:
+            await tx.execute(
+                sql.replace_extras, workspace_id=workspace_id, ids=list(extras), extras=list(extras.values())
+            )
 
-        return list(read)
+        return list(extras)
 
-    async def _postpone(self, work: Record, failure: Exception) -> None:
-        pause_s = min(self.first_pause_s * 2 ** work["failures"], self.longest_pause_s)
+    async def _postpone(self, recomputation: Record, failure: Exception) -> None:
+        pause_s = min(self.first_pause_s * 2 ** recomputation["failures"], self.longest_pause_s)
         log_failure(
             "costs could not be computed again; the batch is tried again later",
             failure,
-            recomputation=str(work["id"]),
-            workspace=str(work["workspace_id"]),
+            recomputation=str(recomputation["id"]),
+            workspace=str(recomputation["workspace_id"]),
             pause_s=pause_s,
         )
 
         await self._db.execute(
             sql.postpone_recomputation,
-            id=work["id"],
+            id=recomputation["id"],
             pause_s=pause_s,
             error=_describe_failure(failure)[:_MAX_ERROR_CHARS],
         )

@@ -158,11 +158,11 @@ async def list_feedback(db: Session, query: FeedbackQuery, *, by: Actor) -> list
 
 async def get_feedback(db: Session, feedback_id: UUID, *, by: Actor) -> Feedback:
     """Return one piece of feedback. Raises FeedbackNotFound."""
-    found = await find_feedback(db, by.workspace_id, FeedbackQuery(), [feedback_id])
-    if not found:
+    items = await find_feedback(db, by.workspace_id, FeedbackQuery(), [feedback_id])
+    if not items:
         raise FeedbackNotFound
 
-    return found[0]
+    return items[0]
 
 
 async def update_feedback(db: Database, feedback_id: UUID, patch: FeedbackPatch, *, by: Actor) -> Feedback:
@@ -173,8 +173,8 @@ async def update_feedback(db: Database, feedback_id: UUID, patch: FeedbackPatch,
         if row is None:
             raise FeedbackNotFound
 
-        given = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not None}
-        body = dump_user({**_decode_body(row["body"]), **given}).decode()
+        changes = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not None}
+        body = dump_user({**_decode_body(row["body"]), **changes}).decode()
         await tx.execute(sql.change_feedback, **owner, body=body, modified_at=now())
 
     return await get_feedback(db, feedback_id, by=by)
@@ -287,21 +287,21 @@ class TokenFeedbackQuery(msgspec.Struct):
 
 async def create_tokens(db: Session, requests: list[TokenRequest], base_url: str, *, by: Actor) -> list[Token]:
     """Create tokens; the runs may arrive later. Raises Invalid for an expiry in the past or too far away."""
-    created = [(uuid4(), request, _compute_expiry(request)) for request in requests]
+    tokens = [(uuid4(), request, _compute_expiry(request)) for request in requests]
     await db.execute(
         sql.create_feedback_tokens,
         workspace_id=by.workspace_id,
-        id=[token for token, _, _ in created],
+        id=[token for token, _, _ in tokens],
         run_id=[request.run_id for request in requests],
         key=[request.feedback_key for request in requests],
         config=[dump_user(request.feedback_config).decode() for request in requests],
         feedback_id=[request.feedback_id or uuid7() for request in requests],
-        expires_at=[expires_at for _, _, expires_at in created],
+        expires_at=[expires_at for _, _, expires_at in tokens],
     )
 
     return [
         Token(token, _build_url(base_url, token), expires_at, request.feedback_key)
-        for token, request, expires_at in created
+        for token, request, expires_at in tokens
     ]
 
 
@@ -312,20 +312,20 @@ async def list_tokens(db: Session, query: TokenQuery, base_url: str, *, by: Acto
     return [Token(**dict(row), url=_build_url(base_url, row["id"])) for row in rows]
 
 
-async def use_token(db: Database, token: UUID, given: TokenFeedback | TokenFeedbackQuery) -> None:
+async def use_token(db: Database, token: UUID, feedback: TokenFeedback | TokenFeedbackQuery) -> None:
     """Store feedback that is given with a token. Raises FeedbackTokenNotFound."""
     row = await db.fetchrow(sql.feedback_token, token=token)
     if row is None:
         raise FeedbackTokenNotFound
 
-    metadata = given.metadata if isinstance(given, TokenFeedback) else None
+    metadata = feedback.metadata if isinstance(feedback, TokenFeedback) else None
     body = FeedbackRequest(
         key=row["key"],
         run_id=row["run_id"],
-        score=given.score,
-        value=given.value,
-        comment=given.comment,
-        correction=given.correction,
+        score=feedback.score,
+        value=feedback.value,
+        comment=feedback.comment,
+        correction=feedback.correction,
         feedback_source=FeedbackSource("app", metadata),
         feedback_config=row["config"],
     )
@@ -346,8 +346,8 @@ class ExpiredFeedbackTokens(Task):
 
     async def activate(self) -> Status:
         """Delete one batch."""
-        deleted = await self._db.execute(sql.delete_expired_feedback_tokens, batch=self.batch)
-        return Status({"feedback_tokens": deleted}, again=deleted == self.batch)
+        count = await self._db.execute(sql.delete_expired_feedback_tokens, batch=self.batch)
+        return Status({"feedback_tokens": count}, again=count == self.batch)
 
 
 def _compute_expiry(request: TokenRequest) -> datetime:

@@ -63,7 +63,7 @@ class FilterValue(msgspec.Struct, frozen=True):
 
     value: Any
     offset: int
-    written: str = ""
+    source: str = ""
 
 
 class FilterCall(msgspec.Struct, frozen=True):
@@ -166,12 +166,12 @@ class _FilterParser:
 
 def _unquote(text: str) -> str:
     """Return what a quoted text says, without NUL, which Postgres cannot store."""
-    said = _ESCAPE.sub(_unescape, text[1:-1])
-    if not said.isascii():
+    content = _ESCAPE.sub(_unescape, text[1:-1])
+    if not content.isascii():
         # Two escapes may be one character: a pair of surrogates.
-        said = said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        content = content.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
-    return said.replace("\x00", "")
+    return content.replace("\x00", "")
 
 
 def _unescape(match: re.Match[str]) -> str:
@@ -320,7 +320,7 @@ class _ConditionCompiler:
         return self._builder.build(query, **{name: values[name] for name in query.parameters})
 
     def _all(self, parts: list[Any]) -> Condition:
-        found: list[Condition] = []
+        conditions: list[Condition] = []
         groups: dict[str, list[Slots]] = {pair_name: [] for pair_name in self._schema.pairs}
         for part in parts:
             pair = self._schema.pair(_get_field(part))
@@ -328,10 +328,12 @@ class _ConditionCompiler:
                 pair_name, slot = pair
                 _add_to_pair(groups[pair_name], slot, _read_pair(part, slot))
             else:
-                found.append(self.compile(part))
+                conditions.append(self.compile(part))
 
-        pairs = [self._compare_pair(pair_name, slots) for pair_name, every in groups.items() for slots in every]
-        return require_all([*found, *pairs])
+        pairs = [
+            self._compare_pair(pair_name, slots) for pair_name, group_slots in groups.items() for slots in group_slots
+        ]
+        return require_all([*conditions, *pairs])
 
     def _compare_pair(self, pair_name: str, slots: Slots) -> Condition:
         query, names = self._schema.pairs[pair_name]
@@ -356,9 +358,9 @@ class _ConditionCompiler:
 
     def _compare(self, call: FilterCall) -> Condition:
         if call.name not in _COMPARISONS:
-            known = ", ".join(sorted({"and", "or", "not", "has", *_COMPARISONS}))
+            functions = ", ".join(sorted({"and", "or", "not", "has", *_COMPARISONS}))
             problem = f"there is no function {call.name}() with {len(call.arguments)} arguments"
-            raise FilterInvalid.at(call.offset, f"{problem}; use one of {known}")
+            raise FilterInvalid.at(call.offset, f"{problem}; use one of {functions}")
 
         field = _get_field(call)
         schema = self._schema
@@ -376,9 +378,13 @@ class _ConditionCompiler:
         if (special := self._special(call, field)) is not None:
             return special
 
-        for fields, read in ((schema.texts, _parse_text), (schema.numbers, _parse_number), (schema.times, _parse_time)):
+        for fields, parse in (
+            (schema.texts, _parse_text),
+            (schema.numbers, _parse_number),
+            (schema.times, _parse_time),
+        ):
             if field in fields:
-                return self._plain(call, fields[field], read)
+                return self._plain(call, fields[field], parse)
 
         raise self._unknown_field(call, field)
 
@@ -404,8 +410,8 @@ class _ConditionCompiler:
 
         return self._builder.build(query, value=value == (call.name == "eq"))
 
-    def _plain(self, call: FilterCall, query: Query, read: Callable[[Any], Any]) -> Condition:
-        if call.name == "search" and read is not _parse_text:
+    def _plain(self, call: FilterCall, query: Query, parse: Callable[[Any], Any]) -> Condition:
+        if call.name == "search" and parse is not _parse_text:
             raise FilterInvalid.at(call.offset, "search() supports text fields only")
 
         last = call.arguments[-1]
@@ -414,7 +420,7 @@ class _ConditionCompiler:
             exists = self._builder.build(query, op="exists", value=[])
             return exists if call.name == "neq" else negate(exists)
 
-        return self._builder.build(query, op=call.name, value=_parse_operands(call, read))
+        return self._builder.build(query, op=call.name, value=_parse_operands(call, parse))
 
     def _tags(self, call: FilterCall, query: Query, any_tag: Query) -> Condition:
         if call.name == "exists":
@@ -441,17 +447,17 @@ def _read_pair(call: FilterCall, slot: str) -> tuple[str, list[Any]]:
     return call.name, _parse_operands(call, _parse_number if slot == "score" else _parse_text)
 
 
-def _add_to_pair(groups: list[Slots], slot: str, read: tuple[str, list[Any]]) -> None:
+def _add_to_pair(groups: list[Slots], slot: str, comparison: tuple[str, list[Any]]) -> None:
     """Add a comparison to the latest group; if the group has that slot, begin another group with the same key."""
     if groups and slot not in groups[-1]:
-        groups[-1][slot] = read
+        groups[-1][slot] = comparison
     elif groups and slot != "key" and "key" in groups[-1]:
-        groups.append({"key": groups[-1]["key"], slot: read})
+        groups.append({"key": groups[-1]["key"], slot: comparison})
     else:
-        groups.append({slot: read})
+        groups.append({slot: comparison})
 
 
-def _parse_operands(call: FilterCall, read: Callable[[Any], Any]) -> list[Any]:
+def _parse_operands(call: FilterCall, parse: Callable[[Any], Any]) -> list[Any]:
     """Return the values that the field is compared with. Raises FilterInvalid for a wrong number of arguments."""
     if len(call.arguments) != (1 if call.name == "exists" else 2):
         expected = "a field alone" if call.name == "exists" else "a field and a value"
@@ -460,13 +466,13 @@ def _parse_operands(call: FilterCall, read: Callable[[Any], Any]) -> list[Any]:
     if call.name == "exists":
         return []
 
-    given = call.arguments[1]
+    operand = call.arguments[1]
     if call.name != "in":
-        return [read(given)]
-    if not (isinstance(given, FilterValue) and isinstance(given.value, list)):
-        raise FilterInvalid.at(given.offset, "in() expects a list: [1, 2]")
+        return [parse(operand)]
+    if not (isinstance(operand, FilterValue) and isinstance(operand.value, list)):
+        raise FilterInvalid.at(operand.offset, "in() expects a list: [1, 2]")
 
-    return [read(FilterValue(item, given.offset)) for item in given.value]
+    return [parse(FilterValue(item, operand.offset)) for item in operand.value]
 
 
 def _parse_text(part: Any) -> str:
@@ -499,21 +505,21 @@ def _parse_flag(part: Any) -> bool:
 
 def _parse_time(part: Any) -> datetime:
     try:
-        read = (
+        moment = (
             parse_time(part.value, "filter") if isinstance(part, FilterValue) and isinstance(part.value, str) else None
         )
     except Invalid:
-        read = None
+        moment = None
 
-    if read is None:
+    if moment is None:
         raise FilterInvalid.at(part.offset, "expected an ISO 8601 time")
 
-    return read
+    return moment
 
 
 def _parse_object(part: Any) -> dict[str, Any]:
     """Return the object in a string. Some clients escape it for the filter, others write the JSON as it is."""
-    for text in (_parse_text(part), part.written):
+    for text in (_parse_text(part), part.source):
         try:
             value = read_json(text.encode())
         except Invalid:

@@ -24,6 +24,8 @@ from portside.tracing import (
     runs_v2,
     sharing,
     stats,
+    threads_v2,
+    trace_runs,
 )
 from portside.tracing.attachments import AttachmentNotFound, DownloadLinks, DownloadQuery, LinkInvalid
 from portside.tracing.bodies import EncodingBroken, EncodingUnknown, read_body
@@ -65,8 +67,8 @@ from portside.tracing.quotas import (
     UsageState,
 )
 from portside.tracing.retention import TracesToDelete
+from portside.tracing.run_pages import CursorInvalid
 from portside.tracing.runs import (
-    CursorInvalid,
     FoundRuns,
     LimitTooLarge,
     RunPage,
@@ -75,15 +77,7 @@ from portside.tracing.runs import (
     TracedRunNotFound,
     ValuesQuery,
 )
-from portside.tracing.runs_v2 import (
-    RunItems,
-    RunSelection,
-    RunsQuery,
-    ThreadsQuery,
-    TracedThreads,
-    TraceQuery,
-    TraceRuns,
-)
+from portside.tracing.runs_v2 import RunItems, RunSelection, RunsQuery
 from portside.tracing.services import Context, PlatformInfo, Routes
 from portside.tracing.sharing import (
     Share,
@@ -94,6 +88,8 @@ from portside.tracing.sharing import (
     ShareTokenTaken,
 )
 from portside.tracing.stats import RunStats, StatsRequest
+from portside.tracing.threads_v2 import ThreadsQuery, TracedThreads
+from portside.tracing.trace_runs import TraceQuery, TraceRuns
 from portside.tracing.types import Accepted, IngestBatch, RunQuery, TracedRun, TracerSession
 
 routes = Routes("tracing")
@@ -289,8 +285,8 @@ async def delete_feedback(ctx: Context, feedback_id: UUID) -> Accepted:
 async def create_feedback_tokens(ctx: Context, body: TokenRequest | TokenRequests) -> Token | list[Token]:
     """Create one token, or several for an array: addresses that accept feedback without an API key."""
     requests = body if isinstance(body, list) else [body]
-    created = await feedback.create_tokens(ctx.db, requests, str(ctx.request.base_url), by=ctx.actor)
-    return created if isinstance(body, list) else created[0]
+    tokens = await feedback.create_tokens(ctx.db, requests, str(ctx.request.base_url), by=ctx.actor)
+    return tokens if isinstance(body, list) else tokens[0]
 
 
 @routes.get("/feedback/tokens", permission="feedback:create")
@@ -375,7 +371,7 @@ async def download_run_value(ctx: Context, run_id: UUID, name: str) -> Response:
 @routes.get("/v2/traces/{trace_id}/runs", permission="runs:read", raises=(TracedRunNotFound, FilterInvalid, Invalid))
 async def list_runs_of_trace(ctx: Context, trace_id: UUID, query: TraceQuery) -> TraceRuns:
     """List the runs of a trace with selected fields, in the order of their start."""
-    return await runs_v2.list_runs_of_trace(ctx.db, ctx.actor.workspace_id, trace_id, query, build_links(ctx))
+    return await trace_runs.list_runs_of_trace(ctx.db, ctx.actor.workspace_id, trace_id, query, build_links(ctx))
 
 
 @routes.post(
@@ -383,7 +379,7 @@ async def list_runs_of_trace(ctx: Context, trace_id: UUID, query: TraceQuery) ->
 )
 async def query_threads(ctx: Context, body: ThreadsQuery) -> TracedThreads:
     """Find the threads of a project, the last active first."""
-    return await runs_v2.query_threads(ctx.db, ctx.actor.workspace_id, body)
+    return await threads_v2.query_threads(ctx.db, ctx.actor.workspace_id, body)
 
 
 @routes.put("/runs/{run_id}/share", permission="runs:share", raises=(TracedRunNotFound, ShareTokenTaken, Invalid))

@@ -348,32 +348,32 @@ def merge_repeated(writes: Iterable[RunWrite]) -> list[RunWrite]:
     """Return one write per run, sorted by id, so that concurrent batches lock rows in the same order."""
     runs: dict[UUID, RunWrite] = {}
     for write in writes:
-        kept = runs.setdefault(write.id, write)
-        if kept is not write:
-            _merge_into(kept, write)
+        first = runs.setdefault(write.id, write)
+        if first is not write:
+            _merge_into(first, write)
 
     # Sorted by their integers, because UUIDs compare themselves in Python code.
     return [runs[run_id] for run_id in sorted(runs, key=_number)]
 
 
-def _merge_into(kept: RunWrite, later: RunWrite) -> None:
+def _merge_into(target: RunWrite, later: RunWrite) -> None:
     for name in POSITION_FIELDS:
-        if getattr(kept, name) is None:
-            setattr(kept, name, getattr(later, name))
+        if getattr(target, name) is None:
+            setattr(target, name, getattr(later, name))
 
     for bit, name in PATCH_BITS:
         value = getattr(later, name)
         if value is None:
             continue
 
-        keeps = (kept.patched & bit, kept.patch_order) > (later.patched & bit, later.patch_order)
-        if getattr(kept, name) is None or not keeps:
-            setattr(kept, name, value)
+        keeps = (target.patched & bit, target.patch_order) > (later.patched & bit, later.patch_order)
+        if getattr(target, name) is None or not keeps:
+            setattr(target, name, value)
 
-    kept.patched |= later.patched
-    kept.patch_order = max(kept.patch_order, later.patch_order)
-    kept.is_post |= later.is_post
-    kept.is_awaited |= later.is_awaited
+    target.patched |= later.patched
+    target.patch_order = max(target.patch_order, later.patch_order)
+    target.is_post |= later.is_post
+    target.is_awaited |= later.is_awaited
 
 
 # Store
@@ -395,14 +395,14 @@ async def store_batch(
     extras = _Extras(batch, _find_large_writes(runs, max_run_bytes), max_run_bytes, RunPieces(by.workspace_id))
 
     await extras.pieces.cut(runs)
-    awaited = await _write_until_stored(db, runs, owner, extras)
-    awaited += await spans.connect(db, by.workspace_id, batch)
-    while awaited:
-        placed = await db.fetch(sql.place_children, workspace_id=by.workspace_id, ids=awaited)
-        awaited = [row["id"] for row in placed if row["is_awaited"]]
+    awaited_ids = await _write_until_stored(db, runs, owner, extras)
+    awaited_ids += await spans.connect(db, by.workspace_id, batch)
+    while awaited_ids:
+        rows = await db.fetch(sql.place_children, workspace_id=by.workspace_id, ids=awaited_ids)
+        awaited_ids = [row["id"] for row in rows if row["is_awaited"]]
 
-    if ended := [run.id for run in runs if run.error is not None and run.error.startswith(_MAY_BE_INTERRUPT)]:
-        await db.execute(sql.mark_interrupted_traces, workspace_id=by.workspace_id, ids=ended)
+    if failed_ids := [run.id for run in runs if run.error is not None and run.error.startswith(_MAY_BE_INTERRUPT)]:
+        await db.execute(sql.mark_interrupted_traces, workspace_id=by.workspace_id, ids=failed_ids)
 
 
 def raise_for_refused(batch: IngestBatch) -> None:
@@ -410,8 +410,8 @@ def raise_for_refused(batch: IngestBatch) -> None:
     if not batch.refused:
         return
 
-    stored = len({run.id for run in batch.runs})
-    others = f"; {stored} other run{' was' if stored == 1 else 's were'} stored" if stored else ""
+    stored_count = len({run.id for run in batch.runs})
+    others = f"; {stored_count} other run{' was' if stored_count == 1 else 's were'} stored" if stored_count else ""
     problems: list[Problem] = []
     for refused in batch.refused[:_MAX_REFUSALS]:
         for problem in refused.problems:
@@ -488,7 +488,7 @@ async def _write(
         if extras.pieces:
             await extras.pieces.store(tx)
 
-        awaited = await (_copy_runs if copies else _merge_runs)(tx, runs, owner)
+        awaited_ids = await (_copy_runs if copies else _merge_runs)(tx, runs, owner)
         if extras.pieces:
             await extras.pieces.store_users(tx)
 
@@ -503,7 +503,7 @@ async def _write(
         await write_feedback(tx, workspace_id, batch.feedback)
         await _write_attachments(tx, workspace_id, batch.attachments)
 
-    return awaited
+    return awaited_ids
 
 
 def _find_large_writes(runs: list[RunWrite], max_run_bytes: int) -> list[UUID]:
@@ -518,13 +518,13 @@ def _find_large_writes(runs: list[RunWrite], max_run_bytes: int) -> list[UUID]:
 
 async def _check_projects(db: Session, workspace_id: UUID, batch: IngestBatch) -> None:
     """Refuse the runs of projects that do not exist."""
-    given = {run.project_id for run in batch.runs if run.project_id is not None}
-    if not given:
+    project_ids = {run.project_id for run in batch.runs if run.project_id is not None}
+    if not project_ids:
         return
 
-    unknown = await projects.find_unknown_projects(db, workspace_id, given)
+    unknown_ids = await projects.find_unknown_projects(db, workspace_id, project_ids)
     for run in batch.runs:
-        if run.project_id in unknown:
+        if run.project_id in unknown_ids:
             problem = f"no project {run.project_id} exists in this workspace"
             batch.refused.append(RefusedRun(run.id, [Problem(["body", "session_id"], problem, "value_error")]))
 
@@ -537,12 +537,12 @@ async def _resolve_projects(db: Session, workspace_id: UUID, runs: list[RunWrite
         if run.is_post and run.session_name is None:
             run.session_name = projects.DEFAULT_PROJECT
 
-    named = [run for run in runs if run.project_id is None and run.session_name is not None]
-    if not named:
+    runs_by_name = [run for run in runs if run.project_id is None and run.session_name is not None]
+    if not runs_by_name:
         return
 
-    ids = await projects.ensure_projects(db, workspace_id, {run.session_name or "" for run in named})
-    for run in named:
+    ids = await projects.ensure_projects(db, workspace_id, {run.session_name or "" for run in runs_by_name})
+    for run in runs_by_name:
         run.project_id = ids[run.session_name or ""]
 
 

@@ -38,18 +38,18 @@ class SpanAttributes:
 
     def first(self, *names: str) -> Any:
         """Return the first of these attributes that is set."""
-        found = None
+        value = None
         for name in names:
             if name in self._values:
                 self.read.add(name)
-                found = self._values[name] if found is None else found
+                value = self._values[name] if value is None else value
 
-        return found
+        return value
 
     def text(self, *names: str) -> str | None:
         """Return the first of these attributes as text."""
-        found = self.first(*names)
-        return None if found is None else str(found)
+        value = self.first(*names)
+        return None if value is None else str(value)
 
     def items(self, name: str) -> list[Any]:
         """Return the items of an attribute that is a list: of the span, then of its events with details."""

@@ -99,9 +99,9 @@ def read_values(attributes: SpanAttributes, run_type: str) -> tuple[dict[str, An
 def _read_inputs(
     attributes: SpanAttributes, run_type: str, instructions: list[dict[str, Any]], history: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    given = attributes.first(*_TOOL_INPUTS)
-    if run_type == "tool" and given is not None:
-        return _to_object(given, as_list="value")
+    tool_input = attributes.first(*_TOOL_INPUTS)
+    if run_type == "tool" and tool_input is not None:
+        return _to_object(tool_input, as_list="value")
 
     messages = (
         _to_messages(attributes.numbered(*_INPUT_LISTS))
@@ -117,7 +117,11 @@ def _read_inputs(
     if whole is not None:
         return _to_object(whole)
 
-    return _read_search(attributes) or _read_embedded_texts(attributes) or ({} if given is None else _to_object(given))
+    return (
+        _read_search(attributes)
+        or _read_embedded_texts(attributes)
+        or ({} if tool_input is None else _to_object(tool_input))
+    )
 
 
 def _read_instructions(attributes: SpanAttributes) -> list[dict[str, Any]]:
@@ -134,8 +138,8 @@ def _read_search(attributes: SpanAttributes) -> dict[str, Any]:
     """Return the query of a search, and the documents that were to be ranked."""
     query = attributes.first("gen_ai.retrieval.query.text", "reranker.query")
     documents = attributes.numbered("reranker.input_documents.") or attributes.items("ai.documents")
-    found = {} if query is None else {"query": query}
-    return {**found, "documents": [_to_document(item) for item in documents]} if documents else found
+    search = {} if query is None else {"query": query}
+    return {**search, "documents": [_to_document(item) for item in documents]} if documents else search
 
 
 def _read_embedded_texts(attributes: SpanAttributes) -> dict[str, Any]:
@@ -154,9 +158,9 @@ def _read_embedded_texts(attributes: SpanAttributes) -> dict[str, Any]:
 
 
 def _read_outputs(attributes: SpanAttributes, run_type: str) -> dict[str, Any]:
-    given = attributes.first(*_TOOL_OUTPUTS)
-    if run_type == "tool" and given is not None:
-        return _to_object(given, as_list="value")
+    tool_output = attributes.first(*_TOOL_OUTPUTS)
+    if run_type == "tool" and tool_output is not None:
+        return _to_object(tool_output, as_list="value")
 
     documents = attributes.numbered(*_DOCUMENTS) or attributes.items("gen_ai.retrieval.documents")
     if documents:
@@ -176,7 +180,7 @@ def _read_outputs(attributes: SpanAttributes, run_type: str) -> dict[str, Any]:
     if whole is not None:
         return _to_object(whole)
 
-    return _read_vectors(attributes) or ({} if given is None else _to_object(given))
+    return _read_vectors(attributes) or ({} if tool_output is None else _to_object(tool_output))
 
 
 def _read_vectors(attributes: SpanAttributes) -> dict[str, Any]:
@@ -221,14 +225,14 @@ def _read_event(event: SpanEvent, role: str) -> dict[str, Any]:
 
 def _to_messages(items: Iterable[Any]) -> list[dict[str, Any]]:
     """Return the messages of a list; text is the content of a message."""
-    found = []
+    messages = []
     for item in items:
         if isinstance(item, dict):
-            found.append(_unwrap_message(item))
+            messages.append(_unwrap_message(item))
         elif item is not None:
-            found.append({"content": item})
+            messages.append({"content": item})
 
-    return found
+    return messages
 
 
 def _unwrap_message(fields: dict[str, Any]) -> dict[str, Any]:
@@ -239,11 +243,11 @@ def _unwrap_message(fields: dict[str, Any]) -> dict[str, Any]:
             message[name] = value
             continue
 
-        around = decode_text(value)
-        if isinstance(around, dict):
-            message |= around
+        wrapper = decode_text(value)
+        if isinstance(wrapper, dict):
+            message |= wrapper
         else:
-            message["content"] = around
+            message["content"] = wrapper
 
     if isinstance(message.get("content"), str):
         message["content"] = _decode_content(message["content"])
@@ -266,22 +270,22 @@ def _decode_content(text: str) -> Any:
 
 
 def _read_contents(events: Iterable[SpanEvent], event_name: str, attribute: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     for event in events:
         content = decode_text(event.attributes.get(attribute)) if event.name == event_name else None
         if isinstance(content, list):
-            found += [item for item in content if isinstance(item, dict)]
+            messages += [item for item in content if isinstance(item, dict)]
         elif isinstance(content, dict):
-            found += _to_messages(content["messages"]) if isinstance(content.get("messages"), list) else [content]
+            messages += _to_messages(content["messages"]) if isinstance(content.get("messages"), list) else [content]
         elif isinstance(content, str):
-            found.append({"content": content})
+            messages.append({"content": content})
 
-    return found
+    return messages
 
 
 def _read_conversation(attributes: SpanAttributes) -> list[dict[str, Any]]:
-    found = (attributes.items(name) for name in _CONVERSATIONS)
-    return _to_messages(next((items for items in found if items), ()))
+    lists = (attributes.items(name) for name in _CONVERSATIONS)
+    return _to_messages(next((items for items in lists if items), ()))
 
 
 def _split_answers(history: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -309,14 +313,14 @@ def _is_from_user(message: dict[str, Any]) -> bool:
 
 
 def _to_document(item: Any) -> dict[str, Any]:
-    found = _unwrap(item, "document")
-    if not isinstance(found, dict):
-        return {"page_content": found, "metadata": {}, "type": "Document"}
+    fields = _unwrap(item, "document")
+    if not isinstance(fields, dict):
+        return {"page_content": fields, "metadata": {}, "type": "Document"}
 
-    others = {name: value for name, value in found.items() if name not in {"content", "metadata", "page_content"}}
+    others = {name: value for name, value in fields.items() if name not in {"content", "metadata", "page_content"}}
     return {
-        "page_content": found.get("content", found.get("page_content", "")),
-        "metadata": decode_object(found.get("metadata")) | others,
+        "page_content": fields.get("content", fields.get("page_content", "")),
+        "metadata": decode_object(fields.get("metadata")) | others,
         "type": "Document",
     }
 
@@ -327,11 +331,11 @@ def _get(item: Any, name: str) -> Any:
 
 def _unwrap(item: Any, name: str) -> Any:
     """Return an object without one that a convention puts around it: `{"tool_call": {"id": 1}}`."""
-    inside = _get(item, name)
-    if not isinstance(inside, dict):
+    content = _get(item, name)
+    if not isinstance(content, dict):
         return item
 
-    return {**{key: value for key, value in item.items() if key != name}, **inside}
+    return {**{key: value for key, value in item.items() if key != name}, **content}
 
 
 def _to_object(value: Any, *, as_list: str = "messages") -> dict[str, Any]:

@@ -133,7 +133,7 @@ class SpanPlaces:
 
     def _find_inherited_trace(self, span: Span) -> UUID:
         """Return the trace of the nearest span above that is in the request and names one, else OpenTelemetry's."""
-        passed: set[tuple[bytes, bytes]] = set()
+        keys: set[tuple[bytes, bytes]] = set()
         found: UUID | None = None
         current: Span | None = span
         while current is not None and found is None:
@@ -141,14 +141,14 @@ class SpanPlaces:
             place = self._places.get(key, _NOWHERE)
             found = self._traces.get(key) or place.trace_id
 
-            if key in passed or place.parent_run_id is not None:
+            if key in keys or place.parent_run_id is not None:
                 break
 
-            passed.add(key)
+            keys.add(key)
             current = self._spans.get((current.trace_id, current.parent_id))
 
         trace_id = found or UUID(bytes=span.trace_id)
-        self._traces.update(dict.fromkeys(passed, trace_id))
+        self._traces.update(dict.fromkeys(keys, trace_id))
         return trace_id
 
 
@@ -197,11 +197,11 @@ def _read_last_id(order: str) -> UUID:
 def _read_uuid(span: Span, name: str) -> UUID | None:
     value: Any = span.attributes.get(name)
     try:
-        found = UUID(value) if isinstance(value, str) else None
+        uuid = UUID(value) if isinstance(value, str) else None
     except ValueError:
         return None
 
-    if found is not None and found.bytes.startswith(_PADDING) and found.int:
-        return derive_run_id(span.trace_id, found.bytes[8:])
+    if uuid is not None and uuid.bytes.startswith(_PADDING) and uuid.int:
+        return derive_run_id(span.trace_id, uuid.bytes[8:])
 
-    return found
+    return uuid

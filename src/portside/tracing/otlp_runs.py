@@ -234,8 +234,8 @@ def _read_model(attributes: SpanAttributes) -> dict[str, str]:
         # Vercel's SDK names the interface too: openai.chat, openai.responses.
         provider = provider.partition(".")[0]
 
-    named = {"ls_provider": provider, "ls_model_name": model}
-    return {name: value for name, value in named.items() if value is not None}
+    metadata = {"ls_provider": provider, "ls_model_name": model}
+    return {name: value for name, value in metadata.items() if value is not None}
 
 
 def _read_parameters(attributes: SpanAttributes) -> dict[str, Any]:
@@ -274,8 +274,8 @@ def _read_parameters(attributes: SpanAttributes) -> dict[str, Any]:
 
 def _read_tool_definitions(attributes: SpanAttributes) -> list[Any]:
     numbered = [_unwrap_definition(item) for item in attributes.numbered(*_NUMBERED_TOOLS)]
-    listed = [items for name in _LISTED_TOOLS if (items := attributes.items(name))]
-    return numbered or next(iter(listed), [])
+    lists = [items for name in _LISTED_TOOLS if (items := attributes.items(name))]
+    return numbered or next(iter(lists), [])
 
 
 def _unwrap_definition(item: Any) -> Any:

@@ -61,24 +61,24 @@ _PLAIN_WORDS = frozenset({"token", "tokens", "count", "usage"})
 
 
 def read_usage(
-    attributes: Mapping[str, Any], known: Mapping[str, Any] | None = None
+    attributes: Mapping[str, Any], stored_usage: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], set[str]]:
     """Return the usage that attributes report, and the names of those that were read.
 
-    What is `known` of the usage wins over the attributes. A count may be a number or text; a negative count, and one
+    What `stored_usage` has wins over the attributes. A count may be a number or text; a negative count, and one
     that is not finite, counts as not reported.
     """
     usage = _Usage()
-    usage.add_whole(known or {})
+    usage.add_whole(stored_usage or {})
 
     for name, whole in _find_whole_usages(attributes):
         usage.add_whole(whole)
         usage.read.add(name)
 
     for name, side in _DETAIL_OBJECTS.items():
-        found = _read_details(attributes.get(name))
-        usage.add_details(side, found)
-        usage.read.update([name] if found else [])
+        details = _read_details(attributes.get(name))
+        usage.add_details(side, details)
+        usage.read.update([name] if details else [])
 
     usage.add_raw(decode_object(attributes.get(_RAW)))
 
@@ -112,17 +112,17 @@ class _Usage:
 
     def add_details(self, side: str, value: Any) -> None:
         """Add the parts of a side."""
-        for key, reported in value.items() if isinstance(value, dict) else ():
-            count = read_count(reported)
+        for key, part in value.items() if isinstance(value, dict) else ():
+            count = read_count(part)
             if count is not None:
                 self.details[side].setdefault(key, count)
 
     def add_raw(self, document: Mapping[str, Any]) -> None:
         """Add the parts that a provider reported."""
-        for path, reported in _list_leaves(document):
+        for path, value in _list_leaves(document):
             side, key = _find_target(path) or (None, "")
             if side is not None:
-                self.add_details(side, {key: reported})
+                self.add_details(side, {key: value})
 
     def add_attribute(self, name: str, words: str, value: Any) -> None:
         """Add one attribute, unless it is something else than a count."""
@@ -149,9 +149,9 @@ def reread_extra(extra: str) -> str | None:
     if not isinstance(metadata, dict):
         return None
 
-    stored = metadata.get(_USAGE)
-    usage, read = read_usage(metadata, known=decode_object(stored))
-    if not read or not usage or usage == stored:
+    stored_usage = metadata.get(_USAGE)
+    usage, names = read_usage(metadata, stored_usage=decode_object(stored_usage))
+    if not names or not usage or usage == stored_usage:
         return None
 
     return dump_user({**document, "metadata": {**metadata, _USAGE: usage}}).decode()
@@ -244,26 +244,26 @@ def _find_target(name: str) -> tuple[str | None, str] | None:  # noqa: PLR0911 -
 
 def _complete(counts: dict[str, Any], details: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Add what follows from the counts: a total, and input tokens that were reported without those of the cache."""
-    given = counts.get(INPUT)
-    made = counts.get(OUTPUT)
+    input_count = counts.get(INPUT)
+    output_count = counts.get(OUTPUT)
     total = counts.get(TOTAL)
     inputs = details[INPUT_DETAILS]
     ephemeral = sum(count for key, count in inputs.items() if key.startswith("ephemeral_"))
     cached = inputs.get("cache_read", 0) + max(inputs.get("cache_creation", 0), ephemeral)
 
-    if given is None and total is not None and made is not None and total >= made:
-        given = total - made
-    elif cached and cached > (given or 0):
+    if input_count is None and total is not None and output_count is not None and total >= output_count:
+        input_count = total - output_count
+    elif cached and cached > (input_count or 0):
         # A part cannot be more than the whole, so the whole does not include it.
-        total = None if total == (given or 0) + (made or 0) else total
-        given = (given or 0) + cached
-    elif cached and given is not None and total == given + (made or 0) + cached:
-        given += cached
+        total = None if total == (input_count or 0) + (output_count or 0) else total
+        input_count = (input_count or 0) + cached
+    elif cached and input_count is not None and total == input_count + (output_count or 0) + cached:
+        input_count += cached
 
-    if given is not None:
-        counts[INPUT] = given
+    if input_count is not None:
+        counts[INPUT] = input_count
 
-    if total is None and (given is not None or made is not None):
-        counts[TOTAL] = (given or 0) + (made or 0)
+    if total is None and (input_count is not None or output_count is not None):
+        counts[TOTAL] = (input_count or 0) + (output_count or 0)
 
-    return counts | {group: found for group, found in details.items() if found}
+    return counts | {group: parts for group, parts in details.items() if parts}

@@ -27,14 +27,14 @@ def decode_text(value: Any) -> Any:
         return value
 
     try:
-        decoded = msgspec.json.decode(value)
+        content = msgspec.json.decode(value)
         if value.count("[") + value.count("{") > _SHALLOW:
             # A run holds it a few levels further down, such as in the metadata of a document in a list.
-            dump_user([[[[decoded]]]])
+            dump_user([[[[content]]]])
     except (msgspec.DecodeError, ValueError, RecursionError):
         return value
 
-    return decoded
+    return content
 
 
 def decode_object(value: Any) -> dict[str, Any]:
@@ -56,11 +56,11 @@ def nest(attributes: Mapping[str, Any]) -> dict[str, Any]:
         parts = name.split(".", _MAX_PARTS)
         place = tree
         for part in parts[:-1]:
-            below = place.get(part)
-            if not isinstance(below, _Branch):
-                below = place[part] = _Branch({_VALUE: below} if part in place else {})
+            branch = place.get(part)
+            if not isinstance(branch, _Branch):
+                branch = place[part] = _Branch({_VALUE: branch} if part in place else {})
 
-            place = below
+            place = branch
 
         last = parts[-1]
         if isinstance(place.get(last), _Branch):

@@ -169,7 +169,7 @@ def read_spans(body: bytes, content_type: str) -> list[Span]:
 
 def _select_process_attributes(attributes: dict[str, Any], spans: int) -> dict[str, Any]:
     """Return the attributes of a process that its spans repeat: short ones, and not what names the exporter."""
-    kept: dict[str, Any] = {}
+    selection: dict[str, Any] = {}
     chars = 0
     for name, value in attributes.items():
         size = len(name) + len(str(value))
@@ -180,9 +180,9 @@ def _select_process_attributes(attributes: dict[str, Any], spans: int) -> dict[s
         if chars * max(spans, 1) > _MAX_REPEATED_CHARS:
             break
 
-        kept[name] = value
+        selection[name] = value
 
-    return kept
+    return selection
 
 
 def _to_moment(nanoseconds: int) -> datetime | None:

@@ -92,8 +92,8 @@ class RunPieces:
             digest, data = pieces.popitem()
             self._pieces[scope, digest] = data.decode()
 
-        listed = [part.decode() if isinstance(part, bytes) else part for part in parts]
-        return f"{MARK}{scope.hex}{len(whole):010}{msgspec.json.encode(listed).decode()}"
+        texts = [part.decode() if isinstance(part, bytes) else part for part in parts]
+        return f"{MARK}{scope.hex}{len(whole):010}{msgspec.json.encode(texts).decode()}"
 
     def _derive_scope(self, run: RunWrite) -> UUID:
         thread = _THREAD.search(run.extra) if run.extra else None
@@ -148,17 +148,17 @@ def _split(raw: bytes, span: Span, pieces: dict[UUID, bytes], depth: int) -> lis
 
     parts = list[Part]()
     text = b""
-    written = begin
+    position = begin
     for item in spans:
         if inner := _split(raw, item, pieces, depth + 1):
             first, *between, last = inner
             assert isinstance(first, bytes)  # noqa: S101 - a value begins and ends with text
             assert isinstance(last, bytes)  # noqa: S101
-            parts += [text + raw[written : item[0]] + first, *between]
+            parts += [text + raw[position : item[0]] + first, *between]
             text = last
-            written = item[1]
+            position = item[1]
 
-    return [*parts, text + raw[written:end]] if parts else []
+    return [*parts, text + raw[position:end]] if parts else []
 
 
 def _find_items(raw: bytes, span: Span) -> list[Span]:
@@ -176,18 +176,18 @@ def _find_items(raw: bytes, span: Span) -> list[Span]:
     else:
         return []
 
-    found = list[Span]()
+    spans = list[Span]()
     at = begin + 1
     for key, size in sizes:
         if not raw.startswith(key, at):
             return []
 
-        found.append((at + len(key), at + len(key) + size))
-        at = found[-1][1] + 1
+        spans.append((at + len(key), at + len(key) + size))
+        at = spans[-1][1] + 1
         if raw[at - 1] != (_COMMA if at < end else raw[end - 1]):
             return []
 
-    return found if at == end else []
+    return spans if at == end else []
 
 
 def _add_pieces(raw: bytes, items: list[Span], pieces: dict[UUID, bytes]) -> list[str]:
@@ -241,12 +241,12 @@ class UnusedPieces(Task):
         for row in rows:
             by_lock[_choose_lock(row["scope"])].append(row["scope"])
 
-        deleted = cleaned = 0
+        piece_count = scope_count = 0
 
         for lock, scopes in by_lock.items():
             async with self._db.transaction() as tx:
                 if await tx.fetchval(sql.lock_scopes, lock_class=_LOCK_CLASS, lock=lock):
-                    deleted += await tx.execute(sql.delete_unused_pieces, scopes=scopes)
-                    cleaned += len(scopes)
+                    piece_count += await tx.execute(sql.delete_unused_pieces, scopes=scopes)
+                    scope_count += len(scopes)
 
-        return Status({"pieces": deleted}, again=cleaned == self.scopes_at_once)
+        return Status({"pieces": piece_count}, again=scope_count == self.scopes_at_once)

@@ -37,7 +37,7 @@ def check_position(write: RunWrite) -> None:
         )
 
     if any(letter in order for letter in "ABCDEF"):
-        order = write.dotted_order = _CAPITAL_ID.sub(lambda found: found[0].lower(), order)
+        order = write.dotted_order = _CAPITAL_ID.sub(lambda match: match[0].lower(), order)
 
     first, parent, last = read_ids(order)
     if last != write.id:

@@ -150,7 +150,7 @@ def read_prices(file: Path | None = None) -> list[PriceRow]:
     except (OSError, UnicodeDecodeError) as exc:
         raise UserMistake(f"cannot read the prices in {file}: {exc}") from exc
 
-    found: dict[UUID, PriceRow] = {}
+    prices: dict[UUID, PriceRow] = {}
     header: list[str] | None = None
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
@@ -166,9 +166,9 @@ def read_prices(file: Path | None = None) -> list[PriceRow]:
         except ValueError as exc:
             raise UserMistake(f"{file or 'prices.csv'}, line {number}: {exc}") from exc
 
-        found.update((row.id, row) for row in rows)
+        prices.update((row.id, row) for row in rows)
 
-    return list(found.values())
+    return list(prices.values())
 
 
 def _check_header(header: list[str]) -> list[str]:
@@ -256,8 +256,8 @@ def _parse_details(cells: dict[str, str], names: Mapping[str, tuple[str, ...]]) 
 async def sync_prices(db: Database, file: Path | None = None) -> int:
     """Make the stored prices of files equal to the files; return how many changed. Raises UserMistake."""
     rows = {row.id: row for row in (*read_prices(), *(read_prices(file) if file else ()))}
-    stored = {row["id"] for row in await db.fetch(sql.prices_of_files)}
-    if stored == set(rows):
+    stored_ids = {row["id"] for row in await db.fetch(sql.prices_of_files)}
+    if stored_ids == set(rows):
         return 0
 
     async with db.transaction() as tx:
@@ -265,14 +265,14 @@ async def sync_prices(db: Database, file: Path | None = None) -> int:
         await tx.execute(sql.delete_prices_of_files, ids=sorted(rows))
 
         for row in rows.values():
-            if row.id not in stored:
+            if row.id not in stored_ids:
                 await tx.execute(sql.insert_price, workspace_id=None, **msgspec.structs.asdict(row))
                 if row.source == "file":
                     await _check_file_pattern(tx, row, file)
 
         await tx.execute(sql.match_models_again, workspace_id=None)
 
-    return len(stored ^ set(rows))
+    return len(stored_ids ^ set(rows))
 
 
 async def _check_file_pattern(tx: Session, row: PriceRow, file: Path | None) -> None:
@@ -301,13 +301,13 @@ async def create_price(db: Database, workspace_id: UUID, body: PriceRequest) -> 
     """Set a price for runs that are written from now on. Raises PriceExists and Invalid."""
     values = await _to_columns(db, body)
     async with _change_prices(db, workspace_id) as tx:
-        created = await tx.fetchval(
+        price_id = await tx.fetchval(
             sql.insert_price, id=uuid7(), workspace_id=workspace_id, source="workspace", **values
         )
-        if created is None:
+        if price_id is None:
             raise PriceExists
 
-    return await _get_price(db, workspace_id, created)
+    return await _get_price(db, workspace_id, price_id)
 
 
 async def update_price(db: Database, workspace_id: UUID, price_id: UUID, body: PriceRequest) -> ModelPrice:

@@ -137,8 +137,8 @@ async def ensure_project(db: Session, workspace_id: UUID, name: str) -> ProjectR
 
     Raises Invalid for an invalid name, and ProjectContested.
     """
-    found = await ensure_projects(db, workspace_id, [name])
-    return ProjectRef(found[name], name)
+    ids = await ensure_projects(db, workspace_id, [name])
+    return ProjectRef(ids[name], name)
 
 
 async def ensure_projects(db: Session, workspace_id: UUID, names: Iterable[str]) -> dict[str, UUID]:
@@ -146,10 +146,10 @@ async def ensure_projects(db: Session, workspace_id: UUID, names: Iterable[str])
     values = sorted({_check_name(name) for name in names})
     for _ in range(_TRIES):
         rows = await db.fetch(sql.projects_by_name, workspace_id=workspace_id, names=values)
-        found: dict[str, UUID] = {row["name"]: row["id"] for row in rows}
-        missing = [name for name in values if name not in found]
+        ids_by_name: dict[str, UUID] = {row["name"]: row["id"] for row in rows}
+        missing = [name for name in values if name not in ids_by_name]
         if not missing:
-            return found
+            return ids_by_name
 
         ids = [uuid7() for _ in missing]
         await db.execute(sql.insert_projects, workspace_id=workspace_id, ids=ids, names=missing)
@@ -159,9 +159,9 @@ async def ensure_projects(db: Session, workspace_id: UUID, names: Iterable[str])
 
 async def check_projects(db: Session, workspace_id: UUID, ids: set[UUID]) -> None:
     """Check that the projects exist in the workspace. Raises Invalid."""
-    unknown = await find_unknown_projects(db, workspace_id, ids)
-    if unknown:
-        raise Invalid.field(["body", "session_id"], f"no project {min(unknown)} exists in this workspace")
+    unknown_ids = await find_unknown_projects(db, workspace_id, ids)
+    if unknown_ids:
+        raise Invalid.field(["body", "session_id"], f"no project {min(unknown_ids)} exists in this workspace")
 
 
 async def find_unknown_projects(db: Session, workspace_id: UUID, ids: set[UUID]) -> set[UUID]:
@@ -183,18 +183,18 @@ async def create_project(db: Session, workspace_id: UUID, body: ProjectRequest, 
     """Create a project; with `upsert`, change an existing one of the same name. Raises ProjectExists and Invalid."""
     _check_name(body.name)
     values = _to_columns(body, _WRITABLE)
-    created = await db.fetchval(sql.create_project, id=body.id or uuid7(), workspace_id=workspace_id, **values)
-    if created is None and upsert:
-        found = await db.fetch(sql.projects_by_name, workspace_id=workspace_id, names=[body.name])
-        if found:
-            created = found[0]["id"]
-            owner = {"workspace_id": workspace_id, "project_id": created}
+    project_id = await db.fetchval(sql.create_project, id=body.id or uuid7(), workspace_id=workspace_id, **values)
+    if project_id is None and upsert:
+        rows = await db.fetch(sql.projects_by_name, workspace_id=workspace_id, names=[body.name])
+        if rows:
+            project_id = rows[0]["id"]
+            owner = {"workspace_id": workspace_id, "project_id": project_id}
             await db.fetchval(sql.update_project, **owner, **values, end_time=None)
 
-    if created is None:
+    if project_id is None:
         raise ProjectExists
 
-    return await get_project(db, workspace_id, created)
+    return await get_project(db, workspace_id, project_id)
 
 
 async def update_project(db: Session, workspace_id: UUID, project_id: UUID, patch: ProjectPatch) -> TracerSession:
@@ -205,12 +205,12 @@ async def update_project(db: Session, workspace_id: UUID, project_id: UUID, patc
     values = _to_columns(patch, (*_WRITABLE, "end_time"))
     owner = {"workspace_id": workspace_id, "project_id": project_id}
     try:
-        changed = await db.fetchval(sql.update_project, **owner, **values)
+        updated_id = await db.fetchval(sql.update_project, **owner, **values)
     except UniqueViolationError as exc:
         raise ProjectExists from exc
 
     project = await get_project(db, workspace_id, project_id)
-    if changed is None:
+    if updated_id is None:
         raise ProjectExists
 
     return project
@@ -278,18 +278,18 @@ async def list_projects(db: Session, workspace_id: UUID, query: ProjectQuery) ->
     if query.sort_by not in _COLUMN_SORTS:
         return await _list_by_stats(db, workspace_id, query)
 
-    found = [
+    projects = [
         TracerSession(**dict(row)) for row in await _fetch_projects(db, workspace_id, query, query.limit, query.offset)
     ]
-    return await _add_stats(db, workspace_id, found) if query.include_stats else found
+    return await _add_stats(db, workspace_id, projects) if query.include_stats else projects
 
 
 async def get_project_with_stats(
     db: Session, workspace_id: UUID, project_id: UUID, query: ProjectShowQuery
 ) -> TracerSession:
     """Return a project. Raises ProjectNotFound."""
-    found = await get_project(db, workspace_id, project_id)
-    return (await _add_stats(db, workspace_id, [found]))[0] if query.include_stats else found
+    project = await get_project(db, workspace_id, project_id)
+    return (await _add_stats(db, workspace_id, [project]))[0] if query.include_stats else project
 
 
 async def _fetch_projects(
@@ -317,15 +317,15 @@ async def _fetch_projects(
 
 async def _list_by_stats(db: Session, workspace_id: UUID, query: ProjectQuery) -> list[TracerSession]:
     rows = await _fetch_projects(db, workspace_id, query, _NO_LIMIT, 0)
-    found = await _add_stats(db, workspace_id, [TracerSession(**dict(row)) for row in rows])
+    projects = await _add_stats(db, workspace_id, [TracerSession(**dict(row)) for row in rows])
     sign = -1 if query.sort_by_desc else 1
 
     def sort_key(project: TracerSession) -> tuple[bool, float]:
         value = _get_sort_value(project, query)
         return value is None, sign * (value or 0.0)
 
-    found.sort(key=sort_key)
-    page = found[query.offset : query.offset + query.limit]
+    projects.sort(key=sort_key)
+    page = projects[query.offset : query.offset + query.limit]
     return page if query.include_stats else [_remove_stats(project) for project in page]
 
 
@@ -349,8 +349,8 @@ def _remove_stats(project: TracerSession) -> TracerSession:
     return msgspec.structs.replace(project, **empty)
 
 
-async def _add_stats(db: Session, workspace_id: UUID, found: list[TracerSession]) -> list[TracerSession]:
-    ids = [project.id for project in found]
+async def _add_stats(db: Session, workspace_id: UUID, projects: list[TracerSession]) -> list[TracerSession]:
+    ids = [project.id for project in projects]
     builder = ConditionBuilder()
     of_projects = require_all(
         [
@@ -360,29 +360,31 @@ async def _add_stats(db: Session, workspace_id: UUID, found: list[TracerSession]
     )
 
     rollup = RollupQuery(workspace_id=workspace_id, projects=ids)
-    every = _index_by_project(await compute_stats(db, of_projects, _BY_PROJECT, rollup))
+    run_stats = _index_by_project(await compute_stats(db, of_projects, _BY_PROJECT, rollup))
     of_roots = require_all([of_projects, builder.build(sql.when_root, value=True)])
     rollup_of_roots = msgspec.structs.replace(rollup, is_root=True)
     roots = _index_by_project(await compute_run_stats(db, of_roots, _BY_PROJECT, rollup_of_roots))
 
-    rows = await db.fetch(sql.feedback_of_projects, workspace_id=workspace_id, ids=[str(one) for one in ids])
-    own: dict[str, dict[str, FeedbackStats]] = {}
+    rows = await db.fetch(
+        sql.feedback_of_projects, workspace_id=workspace_id, ids=[str(project_id) for project_id in ids]
+    )
+    feedback_stats: dict[str, dict[str, FeedbackStats]] = {}
     for row in rows:
-        own.setdefault(row["session_id"], {})[row["key"]] = FeedbackStats(row["n"], row["avg"])
+        feedback_stats.setdefault(row["session_id"], {})[row["key"]] = FeedbackStats(row["n"], row["avg"])
 
     return [
         msgspec.structs.replace(
             project,
             **_pick(roots.get(str(project.id), RunStats()), _ROOT_STATS),
-            **_pick(every.get(str(project.id), RunStats()), _ALL_STATS),
-            session_feedback_stats=own.get(str(project.id), {}),
+            **_pick(run_stats.get(str(project.id), RunStats()), _ALL_STATS),
+            session_feedback_stats=feedback_stats.get(str(project.id), {}),
         )
-        for project in found
+        for project in projects
     ]
 
 
-def _index_by_project(found: dict[GroupKey, RunStats]) -> dict[str, RunStats]:
-    return {project: stats for (_, project), stats in found.items()}
+def _index_by_project(stats_by_group: dict[GroupKey, RunStats]) -> dict[str, RunStats]:
+    return {project: stats for (_, project), stats in stats_by_group.items()}
 
 
 def _pick(stats: RunStats, names: Iterable[str]) -> dict[str, Any]:

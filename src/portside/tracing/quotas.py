@@ -87,12 +87,12 @@ class Quotas:
             raise LonglivedLimitReached
 
     async def _find_reached(self, workspace_id: UUID) -> frozenset[str]:
-        until, reached = self._cached.get(workspace_id, (0.0, frozenset()))
+        until, limit_types = self._cached.get(workspace_id, (0.0, frozenset()))
         if until < time.monotonic():
-            reached = await list_reached_limits(self._db, workspace_id)
-            self._cached[workspace_id] = (time.monotonic() + CACHE_S, reached)
+            limit_types = await list_reached_limits(self._db, workspace_id)
+            self._cached[workspace_id] = (time.monotonic() + CACHE_S, limit_types)
 
-        return reached
+        return limit_types
 
     def invalidate(self, workspace_id: UUID) -> None:
         """Drop the cached state of a workspace, because a limit was changed."""

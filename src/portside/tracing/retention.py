@@ -72,15 +72,15 @@ class ExpiredTraces(Task):
 
     async def activate(self) -> Status:
         """Delete one batch of each tier."""
-        did = dict[str, int]()
+        counts = dict[str, int]()
         again = False
 
         for tier, days in self._days.items():
             if days:
-                did[f"{tier}_traces"], has_more = await self._expire(tier, days)
+                counts[f"{tier}_traces"], has_more = await self._expire(tier, days)
                 again |= has_more
 
-        return Status(did, again=again)
+        return Status(counts, again=again)
 
     async def _expire(self, tier: Tier, days: int) -> tuple[int, bool]:
         """Return the number of deleted traces of a tier, and whether there may be more."""
@@ -94,8 +94,8 @@ class ExpiredTraces(Task):
 
             await _delete_traces(tx, sorted(due))
 
-        found = rows[0]["found"] if rows else 0
-        return len(rows), found > len(rows) or found == self.traces_at_once
+        expired_count = rows[0]["found"] if rows else 0
+        return len(rows), expired_count > len(rows) or expired_count == self.traces_at_once
 
 
 class OrphanedData(Task):
@@ -119,34 +119,37 @@ class OrphanedData(Task):
 
     async def activate(self) -> Status:
         """Scan some traces, and delete one batch of each other kind."""
-        did = {
+        counts = {
             "late_traces": await self._delete_late_runs(),
             "stray_runs": await self._delete_strays(),
             "orphaned_feedback": await self._delete_orphans(sql.delete_orphaned_feedback),
             "orphaned_attachments": await self._delete_orphans(sql.delete_orphaned_attachments),
         }
 
-        return Status(did, again=_BATCH in did.values())
+        return Status(counts, again=_BATCH in counts.values())
 
     async def _delete_late_runs(self) -> int:
         begin = {"after_workspace": self._after[0], "after_trace": self._after[1]}
         async with self._db.transaction() as tx:
             row = await tx.fetchrow(sql.scan_end, **begin, traces=self.scan_traces)
             until = _LAST if row is None else (row["workspace_id"], row["trace_id"])
-            found = await tx.fetch(
+            traces = await tx.fetch(
                 sql.late_traces, **begin, until_workspace=until[0], until_trace=until[1], batch=_BATCH
             )
 
-            await _delete_traces(tx, [(each["workspace_id"], each["trace_id"]) for each in found])
+            await _delete_traces(tx, [(trace["workspace_id"], trace["trace_id"]) for trace in traces])
 
-        if len(found) < _BATCH:
+        if len(traces) < _BATCH:
             self._after = _FIRST if row is None else until
 
-        return len(found)
+        return len(traces)
 
     async def _delete_strays(self) -> int:
         days = {"nameless_before": self._retention.shortlived_days, "named_before": self._retention.longlived_days}
-        before = {name: now() - timedelta(days=kept) if kept else _NEVER for name, kept in days.items()}
+        before = {
+            name: now() - timedelta(days=retention_days) if retention_days else _NEVER
+            for name, retention_days in days.items()
+        }
         return int(await self._db.fetchval(sql.delete_stray_runs, **before, batch=_BATCH) or 0)
 
     async def _delete_orphans(self, query: Query) -> int:
@@ -174,4 +177,4 @@ async def _delete_traces(tx: Session, traces: list[tuple[UUID, UUID]]) -> None:
 
 
 def _to_columns(traces: list[tuple[UUID, UUID]]) -> dict[str, list[UUID]]:
-    return {"workspace_ids": [one for one, _ in traces], "trace_ids": [trace for _, trace in traces]}
+    return {"workspace_ids": [workspace_id for workspace_id, _ in traces], "trace_ids": [trace for _, trace in traces]}

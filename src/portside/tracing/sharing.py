@@ -17,6 +17,8 @@ from portside.tracing.attachments import DownloadLinks
 from portside.tracing.conditions import Condition, ConditionBuilder, apply_condition, require_all
 from portside.tracing.feedback import Feedback, FeedbackQuery, find_feedback
 from portside.tracing.filters import SHARED_RUN_FILTERS
+from portside.tracing.run_fields import PUBLIC_SELECTS, Selects, find_large_fields, read_selects
+from portside.tracing.run_pages import find_page
 from portside.tracing.runs import (
     EVERYTHING,
     FoundRuns,
@@ -26,24 +28,13 @@ from portside.tracing.runs import (
     ValuesQuery,
     build_run_condition,
     download_value,
-    find_page,
     get_run_page,
     get_runs,
     get_values,
 )
-from portside.tracing.runs_v2 import (
-    MAX_SPANS,
-    PUBLIC_SELECTS,
-    RunItems,
-    Selects,
-    are_span_fields,
-    find_large_fields,
-    find_spans,
-    read_selected,
-    read_selects,
-    read_spans,
-)
+from portside.tracing.runs_v2 import RunItems, read_selected
 from portside.tracing.sql import sql
+from portside.tracing.trace_runs import MAX_SPANS, are_span_fields, find_spans, read_spans
 from portside.tracing.types import TracedRun
 
 _WHOLE_TRACE_FILTERS = ("trace_filter", "tree_filter", "execution_order")
@@ -127,19 +118,19 @@ class _SharedRun(msgspec.Struct):
     def condition(self, builder: ConditionBuilder) -> Condition:
         """Return the condition for the run and all runs below it."""
         of_workspace = builder.build(sql.when_workspace, value=self.workspace_id)
-        below = builder.build(sql.when_below, trace_id=self.trace_id, dotted_order=self.dotted_order)
-        return require_all([of_workspace, below])
+        in_subtree = builder.build(sql.when_below, trace_id=self.trace_id, dotted_order=self.dotted_order)
+        return require_all([of_workspace, in_subtree])
 
 
 async def get_shared_run(db: Session, token: UUID, links: DownloadLinks, run_id: UUID | None = None) -> TracedRun:
     """Return the shared run or a run below it. Raises ShareNotFound and TracedRunNotFound."""
     shared = await _find_shared_run(db, token)
-    found = await get_runs(db, shared.workspace_id, [run_id or shared.id], list(EVERYTHING), links)
-    if not found or not f"{found[0].dotted_order}.".startswith(f"{shared.dotted_order}."):
+    runs = await get_runs(db, shared.workspace_id, [run_id or shared.id], list(EVERYTHING), links)
+    if not runs or not f"{runs[0].dotted_order}.".startswith(f"{shared.dotted_order}."):
         raise TracedRunNotFound
 
-    found[0].app_path = _build_shared_path(token)
-    return found[0]
+    runs[0].app_path = _build_shared_path(token)
+    return runs[0]
 
 
 async def get_shared_values(db: Session, token: UUID, run_id: UUID, query: ValuesQuery) -> RunValues:
@@ -164,14 +155,14 @@ async def query_shared_runs(db: Session, token: UUID, body: RunPage, links: Down
             raise Invalid.field(["body", name], "refers to runs that are not shared", "not_supported")
 
     builder = ConditionBuilder()
-    own = build_run_condition(body, shared.workspace_id, builder, SHARED_RUN_FILTERS)
-    condition = require_all([shared.condition(builder), own])
+    filters = build_run_condition(body, shared.workspace_id, builder, SHARED_RUN_FILTERS)
+    condition = require_all([shared.condition(builder), filters])
 
-    found = await get_run_page(db, shared.workspace_id, body, condition, links)
-    for run in found.runs:
+    page = await get_run_page(db, shared.workspace_id, body, condition, links)
+    for run in page.runs:
         run["app_path"] = _build_shared_path(token)
 
-    return found
+    return page
 
 
 async def list_shared_runs_v2(db: Session, token: UUID, body: SharedSelection, links: DownloadLinks) -> RunItems:
@@ -188,9 +179,9 @@ async def list_shared_runs_v2(db: Session, token: UUID, body: SharedSelection, l
         spans = await find_spans(db, shared.condition(ConditionBuilder()))
         return RunItems(read_spans(spans, selects), has_more=len(spans) == MAX_SPANS)
 
-    shown = find_large_fields(selects)
+    large_fields = find_large_fields(selects)
     page = await find_page(
-        db, shared.condition(ConditionBuilder()), None, limit=_MAX_ITEMS, shown=shown, descending=False
+        db, shared.condition(ConditionBuilder()), None, limit=_MAX_ITEMS, fields=large_fields, descending=False
     )
     items: list[dict[str, Any]] = await read_selected(db, shared.workspace_id, page.ids, selects, links)
 
@@ -210,12 +201,12 @@ async def list_shared_feedback(db: Session, token: UUID, query: SharedFeedbackQu
         offset=query.offset,
     )
 
-    found = await find_feedback(db, shared.workspace_id, full_query)
-    for item in found:
+    items = await find_feedback(db, shared.workspace_id, full_query)
+    for item in items:
         source = item.feedback_source
         item.feedback_source = {"type": source.get("type")} if isinstance(source, dict) else None
 
-    return found
+    return items
 
 
 def _build_shared_path(token: UUID) -> str:

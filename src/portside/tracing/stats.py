@@ -81,8 +81,8 @@ class RollupGrouping(msgspec.Struct, kw_only=True, frozen=True):
 def to_rollup_query(body: RunFilters, workspace_id: UUID) -> RollupQuery | None:
     """Return filters as a rollup query; None if they ask for more than project, start time and root runs."""
     is_roots_filter = body.filter is not None and _ROOTS.fullmatch(body.filter) is not None
-    known = _ROLLUP_FIELDS | {"filter"} if is_roots_filter and body.is_root is not False else _ROLLUP_FIELDS
-    if any(getattr(body, name) not in _UNSET for name in RunFilters.__struct_fields__ if name not in known):
+    fields = _ROLLUP_FIELDS | {"filter"} if is_roots_filter and body.is_root is not False else _ROLLUP_FIELDS
+    if any(getattr(body, name) not in _UNSET for name in RunFilters.__struct_fields__ if name not in fields):
         return None
 
     return RollupQuery(
@@ -103,8 +103,8 @@ async def read_rollups(db: Session, query: RollupQuery, grouping: RollupGrouping
     rows = await db.fetch(sql.projects_of_workspace, workspace_id=query.workspace_id, ids=query.projects)
     projects = [row["id"] for row in rows]
 
-    within = {"projects": projects, "first_day": first_day, "last_day": last_day, "is_root": query.is_root}
-    if await db.fetchval(sql.count_rollup_runs, **within) <= EXACT_MAX_RUNS:
+    scope = {"projects": projects, "first_day": first_day, "last_day": last_day, "is_root": query.is_root}
+    if await db.fetchval(sql.count_rollup_runs, **scope) <= EXACT_MAX_RUNS:
         return None
 
     rest = {
@@ -113,7 +113,7 @@ async def read_rollups(db: Session, query: RollupQuery, grouping: RollupGrouping
         "before": query.end and query.end + _MICROSECOND,
     }
 
-    rows = await db.fetch(sql.read_rollups, **within, **rest, **msgspec.structs.asdict(grouping))
+    rows = await db.fetch(sql.read_rollups, **scope, **rest, **msgspec.structs.asdict(grouping))
     return [_to_statistics(row) for row in rows]
 
 
@@ -168,13 +168,13 @@ def _interpolate_percentiles(measure: int, bins: list[int], counts: list[int], s
     def value(rank: int) -> float:
         return _get_bin_middle(measure, bins[bisect_right(ends, rank)])
 
-    found = []
+    percentiles = []
     for share in shares:
         rank, rest = divmod(share * (ends[-1] - 1), 1)
-        below = value(int(rank))
-        found.append(below + rest * (value(int(rank) + 1) - below) if rest else below)
+        lower = value(int(rank))
+        percentiles.append(lower + rest * (value(int(rank) + 1) - lower) if rest else lower)
 
-    return found
+    return percentiles
 
 
 def _get_bin_middle(measure: int, bin_number: int) -> float:
@@ -205,8 +205,10 @@ class DailyRollups(Task):
             stale = await tx.fetch(sql.take_stale_days, quiet_s=self.quiet_s, batch=_BATCH)
             await _count(tx, stale)
 
-        did = {"days": days, "stale_days": len(stale)}
-        return Status({name: count for name, count in did.items() if count}, again=bool(days) or len(stale) == _BATCH)
+        counts = {"days": days, "stale_days": len(stale)}
+        return Status(
+            {name: count for name, count in counts.items() if count}, again=bool(days) or len(stale) == _BATCH
+        )
 
     async def _count_next(self, tx: Session) -> int:
         # Read first: transactions that began before this moment are visible when the runs are read.
@@ -225,8 +227,8 @@ class DailyRollups(Task):
 async def _count(tx: Session, days: list[Record]) -> None:
     """Count days of projects and replace their rollups."""
     for first in range(0, len(days), _BATCH):
-        some = days[first : first + _BATCH]
-        columns = {"project_ids": [row["project_id"] for row in some], "days": [row["day"] for row in some]}
+        batch = days[first : first + _BATCH]
+        columns = {"project_ids": [row["project_id"] for row in batch], "days": [row["day"] for row in batch]}
         await tx.execute(sql.delete_rollups, **columns)
         await tx.execute(sql.insert_rollups, **columns)
         await tx.execute(sql.delete_daily_usage, **columns)
@@ -293,12 +295,12 @@ async def compute_stats(
 
     `rollup` is the same condition as a rollup query, if rollups can answer it.
     """
-    found = await compute_run_stats(db, condition, grouping, rollup)
-    if found:
+    stats = await compute_run_stats(db, condition, grouping, rollup)
+    if stats:
         statement, values = apply_condition(sql.feedback_stats, condition, **_to_parameters(grouping))
-        _add_feedback(found, await db.fetch(statement, **values))
+        _add_feedback(stats, await db.fetch(statement, **values))
 
-    return found
+    return stats
 
 
 async def compute_run_stats(
@@ -349,14 +351,14 @@ def _to_run_stats(row: Record | Mapping[str, Any]) -> RunStats:
     return RunStats(**fields)
 
 
-def _add_feedback(found: dict[GroupKey, RunStats], rows: list[Record]) -> None:
+def _add_feedback(stats_by_group: dict[GroupKey, RunStats], rows: list[Record]) -> None:
     totals: dict[tuple[GroupKey, str], tuple[int, float]] = {}
     for row in rows:
         group_key = (row["bucket"], row["group_name"])
-        if group_key not in found:
+        if group_key not in stats_by_group:
             continue
 
-        stats = found[group_key].feedback_stats.setdefault(row["key"], FeedbackStats(0, None, {}))
+        stats = stats_by_group[group_key].feedback_stats.setdefault(row["key"], FeedbackStats(0, None, {}))
         stats.n += row["n"]
 
         if row["value"] is not None:

@@ -14,10 +14,10 @@ limit :limit::int offset :offset::int
 
 -- name: examples_by_id
 select x.id, x.dataset_id, d.name as dataset_name, x.created_at, x.since as modified_at,
-       case when 'inputs' = any(:shown::text[]) then x.inputs end as inputs,
-       case when 'outputs' = any(:shown::text[]) then x.outputs end as outputs,
-       case when 'inputs_preview' = any(:shown::text[]) then left(x.inputs::text, 250) end as inputs_preview,
-       case when 'outputs_preview' = any(:shown::text[]) then left(x.outputs::text, 250) end as outputs_preview,
+       case when 'inputs' = any(:fields::text[]) then x.inputs end as inputs,
+       case when 'outputs' = any(:fields::text[]) then x.outputs end as outputs,
+       case when 'inputs_preview' = any(:fields::text[]) then left(x.inputs::text, 250) end as inputs_preview,
+       case when 'outputs_preview' = any(:fields::text[]) then left(x.outputs::text, 250) end as outputs_preview,
        x.metadata, x.source_run_id, x.attachments
 from examples x
 join datasets d on d.workspace_id = x.workspace_id and d.id = x.dataset_id

@@ -3,11 +3,11 @@
 -- Tokens and costs of a root are those of its trace.
 select r.id, r.name, r.run_type, r.status, r.trace_id, r.dotted_order, r.parent_run_id, r.session_id,
        r.reference_example_id, r.start_time, r.end_time, r.tags, r.error,
-       case when 'inputs' = any(:shown::text[]) then convert_to(r.inputs, 'UTF8') end as inputs,
-       case when 'outputs' = any(:shown::text[]) then convert_to(r.outputs, 'UTF8') end as outputs,
-       case when 'extra' = any(:shown::text[]) then convert_to(r.extra, 'UTF8') end as extra,
-       case when 'events' = any(:shown::text[]) then convert_to(r.events, 'UTF8') end as events,
-       case when 'serialized' = any(:shown::text[]) then convert_to(r.serialized, 'UTF8') end as serialized,
+       case when 'inputs' = any(:fields::text[]) then convert_to(r.inputs, 'UTF8') end as inputs,
+       case when 'outputs' = any(:fields::text[]) then convert_to(r.outputs, 'UTF8') end as outputs,
+       case when 'extra' = any(:fields::text[]) then convert_to(r.extra, 'UTF8') end as extra,
+       case when 'events' = any(:fields::text[]) then convert_to(r.events, 'UTF8') end as events,
+       case when 'serialized' = any(:fields::text[]) then convert_to(r.serialized, 'UTF8') end as serialized,
        r.first_token_time, r.thread_id, coalesce(u.prompt_tokens, r.prompt_tokens) as prompt_tokens,
        coalesce(u.completion_tokens, r.completion_tokens) as completion_tokens,
        coalesce(u.total_tokens, r.total_tokens) as total_tokens, coalesce(u.prompt_cost, r.prompt_cost) as prompt_cost,
@@ -39,7 +39,7 @@ where r.workspace_id = :workspace_id and r.id = any(:ids::uuid[])
 -- name: newest_runs
 -- Conditions replace `true`. `bytes` tells how much of a page fits into a response before its fields are read.
 select r.id, r.start_time,
-       run_bytes(:shown::text[], r.tags, r.error, r.stored_inputs, r.stored_outputs, r.extra, r.events, r.serialized)
+       run_bytes(:fields::text[], r.tags, r.error, r.stored_inputs, r.stored_outputs, r.extra, r.events, r.serialized)
            as bytes
 from readable_runs r where true order by r.start_time desc, r.id desc limit :limit::int
 
@@ -53,13 +53,13 @@ from (
 
 -- name: oldest_runs
 select r.id, r.start_time,
-       run_bytes(:shown::text[], r.tags, r.error, r.stored_inputs, r.stored_outputs, r.extra, r.events, r.serialized)
+       run_bytes(:fields::text[], r.tags, r.error, r.stored_inputs, r.stored_outputs, r.extra, r.events, r.serialized)
            as bytes
 from readable_runs r where true order by r.start_time, r.id limit :limit::int
 
 -- name: bytes_of_runs
 select r.id,
-       run_bytes(:shown::text[], r.tags, r.error, r.stored_inputs, r.stored_outputs, r.extra, r.events, r.serialized)
+       run_bytes(:fields::text[], r.tags, r.error, r.stored_inputs, r.stored_outputs, r.extra, r.events, r.serialized)
            as bytes
 from readable_runs r where r.workspace_id = :workspace_id and r.id = any(:ids::uuid[])
 
