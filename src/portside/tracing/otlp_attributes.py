@@ -24,7 +24,7 @@ class SpanAttributes:
 
     def __init__(self, span: Span) -> None:
         self._values = span.attributes
-        self.read: set[str] = set()
+        self.read_names: set[str] = set()
         """The names of the attributes that were read."""
         self.events = [event for event in span.events if event.name != _DETAILS_EVENT]
         self._details = [event.attributes for event in span.events if event.name == _DETAILS_EVENT]
@@ -36,63 +36,61 @@ class SpanAttributes:
         """All attributes of the span."""
         return self._values
 
-    def first(self, *names: str) -> Any:
+    def read_first(self, *names: str) -> Any:
         """Return the first of these attributes that is set."""
         value = None
         for name in names:
             if name in self._values:
-                self.read.add(name)
+                self.read_names.add(name)
                 value = self._values[name] if value is None else value
 
         return value
 
-    def text(self, *names: str) -> str | None:
+    def read_text(self, *names: str) -> str | None:
         """Return the first of these attributes as text."""
-        value = self.first(*names)
+        value = self.read_first(*names)
         return None if value is None else str(value)
 
-    def items(self, name: str) -> list[Any]:
+    def read_items(self, name: str) -> list[Any]:
         """Return the items of an attribute that is a list: of the span, then of its events with details."""
-        found = decode_list(self._values.get(name))
-        if found:
-            self.read.add(name)
+        items = decode_list(self._values.get(name))
+        if items:
+            self.read_names.add(name)
 
         for details in self._details:
-            found += decode_list(details.get(name))
+            items += decode_list(details.get(name))
 
-        return found
+        return items
 
-    def numbered(self, *prefixes: str) -> list[Any]:
+    def read_numbered(self, *prefixes: str) -> list[Any]:
         """Return the items of the first list that has numbered attributes, such as `gen_ai.prompt.0.role`."""
         for prefix in prefixes:
             names = [name for name in self._values if name.startswith(prefix) and _is_numbered(name, prefix)]
             if names:
-                self.read.update(names)
+                self.read_names.update(names)
                 items = nest({name.removeprefix(prefix): self._values[name] for name in names})
                 return [items[index] for index in sorted(items, key=int)]
 
         return []
 
-    def below(self, prefix: str) -> dict[str, Any]:
+    def read_below(self, prefix: str) -> dict[str, Any]:
         """Return the attributes whose names begin with a prefix, without it."""
         names = [name for name in self._values if name.startswith(prefix) and len(name) > len(prefix)]
-        self.read.update(names)
+        self.read_names.update(names)
         return {name.removeprefix(prefix): self._values[name] for name in names}
 
-    def rest(self) -> dict[str, Any]:
+    def list_unread(self) -> dict[str, Any]:
         """Return the attributes that were not read."""
-        return {name: value for name, value in self._values.items() if name not in self.read}
+        return {name: value for name, value in self._values.items() if name not in self.read_names}
 
     def _add_events(self) -> None:
         """Add the events that an attribute holds."""
         events = decode_list(self._values.get(_EVENTS))
-        if not events or not all(
-            isinstance(event, dict) and isinstance(event.get(_EVENT_NAME), str) for event in events
-        ):
+        have_names = all(isinstance(event, dict) and isinstance(event.get(_EVENT_NAME), str) for event in events)
+        if not events or not have_names:
             return
 
-        self.read.add(_EVENTS)
-
+        self.read_names.add(_EVENTS)
         for event in events:
             self.events.append(SpanEvent(event[_EVENT_NAME], None, _omit(event, {_EVENT_NAME})))
 

@@ -82,7 +82,8 @@ def read_values(attributes: SpanAttributes, run_type: str) -> tuple[dict[str, An
         history, answers = _split_answers(history)
         outputs = {"messages": answers} if answers else {}
 
-    if (result := attributes.first("final_result")) is not None:
+    result = attributes.read_first("final_result")
+    if result is not None:
         outputs = {**outputs, "final_result": decode_text(result)}
 
     instructions = _read_instructions(attributes)
@@ -99,19 +100,19 @@ def read_values(attributes: SpanAttributes, run_type: str) -> tuple[dict[str, An
 def _read_inputs(
     attributes: SpanAttributes, run_type: str, instructions: list[dict[str, Any]], history: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    tool_input = attributes.first(*_TOOL_INPUTS)
+    tool_input = attributes.read_first(*_TOOL_INPUTS)
     if run_type == "tool" and tool_input is not None:
-        return _to_object(tool_input, as_list="value")
+        return _to_object(tool_input, list_key="value")
 
     messages = (
-        _to_messages(attributes.numbered(*_INPUT_LISTS))
-        or _to_messages([*instructions, *attributes.items("gen_ai.input.messages")])
+        _to_messages(attributes.read_numbered(*_INPUT_LISTS))
+        or _to_messages([*instructions, *attributes.read_items("gen_ai.input.messages")])
         or history
         or _read_contents(attributes.events, _PROMPT_EVENT, "gen_ai.prompt")
-        or _to_messages(attributes.items("ai.prompt.messages"))
+        or _to_messages(attributes.read_items("ai.prompt.messages"))
     )
 
-    whole = attributes.first("gen_ai.input.messages", "ai.prompt.messages", *_INPUTS)
+    whole = attributes.read_first("gen_ai.input.messages", "ai.prompt.messages", *_INPUTS)
     if messages:
         return {"messages": messages}
     if whole is not None:
@@ -126,31 +127,34 @@ def _read_inputs(
 
 def _read_instructions(attributes: SpanAttributes) -> list[dict[str, Any]]:
     """Return the instructions of a model as a message; the semantic conventions have them beside the messages."""
-    parts = attributes.items("gen_ai.system_instructions")
+    parts = attributes.read_items("gen_ai.system_instructions")
     if parts:
         return [{"role": "system", "parts": parts}]
 
-    text = attributes.first("gen_ai.system_instructions")
+    text = attributes.read_first("gen_ai.system_instructions")
     return [] if text is None else [{"role": "system", "content": decode_text(text)}]
 
 
 def _read_search(attributes: SpanAttributes) -> dict[str, Any]:
     """Return the query of a search, and the documents that were to be ranked."""
-    query = attributes.first("gen_ai.retrieval.query.text", "reranker.query")
-    documents = attributes.numbered("reranker.input_documents.") or attributes.items("ai.documents")
-    search = {} if query is None else {"query": query}
-    return {**search, "documents": [_to_document(item) for item in documents]} if documents else search
+    query = attributes.read_first("gen_ai.retrieval.query.text", "reranker.query")
+    documents = attributes.read_numbered("reranker.input_documents.") or attributes.read_items("ai.documents")
+    search: dict[str, Any] = {} if query is None else {"query": query}
+    if documents:
+        search["documents"] = [_to_document(item) for item in documents]
+
+    return search
 
 
 def _read_embedded_texts(attributes: SpanAttributes) -> dict[str, Any]:
     """Return the texts that were embedded."""
-    items = [_unwrap(item, "embedding") for item in attributes.numbered("embedding.embeddings.")]
+    items = [_unwrap(item, "embedding") for item in attributes.read_numbered("embedding.embeddings.")]
     texts = [item["text"] for item in items if _get(item, "text") is not None]
-    texts = texts or attributes.items("ai.values")
+    texts = texts or attributes.read_items("ai.values")
     if texts:
         return {"texts": texts}
 
-    text = attributes.first("ai.value")
+    text = attributes.read_first("ai.value")
     return {} if text is None else {"texts": [decode_text(text)]}
 
 
@@ -158,23 +162,23 @@ def _read_embedded_texts(attributes: SpanAttributes) -> dict[str, Any]:
 
 
 def _read_outputs(attributes: SpanAttributes, run_type: str) -> dict[str, Any]:
-    tool_output = attributes.first(*_TOOL_OUTPUTS)
+    tool_output = attributes.read_first(*_TOOL_OUTPUTS)
     if run_type == "tool" and tool_output is not None:
-        return _to_object(tool_output, as_list="value")
+        return _to_object(tool_output, list_key="value")
 
-    documents = attributes.numbered(*_DOCUMENTS) or attributes.items("gen_ai.retrieval.documents")
+    documents = attributes.read_numbered(*_DOCUMENTS) or attributes.read_items("gen_ai.retrieval.documents")
     if documents:
         return {"documents": [_to_document(item) for item in documents]}
 
     messages = (
-        _to_messages(attributes.numbered(*_OUTPUT_LISTS))
-        or _to_messages(attributes.items("gen_ai.output.messages"))
+        _to_messages(attributes.read_numbered(*_OUTPUT_LISTS))
+        or _to_messages(attributes.read_items("gen_ai.output.messages"))
         or [_read_choice(event) for event in attributes.events if event.name == _CHOICE_EVENT]
         or _read_contents(attributes.events, _COMPLETION_EVENT, "gen_ai.completion")
         or _read_vercel_answer(attributes)
     )
 
-    whole = attributes.first("gen_ai.output.messages", *_OUTPUTS)
+    whole = attributes.read_first("gen_ai.output.messages", *_OUTPUTS)
     if messages:
         return {"messages": messages}
     if whole is not None:
@@ -185,25 +189,27 @@ def _read_outputs(attributes: SpanAttributes, run_type: str) -> dict[str, Any]:
 
 def _read_vectors(attributes: SpanAttributes) -> dict[str, Any]:
     """Return the vectors of texts that were embedded."""
-    items = [_unwrap(item, "embedding") for item in attributes.numbered("embedding.embeddings.")]
+    items = [_unwrap(item, "embedding") for item in attributes.read_numbered("embedding.embeddings.")]
     vectors = [item["vector"] for item in items if _get(item, "vector") is not None]
-    vectors = vectors or attributes.items("ai.embeddings") or attributes.items("ai.embedding")
+    vectors = vectors or attributes.read_items("ai.embeddings") or attributes.read_items("ai.embedding")
     return {"embeddings": vectors} if vectors else {}
 
 
 def _read_vercel_answer(attributes: SpanAttributes) -> list[dict[str, Any]]:
     """Return the answer that Vercel's SDK has in attributes: text, reasoning, calls of tools."""
-    text = attributes.first("ai.response.text")
-    reasoning = attributes.first("ai.response.reasoning")
-    calls = attributes.items("ai.response.toolCalls")
+    text = attributes.read_first("ai.response.text")
+    reasoning = attributes.read_first("ai.response.reasoning")
+    calls = attributes.read_items("ai.response.toolCalls")
     if text is None and reasoning is None and not calls:
         return []
 
-    message = {"role": "assistant", "content": text or ""}
+    message: dict[str, Any] = {"role": "assistant", "content": text or ""}
     if reasoning is not None:
         message["reasoning"] = reasoning
+    if calls:
+        message["tool_calls"] = calls
 
-    return [{**message, "tool_calls": calls} if calls else message]
+    return [message]
 
 
 def _read_choice(event: SpanEvent) -> dict[str, Any]:
@@ -252,10 +258,12 @@ def _unwrap_message(fields: dict[str, Any]) -> dict[str, Any]:
     if isinstance(message.get("content"), str):
         message["content"] = _decode_content(message["content"])
 
-    if isinstance(calls := decode_text(message.get("tool_calls")), list):
+    calls = decode_text(message.get("tool_calls"))
+    if isinstance(calls, list):
         message["tool_calls"] = [_unwrap(call, "tool_call") for call in calls]
 
-    if isinstance(contents := message.get("contents"), list) and "content" not in message:
+    contents = message.get("contents")
+    if isinstance(contents, list) and "content" not in message:
         del message["contents"]
         message["content"] = [_unwrap(part, "message_content") for part in contents]
 
@@ -270,13 +278,19 @@ def _decode_content(text: str) -> Any:
 
 
 def _read_contents(events: Iterable[SpanEvent], event_name: str, attribute: str) -> list[dict[str, Any]]:
+    """Return the messages that events of a name hold in an attribute: one, a list, or an object with a list."""
     messages: list[dict[str, Any]] = []
     for event in events:
-        content = decode_text(event.attributes.get(attribute)) if event.name == event_name else None
+        if event.name != event_name:
+            continue
+
+        content = decode_text(event.attributes.get(attribute))
         if isinstance(content, list):
             messages += [item for item in content if isinstance(item, dict)]
+        elif isinstance(content, dict) and isinstance(content.get("messages"), list):
+            messages += _to_messages(content["messages"])
         elif isinstance(content, dict):
-            messages += _to_messages(content["messages"]) if isinstance(content.get("messages"), list) else [content]
+            messages.append(content)
         elif isinstance(content, str):
             messages.append({"content": content})
 
@@ -284,7 +298,8 @@ def _read_contents(events: Iterable[SpanEvent], event_name: str, attribute: str)
 
 
 def _read_conversation(attributes: SpanAttributes) -> list[dict[str, Any]]:
-    lists = (attributes.items(name) for name in _CONVERSATIONS)
+    """Return the whole conversation of an agent, questions and answers; empty where no attribute has one."""
+    lists = (attributes.read_items(name) for name in _CONVERSATIONS)
     return _to_messages(next((items for items in lists if items), ()))
 
 
@@ -298,7 +313,8 @@ def _split_answers(history: list[dict[str, Any]]) -> tuple[list[dict[str, Any]],
 
 
 def _cut_after_last_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    last = max((at for at, message in enumerate(messages) if _is_from_user(message)), default=-1)
+    """Return the messages up to the last one of a person."""
+    last = max((index for index, message in enumerate(messages) if _is_from_user(message)), default=-1)
     return messages[: last + 1]
 
 
@@ -313,6 +329,7 @@ def _is_from_user(message: dict[str, Any]) -> bool:
 
 
 def _to_document(item: Any) -> dict[str, Any]:
+    """Return a document as LangChain writes it."""
     fields = _unwrap(item, "document")
     if not isinstance(fields, dict):
         return {"page_content": fields, "metadata": {}, "type": "Document"}
@@ -338,11 +355,12 @@ def _unwrap(item: Any, name: str) -> Any:
     return {**{key: value for key, value in item.items() if key != name}, **content}
 
 
-def _to_object(value: Any, *, as_list: str = "messages") -> dict[str, Any]:
+def _to_object(value: Any, *, list_key: str = "messages") -> dict[str, Any]:
+    """Return an attribute as an object: a list under `list_key`, any other value under `value`."""
     content = decode_text(value)
     if isinstance(content, dict):
         return content
     if isinstance(content, list):
-        return {as_list: content}
+        return {list_key: content}
 
     return {"value": content}

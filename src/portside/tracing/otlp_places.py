@@ -44,6 +44,8 @@ class _Place(NamedTuple):
 class SpanPlaces:
     """The places of the spans of one request."""
 
+    _NOWHERE = _Place()
+
     def __init__(self, spans: Iterable[Span]) -> None:
         self.warnings: list[str] = []
         self._spans = {(span.trace_id, span.span_id): span for span in spans}
@@ -66,8 +68,9 @@ class SpanPlaces:
             return place.parent_run_id
 
         if _is_root(span, place):
+            is_root_of_trace = place.is_root or place.trace_id in {None, self.get_run_id(span)}
             # A span that names only its trace is below the root of that trace.
-            return None if place.trace_id in {None, self.get_run_id(span)} or place.is_root else place.trace_id
+            return None if is_root_of_trace else place.trace_id
 
         parent = self._spans.get((span.trace_id, span.parent_id))
         return derive_run_id(span.trace_id, span.parent_id) if parent is None else self.get_run_id(parent)
@@ -95,26 +98,27 @@ class SpanPlaces:
     def add_relations(self, span: Span, batch: IngestBatch) -> None:
         """Tell ingest how this span and the spans above and below it find each other."""
         place = self._get_place(span)
-        derived = derive_run_id(span.trace_id, span.span_id)
+        derived_id = derive_run_id(span.trace_id, span.span_id)
 
         is_below_span = place.parent_run_id is None and place.dotted_order is None and not _is_root(span, place)
         if is_below_span and (span.trace_id, span.parent_id) not in self._places:
             parent_id = derive_run_id(span.trace_id, span.parent_id)
             batch.span_parents.append(SpanParent(parent_id, UUID(bytes=span.trace_id), span.parent_id))
 
-        if place.run_id is None or place.run_id == derived:
+        if place.run_id is None or place.run_id == derived_id:
             return
 
-        batch.span_aliases.append(SpanAlias(derived, place.run_id))
         trace_id = place.trace_id or UUID(bytes=span.trace_id)
-        batch.span_aliases.append(SpanAlias(derive_run_id(trace_id.bytes, place.run_id.bytes[:8]), place.run_id))
+        id_of_sdk = derive_run_id(trace_id.bytes, place.run_id.bytes[:8])
+        batch.span_aliases.append(SpanAlias(derived_id, place.run_id))
+        batch.span_aliases.append(SpanAlias(id_of_sdk, place.run_id))
 
         if span.scope != _SDK_SCOPE:
             # A child of a later request reads here which run this span became.
-            batch.runs.append(RunWrite(id=derived, parent_run_id=place.run_id))
+            batch.runs.append(RunWrite(id=derived_id, parent_run_id=place.run_id))
 
     def _get_place(self, span: Span) -> _Place:
-        return self._places.get(_get_key(span), _NOWHERE)
+        return self._places.get(_get_key(span), self._NOWHERE)
 
     def _add_place(self, key: tuple[bytes, bytes], span: Span) -> None:
         """Read the attributes of a span. Where they contradict each other, OpenTelemetry's own ids count."""
@@ -128,18 +132,18 @@ class SpanPlaces:
 
             return
 
-        if place != _NOWHERE:
+        if place != self._NOWHERE:
             self._places[key] = place
 
     def _find_inherited_trace(self, span: Span) -> UUID:
         """Return the trace of the nearest span above that is in the request and names one, else OpenTelemetry's."""
         keys: set[tuple[bytes, bytes]] = set()
-        found: UUID | None = None
+        trace_id: UUID | None = None
         current: Span | None = span
-        while current is not None and found is None:
+        while current is not None and trace_id is None:
             key = _get_key(current)
-            place = self._places.get(key, _NOWHERE)
-            found = self._traces.get(key) or place.trace_id
+            place = self._places.get(key, self._NOWHERE)
+            trace_id = self._traces.get(key) or place.trace_id
 
             if key in keys or place.parent_run_id is not None:
                 break
@@ -147,12 +151,9 @@ class SpanPlaces:
             keys.add(key)
             current = self._spans.get((current.trace_id, current.parent_id))
 
-        trace_id = found or UUID(bytes=span.trace_id)
+        trace_id = trace_id or UUID(bytes=span.trace_id)
         self._traces.update(dict.fromkeys(keys, trace_id))
         return trace_id
-
-
-_NOWHERE = _Place()
 
 
 def derive_run_id(trace_id: bytes, span_id: bytes) -> UUID:
@@ -172,19 +173,30 @@ def _is_root(span: Span, place: _Place) -> bool:
 
 def _read_place(span: Span) -> _Place:
     """Return what attributes say. An id that is no UUID is not read. Raises Invalid if they contradict each other."""
-    run_id, trace_id, parent_run_id = (_read_uuid(span, name) for name in (_RUN, _TRACE, _PARENT))
+    run_id = _read_uuid(span, _RUN)
+    trace_id = _read_uuid(span, _TRACE)
+    parent_run_id = _read_uuid(span, _PARENT)
+
     order = span.attributes.get(_ORDER)
     if not isinstance(order, str) or not order:
         is_root = span.attributes.get(_IS_ROOT) in {True, "true"} and parent_run_id is None
-        return _Place(run_id, trace_id, None if parent_run_id == run_id else parent_run_id, None, is_root)
+        if parent_run_id == run_id:
+            parent_run_id = None
+
+        return _Place(run_id=run_id, trace_id=trace_id, parent_run_id=parent_run_id, is_root=is_root)
 
     write = RunWrite(
         id=run_id or _read_last_id(order), trace_id=trace_id, parent_run_id=parent_run_id, dotted_order=order
     )
     check_position(write)
-    is_root = write.parent_run_id is None
 
-    return _Place(write.id, write.trace_id, write.parent_run_id, write.dotted_order, is_root)
+    return _Place(
+        run_id=write.id,
+        trace_id=write.trace_id,
+        parent_run_id=write.parent_run_id,
+        dotted_order=write.dotted_order,
+        is_root=write.parent_run_id is None,
+    )
 
 
 def _read_last_id(order: str) -> UUID:

@@ -9,7 +9,6 @@ tokens by `otlp_usage.py`.
 
 import base64
 import binascii
-from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -125,12 +124,13 @@ def parse_otlp(body: bytes, content_type: str, project: str | None) -> IngestBat
 
 def _to_run(span: Span, attributes: SpanAttributes, project: str | None, places: SpanPlaces) -> RunWrite:
     """Return the run of a span. Ingest places a child below its parent once the parent is stored. Raises Invalid."""
+    # What was read here does not become metadata: `_read_extra` is last.
     run_type = _read_run_type(attributes)
     name = _read_name(attributes, run_type) or span.name
     tags = _read_tags(attributes)
     project_id = _read_uuid(attributes, "langsmith.trace.session_id")
     example_id = _read_uuid(attributes, "langsmith.reference_example_id")
-    session_name = attributes.text("langsmith.trace.session_name") or project
+    session_name = attributes.read_text("langsmith.trace.session_name") or project
     inputs, outputs = read_values(attributes, run_type)
 
     write = RunWrite(
@@ -165,7 +165,7 @@ def _to_run(span: Span, attributes: SpanAttributes, project: str | None, places:
 def _read_run_type(attributes: SpanAttributes) -> str:
     """Return the run type: as named by an attribute, else by the attributes that exist, else chain."""
     for name in _KIND_NAMES:
-        kind = (attributes.text(name) or "").lower()
+        kind = (attributes.read_text(name) or "").lower()
         kind = _KINDS.get(kind, kind)
         if kind in RUN_TYPES:
             return kind
@@ -173,9 +173,9 @@ def _read_run_type(attributes: SpanAttributes) -> str:
     operation = attributes.values.get(_VERCEL_OPERATION)
     if isinstance(operation, str):
         return _VERCEL_KINDS.get(operation.rpartition(".")[2], "chain")
-    if attributes.first(*_TOOLS) is not None:
+    if attributes.read_first(*_TOOLS) is not None:
         return "tool"
-    if attributes.first(*_MODELS) is not None:
+    if attributes.read_first(*_MODELS) is not None:
         return "llm"
 
     return "prompt" if _PROMPT_VARIABLES in attributes.values else "chain"
@@ -183,52 +183,58 @@ def _read_run_type(attributes: SpanAttributes) -> str:
 
 def _read_name(attributes: SpanAttributes, run_type: str) -> str | None:
     """Return the name that attributes give to the run."""
-    name = attributes.text("langsmith.trace.name")
-    tool = attributes.text("tool.name", "ai.toolCall.name") if run_type == "tool" else None
-    return name or tool or attributes.text("traceloop.entity.name")
+    name = attributes.read_text("langsmith.trace.name")
+    tool = attributes.read_text("tool.name", "ai.toolCall.name") if run_type == "tool" else None
+    return name or tool or attributes.read_text("traceloop.entity.name")
 
 
 def _read_uuid(attributes: SpanAttributes, name: str) -> UUID | None:
-    value = attributes.text(name)
+    value = attributes.read_text(name)
     return parse_uuid(value, name) if value else None
 
 
 def _read_tags(attributes: SpanAttributes) -> list[str]:
-    value = attributes.first("langsmith.span.tags")
+    value = attributes.read_first("langsmith.span.tags")
     parts = value if isinstance(value, list) else str(value or "").split(",")
-    parts = [*parts, *attributes.items("tag.tags")]
+    parts = [*parts, *attributes.read_items("tag.tags")]
     return [tag for part in parts if (tag := str(part).strip())]
 
 
 def _read_extra(attributes: SpanAttributes, span: Span, *, is_placed: bool) -> dict[str, Any]:
     """Return metadata and model parameters. Call this last: every attribute that was not read becomes metadata."""
     parameters = _read_parameters(attributes)
-    usage, counts = read_usage(attributes.values)
+    usage, usage_names = read_usage(attributes.values)
 
-    attributes.read |= counts
+    attributes.read_names |= usage_names
     if is_placed:
-        attributes.read.update(PLACES)
+        attributes.read_names.update(PLACES)
 
-    metadata = decode_object(attributes.first("metadata")) | _read_model(attributes)
+    metadata = decode_object(attributes.read_first("metadata")) | _read_model(attributes)
 
     for prefix in reversed(_METADATA):
-        metadata |= {name: value for name, value in attributes.below(prefix).items() if f"{prefix}{name}" not in counts}
+        metadata |= {
+            name: value for name, value in attributes.read_below(prefix).items() if f"{prefix}{name}" not in usage_names
+        }
 
     _add_conversation(metadata, attributes)
 
-    for name, value in {**span.resource, **attributes.rest()}.items():
+    for name, value in {**span.resource, **attributes.list_unread()}.items():
         metadata.setdefault(name, value)
 
     if usage:
         metadata["usage_metadata"] = usage
 
-    return {"metadata": metadata} | ({"invocation_params": parameters} if parameters else {})
+    extra: dict[str, Any] = {"metadata": metadata}
+    if parameters:
+        extra["invocation_params"] = parameters
+
+    return extra
 
 
 def _read_model(attributes: SpanAttributes) -> dict[str, str]:
     """Return the metadata that names the provider and the model."""
-    provider = attributes.text(*_PROVIDERS)
-    model = attributes.text(*_MODELS, *_OTHER_MODELS)
+    provider = attributes.read_text(*_PROVIDERS)
+    model = attributes.read_text(*_MODELS, *_OTHER_MODELS)
 
     if provider is not None and _VERCEL_OPERATION in attributes.values:
         # Vercel's SDK names the interface too: openai.chat, openai.responses.
@@ -240,28 +246,28 @@ def _read_model(attributes: SpanAttributes) -> dict[str, str]:
 
 def _read_parameters(attributes: SpanAttributes) -> dict[str, Any]:
     """Return the parameters of the call."""
-    parameters = decode_object(attributes.first("llm.invocation_parameters"))
+    parameters = decode_object(attributes.read_first("llm.invocation_parameters"))
     for prefix in reversed(_REQUESTS):
-        for name, value in attributes.below(prefix).items():
+        for name, value in attributes.read_below(prefix).items():
             parameters["stop" if name == "stop_sequences" else name] = value
 
     for name, key in _PARAMETERS.items():
-        if (value := attributes.first(name)) is not None:
+        if (value := attributes.read_first(name)) is not None:
             parameters.setdefault(key, decode_text(value))
 
-    model = attributes.text("gen_ai.response.model")
+    model = attributes.read_text("gen_ai.response.model")
     if model is not None:
         parameters.setdefault("model", model)
 
-    tool = attributes.text("gen_ai.tool.name", "tool.name")
+    tool = attributes.read_text("gen_ai.tool.name", "tool.name")
     if tool is not None:
         parameters["tool_name"] = tool
 
-    arguments = attributes.first("tool_arguments")
+    arguments = attributes.read_first("tool_arguments")
     if arguments is not None:
         parameters["tool_arguments"] = decode_text(arguments)
 
-    functions = attributes.numbered("llm.request.functions.") or attributes.items("llm.request.functions")
+    functions = attributes.read_numbered("llm.request.functions.") or attributes.read_items("llm.request.functions")
     if functions:
         parameters.setdefault("functions", functions)
 
@@ -273,9 +279,9 @@ def _read_parameters(attributes: SpanAttributes) -> dict[str, Any]:
 
 
 def _read_tool_definitions(attributes: SpanAttributes) -> list[Any]:
-    numbered = [_unwrap_definition(item) for item in attributes.numbered(*_NUMBERED_TOOLS)]
-    lists = [items for name in _LISTED_TOOLS if (items := attributes.items(name))]
-    return numbered or next(iter(lists), [])
+    numbered = [_unwrap_definition(item) for item in attributes.read_numbered(*_NUMBERED_TOOLS)]
+    lists = [attributes.read_items(name) for name in _LISTED_TOOLS]
+    return numbered or next((items for items in lists if items), [])
 
 
 def _unwrap_definition(item: Any) -> Any:
@@ -289,11 +295,11 @@ def _add_conversation(metadata: dict[str, Any], attributes: SpanAttributes) -> N
     """Name the conversation and the user of a span as runs do, unless its metadata names them."""
     if not any(metadata.get(name) for name in _THREADS):
         for name, key in _CONVERSATIONS.items():
-            value = attributes.first(name)
+            value = attributes.read_first(name)
             if value:
                 metadata.setdefault(key, value)
 
-    user = attributes.first(*_USERS)
+    user = attributes.read_first(*_USERS)
     if user is not None:
         metadata.setdefault("user_id", user)
 
@@ -306,11 +312,12 @@ def _read_attachments(attributes: SpanAttributes, run_id: UUID) -> list[Attachme
     if not items:
         return []
 
-    attributes.read.add(_ATTACHMENTS)
+    attributes.read_names.add(_ATTACHMENTS)
     return [_to_attachment(item, run_id) for item in items]
 
 
 def _to_attachment(item: Any, run_id: UUID) -> AttachmentWrite:
+    """Return a file of a span. Raises Invalid."""
     problem = "must be a list of objects with name, content (base64) and mime_type"
     if not isinstance(item, dict) or not isinstance(item.get("content"), str):
         raise Invalid.field(["body", _ATTACHMENTS], problem)
@@ -326,20 +333,19 @@ def _to_attachment(item: Any, run_id: UUID) -> AttachmentWrite:
 
 
 def _read_error(span: Span) -> str | None:
-    texts: Iterable[str] = (
-        "\n\n".join(
-            str(event.attributes[key])
-            for key in ("exception.message", "exception.stacktrace")
-            if event.attributes.get(key)
-        )
-        for event in span.events
-        if event.name == _EXCEPTION
-    )
+    """Return the first exception of a span, else its message; None for a span without an error."""
+    exception = None
+    for event in span.events:
+        if event.name == _EXCEPTION and exception is None:
+            texts = (event.attributes.get(key) for key in ("exception.message", "exception.stacktrace"))
+            exception = "\n\n".join(str(text) for text in texts if text) or None
 
-    exception = next((text for text in texts if text), None)
-    return (exception or span.message or "error") if span.is_error or exception else None
+    if exception is None and not span.is_error:
+        return None
+
+    return exception or span.message or "error"
 
 
 def _encode_events(span: Span) -> str | None:
-    events = [{"name": e.name, "time": e.at, "attributes": e.attributes} for e in span.events]
+    events = [{"name": event.name, "time": event.at, "attributes": event.attributes} for event in span.events]
     return dump_user(events).decode() if events else None

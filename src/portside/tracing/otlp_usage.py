@@ -70,15 +70,15 @@ def read_usage(
     """
     usage = _Usage()
     usage.add_whole(stored_usage or {})
-
     for name, whole in _find_whole_usages(attributes):
         usage.add_whole(whole)
-        usage.read.add(name)
+        usage.names.add(name)
 
     for name, side in _DETAIL_OBJECTS.items():
         details = _read_details(attributes.get(name))
         usage.add_details(side, details)
-        usage.read.update([name] if details else [])
+        if details:
+            usage.names.add(name)
 
     usage.add_raw(decode_object(attributes.get(_RAW)))
 
@@ -87,7 +87,7 @@ def read_usage(
             if name.startswith(prefix) and len(name) <= _MAX_ATTRIBUTE_CHARS:
                 usage.add_attribute(name, name.removeprefix(prefix), value)
 
-    return _complete(usage.counts, usage.details), usage.read
+    return _complete(usage.counts, usage.details), usage.names
 
 
 class _Usage:
@@ -96,7 +96,8 @@ class _Usage:
     def __init__(self) -> None:
         self.counts: dict[str, Any] = {}
         self.details: dict[str, dict[str, Any]] = {INPUT_DETAILS: {}, OUTPUT_DETAILS: {}}
-        self.read: set[str] = set()
+        self.names: set[str] = set()
+        """The names of the attributes that were read."""
 
     def add_whole(self, whole: Mapping[str, Any]) -> None:
         """Add a usage in LangChain's form. What is no count, such as costs, stays as it is."""
@@ -131,7 +132,7 @@ class _Usage:
         if target is None or count is None:
             return
 
-        self.read.add(name)
+        self.names.add(name)
         side, key = target
         if side is None:
             self.counts.setdefault(key, count)
@@ -212,12 +213,9 @@ def _find_target(name: str) -> tuple[str | None, str] | None:  # noqa: PLR0911 -
     if words & _OTHER_WORDS:
         return None
 
-    if ephemeral := words & {"1h", "5m"}:
-        return (
-            (INPUT_DETAILS, f"ephemeral_{min(ephemeral)}_input_tokens")
-            if words & (_CACHE_WORDS | {"ephemeral"})
-            else None
-        )
+    if lifetimes := words & {"1h", "5m"}:
+        is_of_cache = words & (_CACHE_WORDS | {"ephemeral"})
+        return (INPUT_DETAILS, f"ephemeral_{min(lifetimes)}_input_tokens") if is_of_cache else None
 
     sides = {_SIDES[word] for word in words if word in _SIDES}
     if words & _CACHE_WORDS:
@@ -248,17 +246,19 @@ def _complete(counts: dict[str, Any], details: dict[str, dict[str, Any]]) -> dic
     output_count = counts.get(OUTPUT)
     total = counts.get(TOTAL)
     inputs = details[INPUT_DETAILS]
-    ephemeral = sum(count for key, count in inputs.items() if key.startswith("ephemeral_"))
-    cached = inputs.get("cache_read", 0) + max(inputs.get("cache_creation", 0), ephemeral)
+    ephemeral_count = sum(count for key, count in inputs.items() if key.startswith("ephemeral_"))
+    cached_count = inputs.get("cache_read", 0) + max(inputs.get("cache_creation", 0), ephemeral_count)
 
     if input_count is None and total is not None and output_count is not None and total >= output_count:
         input_count = total - output_count
-    elif cached and cached > (input_count or 0):
+    elif cached_count and cached_count > (input_count or 0):
         # A part cannot be more than the whole, so the whole does not include it.
-        total = None if total == (input_count or 0) + (output_count or 0) else total
-        input_count = (input_count or 0) + cached
-    elif cached and input_count is not None and total == input_count + (output_count or 0) + cached:
-        input_count += cached
+        if total == (input_count or 0) + (output_count or 0):
+            total = None
+
+        input_count = (input_count or 0) + cached_count
+    elif cached_count and input_count is not None and total == input_count + (output_count or 0) + cached_count:
+        input_count += cached_count
 
     if input_count is not None:
         counts[INPUT] = input_count

@@ -58,7 +58,8 @@ def nest(attributes: Mapping[str, Any]) -> dict[str, Any]:
         for part in parts[:-1]:
             branch = place.get(part)
             if not isinstance(branch, _Branch):
-                branch = place[part] = _Branch({_VALUE: branch} if part in place else {})
+                branch = _Branch({_VALUE: branch} if part in place else {})
+                place[part] = branch
 
             place = branch
 
@@ -76,6 +77,7 @@ class _Branch(dict[str, Any]):
 
 
 def _to_plain(value: Any) -> Any:
+    """Return branches as plain objects, and as lists where all their keys are numbers."""
     if not isinstance(value, _Branch):
         return value
     if all(_INDEX.fullmatch(key) for key in value):

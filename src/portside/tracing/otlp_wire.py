@@ -53,7 +53,8 @@ def has_more_messages(body: bytes, descriptor: Any, limit: int) -> bool:
     Malformed input is left to the parser.
     """
     pending = [(0, len(body), descriptor)]
-    count = fields = 0
+    count = 0
+    fields = 0
     while pending:
         at, end, kind = pending.pop()
         while at < end:
@@ -93,7 +94,8 @@ def _read_payload(body: bytes, at: int, end: int, wire_type: int) -> tuple[int |
 
 def _read_varint(body: bytes, at: int, end: int) -> tuple[int, int]:
     """Return a number and the offset after it; an offset after `end` if the number is cut."""
-    value = shift = 0
+    value = 0
+    shift = 0
     while at < end and shift <= _MAX_SHIFT:
         byte = body[at]
         at += 1
@@ -154,9 +156,9 @@ def encode_response(rejected: int, message: str, *, as_json: bool) -> bytes:
 
 def read_spans(body: bytes, content_type: str) -> list[Span]:
     """Decode a request. Raises Invalid for malformed bodies and for more than MAX_SPANS spans."""
-    read = _decode_json(body) if is_json(content_type) else _decode_protobuf(body)
+    decode = _decode_json if is_json(content_type) else _decode_protobuf
     spans: list[Span] = []
-    for span in read:
+    for span in decode(body):
         if len(spans) == MAX_SPANS:
             raise Invalid.field(["body"], f"holds more than {MAX_SPANS} spans; send smaller batches")
         if len(span.trace_id) != 16 or len(span.span_id) != 8 or len(span.parent_id) not in {0, 8}:
@@ -167,7 +169,7 @@ def read_spans(body: bytes, content_type: str) -> list[Span]:
     return spans
 
 
-def _select_process_attributes(attributes: dict[str, Any], spans: int) -> dict[str, Any]:
+def _select_process_attributes(attributes: dict[str, Any], span_count: int) -> dict[str, Any]:
     """Return the attributes of a process that its spans repeat: short ones, and not what names the exporter."""
     selection: dict[str, Any] = {}
     chars = 0
@@ -177,7 +179,7 @@ def _select_process_attributes(attributes: dict[str, Any], spans: int) -> dict[s
             continue
 
         chars += size
-        if chars * max(spans, 1) > _MAX_REPEATED_CHARS:
+        if chars * max(span_count, 1) > _MAX_REPEATED_CHARS:
             break
 
         selection[name] = value
@@ -205,8 +207,9 @@ def _decode_protobuf(body: bytes) -> Iterator[Span]:
         raise Invalid.field(["body"], "is not an ExportTraceServiceRequest in protobuf", "protobuf_invalid") from exc
 
     for resource in request.resource_spans:
-        spans = sum(len(scope.spans) for scope in resource.scope_spans)
-        of_process = _select_process_attributes(_decode_pairs(resource.resource.attributes), spans)
+        span_count = sum(len(scope.spans) for scope in resource.scope_spans)
+        process = _select_process_attributes(_decode_pairs(resource.resource.attributes), span_count)
+
         for scope in resource.scope_spans:
             for span in scope.spans:
                 yield Span(
@@ -218,13 +221,13 @@ def _decode_protobuf(body: bytes) -> Iterator[Span]:
                     end=_to_moment(span.end_time_unix_nano),
                     attributes=_decode_pairs(span.attributes),
                     events=[
-                        SpanEvent(e.name, _to_moment(e.time_unix_nano), _decode_pairs(e.attributes))
-                        for e in span.events
+                        SpanEvent(event.name, _to_moment(event.time_unix_nano), _decode_pairs(event.attributes))
+                        for event in span.events
                     ],
                     is_error=span.status.code == _ERROR,
                     message=span.status.message,
                     scope=scope.scope.name,
-                    resource=of_process,
+                    resource=process,
                 )
 
 
@@ -321,10 +324,10 @@ def _decode_json(body: bytes) -> Iterator[Span]:
     limit_objects(body, MAX_MESSAGES)
     request = read_json(body, _JsonRequest, "body")
     for resource in request.resource_spans:
-        spans = sum(len(scope.spans) for scope in resource.scope_spans)
-        process = _decode_json_pairs(resource.resource.attributes) if resource.resource else {}
+        span_count = sum(len(scope.spans) for scope in resource.scope_spans)
+        attributes = _decode_json_pairs(resource.resource.attributes) if resource.resource else {}
+        process = _select_process_attributes(attributes, span_count)
 
-        of_process = _select_process_attributes(process, spans)
         for scope in resource.scope_spans:
             for span in scope.spans:
                 yield Span(
@@ -337,16 +340,16 @@ def _decode_json(body: bytes) -> Iterator[Span]:
                     attributes=_decode_json_pairs(span.attributes),
                     events=[
                         SpanEvent(
-                            e.name,
-                            _parse_json_moment(e.time_unix_nano, "timeUnixNano"),
-                            _decode_json_pairs(e.attributes),
+                            name=event.name,
+                            at=_parse_json_moment(event.time_unix_nano, "timeUnixNano"),
+                            attributes=_decode_json_pairs(event.attributes),
                         )
-                        for e in span.events
+                        for event in span.events
                     ],
                     is_error=span.status.code in {_ERROR, "STATUS_CODE_ERROR"},
                     message=span.status.message,
                     scope=scope.scope.name if scope.scope else "",
-                    resource=of_process,
+                    resource=process,
                 )
 
 
@@ -373,8 +376,8 @@ def _decode_json_value(value: _JsonValue, depth: int) -> Any:
     if value.double_value is not None:
         return _parse_float(value.double_value, "doubleValue")
 
-    simple = (value.string_value, value.bool_value, value.bytes_value)
-    return next((found for found in simple if found is not None), None)
+    scalars = (value.string_value, value.bool_value, value.bytes_value)
+    return next((scalar for scalar in scalars if scalar is not None), None)
 
 
 def _parse_integer(value: int | str, name: str) -> int:

@@ -62,7 +62,7 @@ def read_ids(order: str) -> tuple[UUID, UUID | None, UUID]:
 
 
 def read_ancestors(order: str) -> list[str]:
-    """Return the ids of the runs above a run, from the root on; none of a dotted order that has not its form."""
+    """Return the ids of the runs above a run, from the root on; none if the dotted order is malformed."""
     if "." not in order or _DOTTED_ORDER.fullmatch(order) is None:
         return []
     return [part[-_ID_CHARS:] for part in order.split(".")[:-1]]

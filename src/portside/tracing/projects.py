@@ -138,21 +138,24 @@ async def ensure_project(db: Session, workspace_id: UUID, name: str) -> ProjectR
     Raises Invalid for an invalid name, and ProjectContested.
     """
     ids = await ensure_projects(db, workspace_id, [name])
-    return ProjectRef(ids[name], name)
+    return ProjectRef(id=ids[name], name=name)
 
 
 async def ensure_projects(db: Session, workspace_id: UUID, names: Iterable[str]) -> dict[str, UUID]:
     """Return the ids of the projects with these names; create missing ones. Raises Invalid and ProjectContested."""
-    values = sorted({_check_name(name) for name in names})
+    distinct_names = sorted(set(names))
+    for name in distinct_names:
+        _check_name(name)
+
     for _ in range(_TRIES):
-        rows = await db.fetch(sql.projects_by_name, workspace_id=workspace_id, names=values)
+        rows = await db.fetch(sql.projects_by_name, workspace_id=workspace_id, names=distinct_names)
         ids_by_name: dict[str, UUID] = {row["name"]: row["id"] for row in rows}
-        missing = [name for name in values if name not in ids_by_name]
-        if not missing:
+        missing_names = [name for name in distinct_names if name not in ids_by_name]
+        if not missing_names:
             return ids_by_name
 
-        ids = [uuid7() for _ in missing]
-        await db.execute(sql.insert_projects, workspace_id=workspace_id, ids=ids, names=missing)
+        ids = [uuid7() for _ in missing_names]
+        await db.execute(sql.insert_projects, workspace_id=workspace_id, ids=ids, names=missing_names)
 
     raise ProjectContested
 
@@ -182,14 +185,14 @@ async def get_project(db: Session, workspace_id: UUID, project_id: UUID) -> Trac
 async def create_project(db: Session, workspace_id: UUID, body: ProjectRequest, *, upsert: bool) -> TracerSession:
     """Create a project; with `upsert`, change an existing one of the same name. Raises ProjectExists and Invalid."""
     _check_name(body.name)
-    values = _to_columns(body, _WRITABLE)
-    project_id = await db.fetchval(sql.create_project, id=body.id or uuid7(), workspace_id=workspace_id, **values)
+    columns = _to_columns(body, _WRITABLE)
+    project_id = await db.fetchval(sql.create_project, id=body.id or uuid7(), workspace_id=workspace_id, **columns)
     if project_id is None and upsert:
         rows = await db.fetch(sql.projects_by_name, workspace_id=workspace_id, names=[body.name])
         if rows:
             project_id = rows[0]["id"]
             owner = {"workspace_id": workspace_id, "project_id": project_id}
-            await db.fetchval(sql.update_project, **owner, **values, end_time=None)
+            await db.fetchval(sql.update_project, **owner, **columns, end_time=None)
 
     if project_id is None:
         raise ProjectExists
@@ -202,10 +205,10 @@ async def update_project(db: Session, workspace_id: UUID, project_id: UUID, patc
     if patch.name is not None:
         _check_name(patch.name)
 
-    values = _to_columns(patch, (*_WRITABLE, "end_time"))
+    columns = _to_columns(patch, (*_WRITABLE, "end_time"))
     owner = {"workspace_id": workspace_id, "project_id": project_id}
     try:
-        updated_id = await db.fetchval(sql.update_project, **owner, **values)
+        updated_id = await db.fetchval(sql.update_project, **owner, **columns)
     except UniqueViolationError as exc:
         raise ProjectExists from exc
 
@@ -221,10 +224,9 @@ async def delete_projects(db: Session, workspace_id: UUID, ids: list[UUID]) -> N
     await db.execute(sql.delete_projects, workspace_id=workspace_id, ids=ids)
 
 
-def _check_name(name: str) -> str:
+def _check_name(name: str) -> None:
     if not name or len(name) > MAX_NAME_CHARS or "\x00" in name:
         raise Invalid.field(["body", "session_name"], f"a project name has 1 to {MAX_NAME_CHARS} characters")
-    return name
 
 
 def _to_columns(body: ProjectRequest | ProjectPatch, names: Iterable[str]) -> dict[str, Any]:
