@@ -25,6 +25,7 @@ from portside.tracing.sql import sql
 
 PATH = "public/download"
 _LINK_LIFETIME = timedelta(hours=1)
+T = TypeVar("T", bound="DownloadTicket")
 _SAFE_TYPE = re.compile(r"[\w.+-]{1,100}/[\w.+-]{1,100}")
 
 
@@ -63,9 +64,6 @@ class _RunAttachmentTicket(DownloadTicket, array_like=True):
     workspace_id: UUID
     run_id: UUID
     name: str
-
-
-T = TypeVar("T", bound=DownloadTicket)
 
 
 def compute_link_expiry() -> datetime:

@@ -71,6 +71,8 @@ MAX_BUCKETS = 2000
 MAX_POINTS = 500_000
 _COSTS = frozenset({"total_cost", "prompt_cost", "completion_cost"})
 _FIRST_SECTION = "Charts"
+# Buckets with the groups in each.
+_MAX_SLICES = MAX_BUCKETS * 200
 _MAX_SECTIONS = 1000
 _JSON = ("series", "common_filters", "metadata")
 
@@ -277,26 +279,35 @@ def read_buckets(window: ChartWindow) -> TimeBuckets:
 
 def check_points(charts: Iterable[Sequence[ChartSeries]], buckets: TimeBuckets) -> None:
     """Refuse a request whose points would take too much memory, before any of them is computed. Raises Invalid."""
-    groups = sum(one.group_by.max_groups if one.group_by else 1 for series in charts for one in series)
-    if groups * len(buckets.starts()) > MAX_POINTS:
+    group_count = 0
+    for all_series in charts:
+        group_count += sum(series.group_by.max_groups if series.group_by else 1 for series in all_series)
+
+    if group_count * len(buckets.starts()) > MAX_POINTS:
         problem = f"makes more than {MAX_POINTS} points; send a wider one, a shorter period or fewer groups"
         raise Invalid.field(["body", "stride"], problem)
 
 
-def check_series(series: list[ChartSeries], common: ChartFilters | None) -> None:
+def check_series(all_series: list[ChartSeries], common: ChartFilters | None) -> None:
     """Check the filters, groupings and keys of series. Raises Invalid and FilterInvalid."""
-    for one in series:
-        _build_condition(UUID(int=0), one, common, None)
-        _build_grouping(one, None)
-        if one.metric.startswith("feedback") and one.feedback_key is None:
-            raise Invalid.field(["body", "series", "feedback_key"], f"{one.metric} needs a feedback key", "missing")
+    for series in all_series:
+        # Both raise for what they cannot read; the workspace and the period do not matter here.
+        _build_condition(UUID(int=0), series, common, buckets=None)
+        _build_grouping(series, buckets=None)
+
+        if series.metric.startswith("feedback") and series.feedback_key is None:
+            raise Invalid.field(["body", "series", "feedback_key"], f"{series.metric} needs a feedback key", "missing")
 
 
 async def read_data(
-    db: Session, workspace_id: UUID, series: list[ChartSeries], common: ChartFilters | None, buckets: TimeBuckets
+    db: Session, workspace_id: UUID, all_series: list[ChartSeries], common: ChartFilters | None, buckets: TimeBuckets
 ) -> list[Point]:
     """Return the points of all series; those of one series in order of time."""
-    return [point for one in series for point in await _compute_points(db, workspace_id, one, common, buckets)]
+    points: list[Point] = []
+    for series in all_series:
+        points += await _compute_points(db, workspace_id, series, common, buckets)
+
+    return points
 
 
 async def _compute_points(
@@ -315,28 +326,35 @@ async def _compute_points(
     empty = RunStats()
     starts = buckets.starts()
 
-    return [
-        Point(series.id, bucket, _get_value(series, stats.get((bucket, group), empty)), group or None)
-        for group in groups
-        for bucket in starts
-    ]
+    points: list[Point] = []
+    for group in groups:
+        for start in starts:
+            value = _get_value(series, stats.get((start, group), empty))
+            points.append(Point(series_id=series.id, timestamp=start, value=value, group=group or None))
+
+    return points
 
 
 def _build_grouping(series: ChartSeries, buckets: TimeBuckets | None) -> StatsGrouping:
-    grouping = StatsGrouping() if series.group_by is None else read_grouping(series.group_by, None, "series")
-    limit = MAX_BUCKETS * 200
+    grouping = StatsGrouping()
+    if series.group_by is not None:
+        grouping = read_grouping(series.group_by, None, "series")
     if buckets is None:
         return grouping
 
-    return msgspec.structs.replace(grouping, stride=buckets.width, origin=buckets.origin, limit=limit)
+    return msgspec.structs.replace(grouping, stride=buckets.width, origin=buckets.origin, limit=_MAX_SLICES)
 
 
 def _build_condition(
     workspace_id: UUID, series: ChartSeries, common: ChartFilters | None, buckets: TimeBuckets | None
 ) -> Condition:
     builder = ConditionBuilder()
-    both = [_to_run_filters(filters, buckets) for filters in (series.filters, common)]
-    return require_all([build_run_condition(filters, workspace_id, builder) for filters in both])
+    conditions = [
+        build_run_condition(_to_run_filters(filters, buckets), workspace_id, builder)
+        for filters in (series.filters, common)
+    ]
+
+    return require_all(conditions)
 
 
 def _to_rollup_query(
@@ -389,7 +407,7 @@ async def create_section(db: Session, workspace_id: UUID, body: SectionRequest) 
     """Create a section, by default as the last one."""
     section_id = uuid7()
     await db.execute(sql.create_section, id=section_id, workspace_id=workspace_id, **msgspec.structs.asdict(body))
-    return await _find_section(db, workspace_id, section_id)
+    return await _get_section(db, workspace_id, section_id)
 
 
 async def list_sections(db: Session, workspace_id: UUID) -> list[Section]:
@@ -401,7 +419,7 @@ async def update_section(db: Session, workspace_id: UUID, section_id: UUID, body
     """Change a section; null leaves a field unchanged. Raises SectionNotFound."""
     owner = {"workspace_id": workspace_id, "section_id": section_id}
     await db.execute(sql.update_section, **owner, **msgspec.structs.asdict(body))
-    return await _find_section(db, workspace_id, section_id)
+    return await _get_section(db, workspace_id, section_id)
 
 
 async def delete_section(db: Session, workspace_id: UUID, section_id: UUID) -> None:
@@ -415,21 +433,21 @@ async def create_chart(db: Database, workspace_id: UUID, body: ChartRequest) -> 
     check_series(body.series, body.common_filters)
     chart_id = uuid7()
     async with db.transaction() as tx:
-        section_id = body.section_id or await _find_first_section(tx, workspace_id)
-        await _find_section(tx, workspace_id, section_id)
+        section_id = body.section_id or await _ensure_section(tx, workspace_id)
+        await _get_section(tx, workspace_id, section_id)
         values = {**_to_columns(body), "section_id": section_id}
         await tx.execute(sql.create_chart, id=chart_id, workspace_id=workspace_id, **values)
-        return await _find_chart(tx, workspace_id, chart_id)
+        return await _get_chart(tx, workspace_id, chart_id)
 
 
 async def update_chart(db: Session, workspace_id: UUID, chart_id: UUID, body: ChartPatch) -> Chart:
     """Change a chart. Raises ChartNotFound, SectionNotFound, FilterInvalid and Invalid."""
     check_series(body.series or [], body.common_filters)
     if body.section_id is not None:
-        await _find_section(db, workspace_id, body.section_id)
+        await _get_section(db, workspace_id, body.section_id)
 
     await db.execute(sql.update_chart, workspace_id=workspace_id, chart_id=chart_id, **_to_columns(body))
-    return await _find_chart(db, workspace_id, chart_id)
+    return await _get_chart(db, workspace_id, chart_id)
 
 
 async def delete_chart(db: Session, workspace_id: UUID, chart_id: UUID) -> None:
@@ -440,57 +458,63 @@ async def delete_chart(db: Session, workspace_id: UUID, chart_id: UUID) -> None:
 
 async def get_chart(db: Session, workspace_id: UUID, chart_id: UUID, window: ChartWindow) -> Chart:
     """Return a chart with its data. Raises ChartNotFound and Invalid."""
-    return (await _add_data(db, workspace_id, [await _find_chart(db, workspace_id, chart_id)], window))[0]
+    chart = await _get_chart(db, workspace_id, chart_id)
+    await _add_data(db, workspace_id, [chart], window)
+    return chart
 
 
 async def get_section(db: Session, workspace_id: UUID, section_id: UUID, window: ChartWindow) -> Section:
     """Return a section with its charts and their data. Raises SectionNotFound and Invalid."""
-    return (await _add_charts(db, workspace_id, [await _find_section(db, workspace_id, section_id)], window))[0]
+    section = await _get_section(db, workspace_id, section_id)
+    await _add_charts(db, workspace_id, [section], window)
+    return section
 
 
 async def get_sections(db: Session, workspace_id: UUID, window: SectionsWindow) -> Sections:
     """Return the sections with their charts and their data. Raises Invalid."""
     sections = await _fetch_sections(db, workspace_id, after_index=window.after_index)
-    return Sections(await _add_charts(db, workspace_id, sections, window))
+    await _add_charts(db, workspace_id, sections, window)
+    return Sections(sections)
 
 
 async def preview_chart(db: Session, workspace_id: UUID, body: PreviewRequest) -> Preview:
     """Return the data of a chart that is not stored. Raises FilterInvalid and Invalid."""
-    check_series(body.chart.series, body.chart.common_filters)
+    chart = body.chart
+    check_series(chart.series, chart.common_filters)
     buckets = read_buckets(body.bucket_info)
-    check_points([body.chart.series], buckets)
-    return Preview(await read_data(db, workspace_id, body.chart.series, body.chart.common_filters, buckets))
+    check_points([chart.series], buckets)
+
+    return Preview(await read_data(db, workspace_id, chart.series, chart.common_filters, buckets))
 
 
-async def _add_charts(db: Session, workspace_id: UUID, sections: list[Section], window: ChartWindow) -> list[Section]:
-    by_id = {section.id: section for section in sections}
-    rows = await db.fetch(sql.charts, workspace_id=workspace_id, ids=None, sections=sorted(by_id))
-    for chart in await _add_data(db, workspace_id, [_to_chart(row) for row in rows], window):
-        by_id[chart.section_id].charts.append(chart)
+async def _add_charts(db: Session, workspace_id: UUID, sections: list[Section], window: ChartWindow) -> None:
+    sections_by_id = {section.id: section for section in sections}
+    rows = await db.fetch(sql.charts, workspace_id=workspace_id, ids=None, sections=sorted(sections_by_id))
 
-    return sections
+    charts = [_to_chart(row) for row in rows]
+    await _add_data(db, workspace_id, charts, window)
+    for chart in charts:
+        sections_by_id[chart.section_id].charts.append(chart)
 
 
-async def _add_data(db: Session, workspace_id: UUID, charts: list[Chart], window: ChartWindow) -> list[Chart]:
+async def _add_data(db: Session, workspace_id: UUID, charts: list[Chart], window: ChartWindow) -> None:
     buckets = read_buckets(window)
     if not window.omit_data:
         check_points([chart.series for chart in charts], buckets)
         for chart in charts:
             chart.data = await read_data(db, workspace_id, chart.series, chart.common_filters, buckets)
 
-    return charts
 
-
-async def _find_first_section(db: Session, workspace_id: UUID) -> UUID:
+async def _ensure_section(db: Session, workspace_id: UUID) -> UUID:
     sections = await _fetch_sections(db, workspace_id)
-    return (
-        sections[0].id
-        if sections
-        else (await create_section(db, workspace_id, SectionRequest(title=_FIRST_SECTION))).id
-    )
+    if sections:
+        return sections[0].id
+
+    section = await create_section(db, workspace_id, SectionRequest(title=_FIRST_SECTION))
+    return section.id
 
 
-async def _find_section(db: Session, workspace_id: UUID, section_id: UUID) -> Section:
+async def _get_section(db: Session, workspace_id: UUID, section_id: UUID) -> Section:
     sections = await _fetch_sections(db, workspace_id, [section_id])
     if not sections:
         raise SectionNotFound
@@ -506,7 +530,7 @@ async def _fetch_sections(
     return [Section(**dict(row), charts=[]) for row in rows]
 
 
-async def _find_chart(db: Session, workspace_id: UUID, chart_id: UUID) -> Chart:
+async def _get_chart(db: Session, workspace_id: UUID, chart_id: UUID) -> Chart:
     rows = await db.fetch(sql.charts, workspace_id=workspace_id, ids=[chart_id], sections=None)
     if not rows:
         raise ChartNotFound

@@ -131,10 +131,11 @@ async def create_feedback(db: Database, body: FeedbackRequest, *, by: Actor) -> 
         await check_projects(db, by.workspace_id, {body.session_id})
 
     source = body.feedback_source or FeedbackSource()
-    source.user_id = str(by.user_id) if by.user_id else source.user_id
+    if by.user_id:
+        source.user_id = str(by.user_id)
+
     body.feedback_source = source
     feedback_id = body.id or uuid7()
-
     await store_feedback(db, by.workspace_id, feedback_id, body)
     return await get_feedback(db, feedback_id, by=by)
 
@@ -145,7 +146,13 @@ async def store_feedback(db: Session, workspace_id: UUID, feedback_id: UUID, bod
     body.created_at = to_utc(body.created_at, "created_at") if body.created_at else modified_at
     text = msgspec.json.encode(body).decode()
     write = FeedbackWrite(
-        feedback_id, body.run_id, body.trace_id, body.key, text, modified_at, body.extend_trace_retention
+        id=feedback_id,
+        run_id=body.run_id,
+        trace_id=body.trace_id,
+        key=body.key,
+        body=text,
+        modified_at=modified_at,
+        extends_trace=body.extend_trace_retention,
     )
 
     await write_feedback(db, workspace_id, [write])
@@ -214,7 +221,6 @@ def _to_feedback(row: Record) -> Feedback:
     body = _decode_body(fields.pop("body"))
     created_at = body.get("created_at")
     fields["created_at"] = created_at if isinstance(created_at, str) else iso(row["modified_at"])
-
     fields.update({name: body.get(name) for name in _BODY_FIELDS})
     return Feedback(**fields)
 
@@ -287,22 +293,29 @@ class TokenFeedbackQuery(msgspec.Struct):
 
 async def create_tokens(db: Session, requests: list[TokenRequest], base_url: str, *, by: Actor) -> list[Token]:
     """Create tokens; the runs may arrive later. Raises Invalid for an expiry in the past or too far away."""
-    tokens = [(uuid4(), request, _compute_expiry(request)) for request in requests]
+    tokens = [_to_token(request, base_url) for request in requests]
     await db.execute(
         sql.create_feedback_tokens,
         workspace_id=by.workspace_id,
-        id=[token for token, _, _ in tokens],
+        id=[token.id for token in tokens],
         run_id=[request.run_id for request in requests],
         key=[request.feedback_key for request in requests],
         config=[dump_user(request.feedback_config).decode() for request in requests],
         feedback_id=[request.feedback_id or uuid7() for request in requests],
-        expires_at=[expires_at for _, _, expires_at in tokens],
+        expires_at=[token.expires_at for token in tokens],
     )
 
-    return [
-        Token(token, _build_url(base_url, token), expires_at, request.feedback_key)
-        for token, request, expires_at in tokens
-    ]
+    return tokens
+
+
+def _to_token(request: TokenRequest, base_url: str) -> Token:
+    token = uuid4()
+    return Token(
+        id=token,
+        url=_build_url(base_url, token),
+        expires_at=_compute_expiry(request),
+        feedback_key=request.feedback_key,
+    )
 
 
 async def list_tokens(db: Session, query: TokenQuery, base_url: str, *, by: Actor) -> list[Token]:

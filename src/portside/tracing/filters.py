@@ -11,6 +11,7 @@ In one `and`, comparisons of `feedback_key` and `feedback_score` refer to the sa
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -64,6 +65,7 @@ class FilterValue(msgspec.Struct, frozen=True):
     value: Any
     offset: int
     source: str = ""
+    """A string as it was written, with its escapes."""
 
 
 class FilterCall(msgspec.Struct, frozen=True):
@@ -330,10 +332,10 @@ class _ConditionCompiler:
             else:
                 conditions.append(self.compile(part))
 
-        pairs = [
-            self._compare_pair(pair_name, slots) for pair_name, group_slots in groups.items() for slots in group_slots
-        ]
-        return require_all([*conditions, *pairs])
+        for pair_name, group_slots in groups.items():
+            conditions += [self._compare_pair(pair_name, slots) for slots in group_slots]
+
+        return require_all(conditions)
 
     def _compare_pair(self, pair_name: str, slots: Slots) -> Condition:
         query, names = self._schema.pairs[pair_name]
@@ -350,8 +352,10 @@ class _ConditionCompiler:
             return self._builder.build(schema.tagged, value=[_parse_text(value)])
 
         if name == "metadata":
-            if schema.metadata_key and not (key := _parse_text(value)).lstrip().startswith("{"):
-                return self._builder.build(schema.metadata_key, value=key)
+            is_key = not _parse_text(value).lstrip().startswith("{")
+            if is_key and schema.metadata_key:
+                return self._builder.build(schema.metadata_key, value=_parse_text(value))
+
             return self._builder.build(schema.metadata, value=_parse_object(value))
 
         raise FilterInvalid.at(field.offset, f"has() is for {'tags and ' if schema.tagged else ''}metadata")
@@ -364,7 +368,8 @@ class _ConditionCompiler:
 
         field = _get_field(call)
         schema = self._schema
-        if field == "metadata" and call.name == "exists" and len(call.arguments) == 2 and schema.metadata_key:
+        asks_for_key = field == "metadata" and call.name == "exists" and len(call.arguments) == 2
+        if asks_for_key and schema.metadata_key:
             return self._builder.build(schema.metadata_key, value=_parse_text(call.arguments[1]))
 
         if pair := schema.pair(field):
@@ -375,7 +380,9 @@ class _ConditionCompiler:
             return self._tags(call, schema.tagged, schema.any_tag)
         if field == "is_root" and schema.root:
             return self._root(call, schema.root)
-        if (special := self._special(call, field)) is not None:
+
+        special = self._special(call, field)
+        if special is not None:
             return special
 
         for fields, parse in (
@@ -391,7 +398,9 @@ class _ConditionCompiler:
     def _special(self, call: FilterCall, field: str) -> Condition | None:
         """Return the condition of a comparison that has a query of its own."""
         schema = self._schema
-        if call.name == "eq" and field in schema.equal and isinstance(getattr(call.arguments[-1], "value", None), str):
+        operand = call.arguments[-1] if call.arguments else None
+        is_text = isinstance(operand, FilterValue) and isinstance(operand.value, str)
+        if call.name == "eq" and field in schema.equal and is_text:
             return self._builder.build(schema.equal[field], value=_parse_operands(call, _parse_text)[0])
         if call.name == "search" and field in schema.searched_fields:
             return self._search(schema.searched_fields[field], _parse_operands(call, _parse_text)[0])
@@ -433,6 +442,7 @@ class _ConditionCompiler:
 
 
 def _get_field(part: Any) -> str:
+    """Return the field that a call compares; an empty text for anything else."""
     return _get_name(part.arguments[0]) if isinstance(part, FilterCall) and part.arguments else ""
 
 
@@ -504,12 +514,10 @@ def _parse_flag(part: Any) -> bool:
 
 
 def _parse_time(part: Any) -> datetime:
-    try:
-        moment = (
-            parse_time(part.value, "filter") if isinstance(part, FilterValue) and isinstance(part.value, str) else None
-        )
-    except Invalid:
-        moment = None
+    moment = None
+    if isinstance(part, FilterValue) and isinstance(part.value, str):
+        with suppress(Invalid):
+            moment = parse_time(part.value, "filter")
 
     if moment is None:
         raise FilterInvalid.at(part.offset, "expected an ISO 8601 time")

@@ -109,7 +109,7 @@ class BatchBody(msgspec.Struct):
     patch: list[msgspec.Raw] | None = None
 
 
-class _ObjectsOfBatch(msgspec.Struct):
+class _BatchObjects(msgspec.Struct):
     """A batch of which only the kinds of its items are read."""
 
     post: list[AnyObject] | None = None
@@ -140,7 +140,7 @@ def parse_batch(body: bytes, _content_type: str) -> IngestBatch:
     limit_objects(body, _MAX_OBJECTS)
     if len(body) > _LARGE_BATCH_BYTES:
         # Millions of values that are no runs are refused at the first one.
-        read_json(body, _ObjectsOfBatch, "body")
+        read_json(body, _BatchObjects, "body")
 
     lists = read_json(body, BatchBody, "body")
     batch = IngestBatch()
@@ -357,6 +357,7 @@ def merge_repeated(writes: Iterable[RunWrite]) -> list[RunWrite]:
 
 
 def _merge_into(target: RunWrite, later: RunWrite) -> None:
+    """Merge a later write of the same run into the first one, by the rule above."""
     for name in POSITION_FIELDS:
         if getattr(target, name) is None:
             setattr(target, name, getattr(later, name))
@@ -392,17 +393,25 @@ async def store_batch(
     await _resolve_projects(db, by.workspace_id, runs)
     runs = _add_awaited_parents(runs)
     owner = {"workspace_id": by.workspace_id, "api_key_id": by.key_id, "user_id": by.user_id, "tier": tier}
-    extras = _Extras(batch, _find_large_writes(runs, max_run_bytes), max_run_bytes, RunPieces(by.workspace_id))
+    extras = _Extras(
+        batch=batch,
+        large=_find_large_writes(runs, max_run_bytes),
+        max_run_bytes=max_run_bytes,
+        pieces=RunPieces(by.workspace_id),
+    )
 
     await extras.pieces.cut(runs)
     awaited_ids = await _write_until_stored(db, runs, owner, extras)
     awaited_ids += await spans.connect(db, by.workspace_id, batch)
+
+    # Each round places the children of what the round before placed.
     while awaited_ids:
         rows = await db.fetch(sql.place_children, workspace_id=by.workspace_id, ids=awaited_ids)
         awaited_ids = [row["id"] for row in rows if row["is_awaited"]]
 
-    if failed_ids := [run.id for run in runs if run.error is not None and run.error.startswith(_MAY_BE_INTERRUPT)]:
-        await db.execute(sql.mark_interrupted_traces, workspace_id=by.workspace_id, ids=failed_ids)
+    interrupted_ids = [run.id for run in runs if run.error is not None and run.error.startswith(_MAY_BE_INTERRUPT)]
+    if interrupted_ids:
+        await db.execute(sql.mark_interrupted_traces, workspace_id=by.workspace_id, ids=interrupted_ids)
 
 
 def raise_for_refused(batch: IngestBatch) -> None:
@@ -410,14 +419,19 @@ def raise_for_refused(batch: IngestBatch) -> None:
     if not batch.refused:
         return
 
+    others = ""
     stored_count = len({run.id for run in batch.runs})
-    others = f"; {stored_count} other run{' was' if stored_count == 1 else 's were'} stored" if stored_count else ""
+    if stored_count == 1:
+        others = "; 1 other run was stored"
+    elif stored_count:
+        others = f"; {stored_count} other runs were stored"
+
     problems: list[Problem] = []
-    for refused in batch.refused[:_MAX_REFUSALS]:
-        for problem in refused.problems:
+    for run in batch.refused[:_MAX_REFUSALS]:
+        for problem in run.problems:
             loc = problem.loc
-            if refused.run_id is not None and str(refused.run_id) not in map(str, loc):
-                loc = [*loc[:1], str(refused.run_id), *loc[1:]]
+            if run.run_id is not None and str(run.run_id) not in map(str, loc):
+                loc = [*loc[:1], str(run.run_id), *loc[1:]]
 
             problems.append(Problem(loc, problem.msg + others, problem.type))
 
@@ -434,10 +448,11 @@ def describe_partial_success(batch: IngestBatch) -> tuple[int, str]:
 
 
 class _Extras(NamedTuple):
-    """The rest of a batch beside its runs, and the runs whose stored size has to be checked."""
+    """The rest of a batch beside its runs."""
 
     batch: IngestBatch
     large: list[UUID]
+    """The runs whose stored size has to be checked."""
     max_run_bytes: int
     pieces: RunPieces
 
@@ -488,7 +503,8 @@ async def _write(
         if extras.pieces:
             await extras.pieces.store(tx)
 
-        awaited_ids = await (_copy_runs if copies else _merge_runs)(tx, runs, owner)
+        write_runs = _copy_runs if copies else _merge_runs
+        awaited_ids = await write_runs(tx, runs, owner)
         if extras.pieces:
             await extras.pieces.store_users(tx)
 
@@ -537,21 +553,23 @@ async def _resolve_projects(db: Session, workspace_id: UUID, runs: list[RunWrite
         if run.is_post and run.session_name is None:
             run.session_name = projects.DEFAULT_PROJECT
 
-    runs_by_name = [run for run in runs if run.project_id is None and run.session_name is not None]
-    if not runs_by_name:
+    unresolved_runs = [run for run in runs if run.project_id is None and run.session_name is not None]
+    if not unresolved_runs:
         return
 
-    ids = await projects.ensure_projects(db, workspace_id, {run.session_name or "" for run in runs_by_name})
-    for run in runs_by_name:
+    ids = await projects.ensure_projects(db, workspace_id, {run.session_name or "" for run in unresolved_runs})
+    for run in unresolved_runs:
         run.project_id = ids[run.session_name or ""]
 
 
 def _add_awaited_parents(runs: list[RunWrite]) -> list[RunWrite]:
-    parents = {run.parent_run_id for run in runs if run.is_post and run.dotted_order is None and run.parent_run_id}
-    if not parents:
+    """Return the runs with an empty write for each parent whose position its child waits for."""
+    parent_ids = {run.parent_run_id for run in runs if run.is_post and run.dotted_order is None and run.parent_run_id}
+    if not parent_ids:
         return runs
 
-    return merge_repeated([*runs, *(RunWrite(id=parent, is_awaited=True) for parent in parents)])
+    parents = [RunWrite(id=parent_id, is_awaited=True) for parent_id in parent_ids]
+    return merge_repeated([*runs, *parents])
 
 
 def _are_probably_new(runs: list[RunWrite]) -> bool:
@@ -566,7 +584,7 @@ async def _merge_runs(session: Session, runs: list[RunWrite], owner: dict[str, A
 
     columns = {name: _get_column(runs, name) for name in _COLUMNS}
     row = await session.fetchrow(sql.merge_runs, **owner, **columns)
-    return (row and row["awaited"]) or []
+    return [] if row is None else row["awaited"] or []
 
 
 def _get_column(runs: list[RunWrite], name: str) -> list[Any] | None:
@@ -596,11 +614,14 @@ async def _copy_runs(tx: Transaction, runs: list[RunWrite], owner: dict[str, Any
 
 async def write_feedback(tx: Session, workspace_id: UUID, feedback: list[FeedbackWrite]) -> None:
     """Write feedback; the latest write of an id wins. Feedback makes its trace long-lived unless it says otherwise."""
-    latest = list({item.id: item for item in sorted(feedback, key=lambda item: item.modified_at)}.values())
+    by_time = sorted(feedback, key=lambda item: item.modified_at)
+    latest = list({item.id: item for item in by_time}.values())
     if latest:
         columns = {name: [getattr(item, name) for item in latest] for name in _FEEDBACK_COLUMNS}
         await tx.execute(sql.write_feedback, workspace_id=workspace_id, **columns)
-        if run_ids := [item.run_id for item in latest if item.run_id is not None and item.extends_trace]:
+
+        run_ids = [item.run_id for item in latest if item.run_id is not None and item.extends_trace]
+        if run_ids:
             await tx.execute(sql.extend_traces, workspace_id=workspace_id, run_ids=run_ids)
 
 

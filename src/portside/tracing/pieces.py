@@ -69,7 +69,8 @@ class RunPieces:
 
     def _cut_runs(self, runs: list[RunWrite]) -> None:
         for run in runs:
-            run.inputs, run.outputs = self._cut(run, run.inputs), self._cut(run, run.outputs)
+            run.inputs = self._cut(run, run.inputs)
+            run.outputs = self._cut(run, run.outputs)
 
     def _cut(self, run: RunWrite, value: str | None) -> str | None:
         if value is None or len(value) < MIN_CHARS:
@@ -241,8 +242,8 @@ class UnusedPieces(Task):
         for row in rows:
             by_lock[_choose_lock(row["scope"])].append(row["scope"])
 
-        piece_count = scope_count = 0
-
+        piece_count = 0
+        scope_count = 0
         for lock, scopes in by_lock.items():
             async with self._db.transaction() as tx:
                 if await tx.fetchval(sql.lock_scopes, lock_class=_LOCK_CLASS, lock=lock):

@@ -23,12 +23,15 @@ import msgspec
 from asyncpg import InvalidRegularExpressionError, ProgramLimitExceededError, UniqueViolationError
 
 from portside.kernel.clock import Moment
-from portside.kernel.db import Database, Session
+from portside.kernel.db import Database, Record, Session
 from portside.kernel.errors import Conflict, Invalid, NotFound, UserMistake
 from portside.kernel.ids import uuid7
 from portside.tracing.fields import to_utc
 from portside.tracing.sql import sql
 
+Price = Annotated[Decimal, msgspec.Meta(description="USD for one token, from 0 to 1.")]
+DetailName = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+Details = Annotated[dict[DetailName, Price], msgspec.Meta(max_length=20)]
 MATCH_PATH = ("model", "model_name", "model_id", "model_path", "endpoint_name")
 COLUMNS = (
     "name",
@@ -69,11 +72,6 @@ class PriceExists(Conflict):
     """The workspace has this price already: the same name, pattern, provider, start time and threshold."""
 
     code = "model_price_exists"
-
-
-Price = Annotated[Decimal, msgspec.Meta(description="USD for one token, from 0 to 1.")]
-DetailName = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
-Details = Annotated[dict[DetailName, Price], msgspec.Meta(max_length=20)]
 
 
 class PriceRequest(msgspec.Struct, kw_only=True):
@@ -145,8 +143,9 @@ class PriceRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_prices(file: Path | None = None) -> list[PriceRow]:
     """Read the shipped prices, or an operator's file. Raises UserMistake with the line number."""
+    source = file or files("portside.tracing").joinpath("prices.csv")
     try:
-        text = file.read_text("utf-8") if file else files("portside.tracing").joinpath("prices.csv").read_text("utf-8")
+        text = source.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise UserMistake(f"cannot read the prices in {file}: {exc}") from exc
 
@@ -159,7 +158,8 @@ def read_prices(file: Path | None = None) -> list[PriceRow]:
         cells = [cell.strip() for cell in next(csv.reader([line]))]
         try:
             if header is None:
-                header = _check_header(cells)
+                _check_header(cells)
+                header = cells
                 continue
 
             rows = list(_to_rows(_index_by_column(header, cells), "file" if file else "shipped"))
@@ -171,14 +171,12 @@ def read_prices(file: Path | None = None) -> list[PriceRow]:
     return list(prices.values())
 
 
-def _check_header(header: list[str]) -> list[str]:
-    """Return the names of the columns. Raises ValueError."""
+def _check_header(header: list[str]) -> None:
+    """Check the names of the columns. Raises ValueError."""
     if missing := {"name", "pattern", "input", "output"} - set(header):
         raise ValueError(f"the header lacks the column {min(missing)}")
     if unknown := set(header) - set(COLUMNS):
         raise ValueError(f"unknown column {min(unknown)}; use {', '.join(COLUMNS)}")
-
-    return header
 
 
 def _index_by_column(header: list[str], cells: list[str]) -> dict[str, str]:
@@ -292,17 +290,17 @@ async def _check_file_pattern(tx: Session, row: PriceRow, file: Path | None) -> 
 async def list_prices(db: Session, workspace_id: UUID, query: PriceQuery) -> PricePage:
     """Return a page of the prices that apply in a workspace."""
     page = {"q": query.q or None, "offset": query.offset, "limit": query.limit}
-    rows = [dict(row) for row in await db.fetch(sql.prices, workspace_id=workspace_id, id=None, **page)]
+    rows = await db.fetch(sql.prices, workspace_id=workspace_id, id=None, **page)
     total = rows[0]["total"] if rows else 0
     return PricePage([_to_price(row) for row in rows], total)
 
 
 async def create_price(db: Database, workspace_id: UUID, body: PriceRequest) -> ModelPrice:
     """Set a price for runs that are written from now on. Raises PriceExists and Invalid."""
-    values = await _to_columns(db, body)
+    columns = await _to_columns(db, body)
     async with _change_prices(db, workspace_id) as tx:
         price_id = await tx.fetchval(
-            sql.insert_price, id=uuid7(), workspace_id=workspace_id, source="workspace", **values
+            sql.insert_price, id=uuid7(), workspace_id=workspace_id, source="workspace", **columns
         )
         if price_id is None:
             raise PriceExists
@@ -312,10 +310,10 @@ async def create_price(db: Database, workspace_id: UUID, body: PriceRequest) -> 
 
 async def update_price(db: Database, workspace_id: UUID, price_id: UUID, body: PriceRequest) -> ModelPrice:
     """Replace a price of the workspace. Raises PriceNotFound, PriceExists and Invalid."""
-    values = await _to_columns(db, body)
+    columns = await _to_columns(db, body)
     try:
         async with _change_prices(db, workspace_id) as tx:
-            if await tx.fetchval(sql.update_price, id=price_id, workspace_id=workspace_id, **values) is None:
+            if await tx.fetchval(sql.update_price, id=price_id, workspace_id=workspace_id, **columns) is None:
                 raise PriceNotFound
     except UniqueViolationError as exc:
         raise PriceExists from exc
@@ -341,12 +339,13 @@ async def _change_prices(db: Database, workspace_id: UUID) -> AsyncIterator[Sess
 
 async def _get_price(db: Session, workspace_id: UUID, price_id: UUID) -> ModelPrice:
     rows = await db.fetch(sql.prices, workspace_id=workspace_id, id=price_id, q=None, offset=0, limit=1)
-    return _to_price(dict(rows[0]))
+    return _to_price(rows[0])
 
 
-def _to_price(row: dict[str, Any]) -> ModelPrice:
-    del row["total"]
-    return ModelPrice(**row)
+def _to_price(row: Record) -> ModelPrice:
+    columns = dict(row)
+    del columns["total"]
+    return ModelPrice(**columns)
 
 
 async def _to_columns(db: Session, body: PriceRequest) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import msgspec
 from asyncpg import UniqueViolationError
 
 from portside.kernel.clock import Moment
-from portside.kernel.db import Record, Session
+from portside.kernel.db import Session
 from portside.kernel.errors import Conflict, Invalid, NotFound, Unavailable
 from portside.kernel.http.json_validation import JSON_TEXT, NO_ITEMS, NOT_TRUE
 from portside.kernel.ids import uuid7
@@ -36,6 +36,11 @@ from portside.tracing.types import ProjectRef, TracerSession
 
 DEFAULT_PROJECT = "default"
 MAX_NAME_CHARS = 500
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_CHARS)]
+Description = Annotated[str, msgspec.Meta(max_length=20_000)]
+Sort = Literal[
+    "name", "start_time", "last_run_start_time", "latency_p50", "latency_p99", "error_rate", "feedback", "runs_count"
+]
 _TRIES = 3
 _WRITABLE = (
     "name",
@@ -88,10 +93,6 @@ class ProjectNotFound(NotFound):
     """Project not found"""  # noqa: D415 - the exact text that clients know
 
     code = "project_not_found"
-
-
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_CHARS)]
-Description = Annotated[str, msgspec.Meta(max_length=20_000)]
 
 
 class ProjectRequest(msgspec.Struct):
@@ -235,11 +236,6 @@ def _to_columns(body: ProjectRequest | ProjectPatch, names: Iterable[str]) -> di
     return {name: to_utc(value, name) if isinstance(value, datetime) else value for name, value in values.items()}
 
 
-Sort = Literal[
-    "name", "start_time", "last_run_start_time", "latency_p50", "latency_p99", "error_rate", "feedback", "runs_count"
-]
-
-
 class ProjectQuery(msgspec.Struct):
     """Filters and order of a list of projects. Unsupported parameters are refused."""
 
@@ -280,9 +276,7 @@ async def list_projects(db: Session, workspace_id: UUID, query: ProjectQuery) ->
     if query.sort_by not in _COLUMN_SORTS:
         return await _list_by_stats(db, workspace_id, query)
 
-    projects = [
-        TracerSession(**dict(row)) for row in await _fetch_projects(db, workspace_id, query, query.limit, query.offset)
-    ]
+    projects = await _fetch_projects(db, workspace_id, query, limit=query.limit, offset=query.offset)
     return await _add_stats(db, workspace_id, projects) if query.include_stats else projects
 
 
@@ -291,12 +285,15 @@ async def get_project_with_stats(
 ) -> TracerSession:
     """Return a project. Raises ProjectNotFound."""
     project = await get_project(db, workspace_id, project_id)
-    return (await _add_stats(db, workspace_id, [project]))[0] if query.include_stats else project
+    if query.include_stats:
+        (project,) = await _add_stats(db, workspace_id, [project])
+
+    return project
 
 
 async def _fetch_projects(
-    db: Session, workspace_id: UUID, query: ProjectQuery, limit: int, offset: int
-) -> list[Record]:
+    db: Session, workspace_id: UUID, query: ProjectQuery, *, limit: int, offset: int
+) -> list[TracerSession]:
     conditions = [compile_filter(query.filter, ConditionBuilder(), PROJECT_FILTERS)] if query.filter else []
     statement, values = apply_condition(
         sql.list_projects,
@@ -314,12 +311,13 @@ async def _fetch_projects(
         offset=offset,
     )
 
-    return await db.fetch(statement, **values)
+    rows = await db.fetch(statement, **values)
+    return [TracerSession(**dict(row)) for row in rows]
 
 
 async def _list_by_stats(db: Session, workspace_id: UUID, query: ProjectQuery) -> list[TracerSession]:
-    rows = await _fetch_projects(db, workspace_id, query, _NO_LIMIT, 0)
-    projects = await _add_stats(db, workspace_id, [TracerSession(**dict(row)) for row in rows])
+    projects = await _fetch_projects(db, workspace_id, query, limit=_NO_LIMIT, offset=0)
+    projects = await _add_stats(db, workspace_id, projects)
     sign = -1 if query.sort_by_desc else 1
 
     def sort_key(project: TracerSession) -> tuple[bool, float]:
@@ -352,20 +350,21 @@ def _remove_stats(project: TracerSession) -> TracerSession:
 
 
 async def _add_stats(db: Session, workspace_id: UUID, projects: list[TracerSession]) -> list[TracerSession]:
+    """Return the projects with statistics: some of root runs, others of all runs."""
     ids = [project.id for project in projects]
     builder = ConditionBuilder()
-    of_projects = require_all(
+    any_run = require_all(
         [
             builder.build(sql.when_workspace, value=workspace_id),
             builder.build(sql.when_in_projects, value=ids),
         ]
     )
+    root_run = require_all([any_run, builder.build(sql.when_root, value=True)])
 
     rollup = RollupQuery(workspace_id=workspace_id, projects=ids)
-    run_stats = _index_by_project(await compute_stats(db, of_projects, _BY_PROJECT, rollup))
-    of_roots = require_all([of_projects, builder.build(sql.when_root, value=True)])
     rollup_of_roots = msgspec.structs.replace(rollup, is_root=True)
-    roots = _index_by_project(await compute_run_stats(db, of_roots, _BY_PROJECT, rollup_of_roots))
+    run_stats = _index_by_project(await compute_stats(db, any_run, _BY_PROJECT, rollup))
+    root_stats = _index_by_project(await compute_run_stats(db, root_run, _BY_PROJECT, rollup_of_roots))
 
     rows = await db.fetch(
         sql.feedback_of_projects, workspace_id=workspace_id, ids=[str(project_id) for project_id in ids]
@@ -377,7 +376,7 @@ async def _add_stats(db: Session, workspace_id: UUID, projects: list[TracerSessi
     return [
         msgspec.structs.replace(
             project,
-            **_pick(roots.get(str(project.id), RunStats()), _ROOT_STATS),
+            **_pick(root_stats.get(str(project.id), RunStats()), _ROOT_STATS),
             **_pick(run_stats.get(str(project.id), RunStats()), _ALL_STATS),
             session_feedback_stats=feedback_stats.get(str(project.id), {}),
         )

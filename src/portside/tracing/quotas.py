@@ -101,20 +101,29 @@ class Quotas:
 
 async def list_reached_limits(db: Session, workspace_id: UUID) -> frozenset[str]:
     """Return the limits that a workspace has reached."""
-    return frozenset(row["limit_type"] for row in await db.fetch(sql.limits_reached, workspace_id=workspace_id))
+    rows = await db.fetch(sql.limits_reached, workspace_id=workspace_id)
+    return frozenset(row["limit_type"] for row in rows)
 
 
 async def put_limit(db: Session, quotas: Quotas, workspace_id: UUID, body: UsageLimitRequest) -> UsageLimit:
     """Set a limit; it replaces the limit of the same type."""
-    values = {"limit_type": body.limit_type, "limit_value": body.limit_value}
-    await db.execute(sql.put_usage_limit, id=uuid7(), workspace_id=workspace_id, **values)
+    await db.execute(
+        sql.put_usage_limit,
+        id=uuid7(),
+        workspace_id=workspace_id,
+        limit_type=body.limit_type,
+        limit_value=body.limit_value,
+    )
     quotas.invalidate(workspace_id)
-    return next(limit for limit in await list_limits(db, workspace_id) if limit.limit_type == body.limit_type)
+
+    limits = await list_limits(db, workspace_id)
+    return next(limit for limit in limits if limit.limit_type == body.limit_type)
 
 
 async def list_limits(db: Session, workspace_id: UUID) -> list[UsageLimit]:
     """List the limits of a workspace."""
-    return [UsageLimit(**dict(row)) for row in await db.fetch(sql.usage_limits, workspace_id=workspace_id)]
+    rows = await db.fetch(sql.usage_limits, workspace_id=workspace_id)
+    return [UsageLimit(**dict(row)) for row in rows]
 
 
 async def delete_limit(db: Session, quotas: Quotas, workspace_id: UUID, limit_id: UUID) -> None:
@@ -126,8 +135,13 @@ async def delete_limit(db: Session, quotas: Quotas, workspace_id: UUID, limit_id
 
 async def get_state(db: Session, workspace_id: UUID) -> UsageState:
     """Return whether new traces are refused; if not, the first limit, if limit is set."""
-    limits = {limit.limit_type: limit.limit_value for limit in await list_limits(db, workspace_id)}
+    values = {limit.limit_type: limit.limit_value for limit in await list_limits(db, workspace_id)}
     if TRACES in await list_reached_limits(db, workspace_id):
-        return UsageState(True, TRACES, limits.get(TRACES))
+        return UsageState(in_reject_set=True, usage_limit_type=TRACES, tenant_limit=values.get(TRACES))
 
-    return UsageState(False, next(iter(limits), None), next(iter(limits.values()), None))
+    first_type = next(iter(values), None)
+    return UsageState(
+        in_reject_set=False,
+        usage_limit_type=first_type,
+        tenant_limit=None if first_type is None else values[first_type],
+    )

@@ -129,12 +129,13 @@ class OrphanedData(Task):
         return Status(counts, again=_BATCH in counts.values())
 
     async def _delete_late_runs(self) -> int:
-        begin = {"after_workspace": self._after[0], "after_trace": self._after[1]}
+        after_workspace, after_trace = self._after
+        start = {"after_workspace": after_workspace, "after_trace": after_trace}
         async with self._db.transaction() as tx:
-            row = await tx.fetchrow(sql.scan_end, **begin, traces=self.scan_traces)
+            row = await tx.fetchrow(sql.scan_end, **start, traces=self.scan_traces)
             until = _LAST if row is None else (row["workspace_id"], row["trace_id"])
             traces = await tx.fetch(
-                sql.late_traces, **begin, until_workspace=until[0], until_trace=until[1], batch=_BATCH
+                sql.late_traces, **start, until_workspace=until[0], until_trace=until[1], batch=_BATCH
             )
 
             await _delete_traces(tx, [(trace["workspace_id"], trace["trace_id"]) for trace in traces])
@@ -145,12 +146,15 @@ class OrphanedData(Task):
         return len(traces)
 
     async def _delete_strays(self) -> int:
-        days = {"nameless_before": self._retention.shortlived_days, "named_before": self._retention.longlived_days}
-        before = {
-            name: now() - timedelta(days=retention_days) if retention_days else _NEVER
-            for name, retention_days in days.items()
-        }
-        return int(await self._db.fetchval(sql.delete_stray_runs, **before, batch=_BATCH) or 0)
+        retention = self._retention
+        count = await self._db.fetchval(
+            sql.delete_stray_runs,
+            nameless_before=_compute_limit(retention.shortlived_days),
+            named_before=_compute_limit(retention.longlived_days),
+            batch=_BATCH,
+        )
+
+        return int(count or 0)
 
     async def _delete_orphans(self, query: Query) -> int:
         # The tier of a run that never arrived is unknown, so its trace could be of the tier that is kept longer.
@@ -159,6 +163,11 @@ class OrphanedData(Task):
             return 0
 
         return int(await self._db.fetchval(query, before=now() - timedelta(days=max(days)), batch=_BATCH) or 0)
+
+
+def _compute_limit(days: int) -> datetime:
+    """Return the moment before which everything has expired after so many days; 0 days keep it for ever."""
+    return now() - timedelta(days=days) if days else _NEVER
 
 
 async def empty_workspace(db: Session, workspace_id: UUID) -> bool:
@@ -177,4 +186,7 @@ async def _delete_traces(tx: Session, traces: list[tuple[UUID, UUID]]) -> None:
 
 
 def _to_columns(traces: list[tuple[UUID, UUID]]) -> dict[str, list[UUID]]:
-    return {"workspace_ids": [workspace_id for workspace_id, _ in traces], "trace_ids": [trace for _, trace in traces]}
+    return {
+        "workspace_ids": [workspace_id for workspace_id, _ in traces],
+        "trace_ids": [trace_id for _, trace_id in traces],
+    }

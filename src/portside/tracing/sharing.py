@@ -124,7 +124,7 @@ class _SharedRun(msgspec.Struct):
 
 async def get_shared_run(db: Session, token: UUID, links: DownloadLinks, run_id: UUID | None = None) -> TracedRun:
     """Return the shared run or a run below it. Raises ShareNotFound and TracedRunNotFound."""
-    shared = await _find_shared_run(db, token)
+    shared = await _get_shared_run(db, token)
     runs = await get_runs(db, shared.workspace_id, [run_id or shared.id], list(EVERYTHING), links)
     if not runs or not f"{runs[0].dotted_order}.".startswith(f"{shared.dotted_order}."):
         raise TracedRunNotFound
@@ -135,7 +135,7 @@ async def get_shared_run(db: Session, token: UUID, links: DownloadLinks, run_id:
 
 async def get_shared_values(db: Session, token: UUID, run_id: UUID, query: ValuesQuery) -> RunValues:
     """Return the beginning of each value of the shared run or one below. Raises ShareNotFound and TracedRunNotFound."""
-    return await get_values(db, await _find_workspace(db, token, run_id), run_id, query)
+    return await get_values(db, await _get_shared_workspace(db, token, run_id), run_id, query)
 
 
 async def download_shared_value(db: Session, token: UUID, run_id: UUID, name: str) -> Response:
@@ -143,12 +143,12 @@ async def download_shared_value(db: Session, token: UUID, run_id: UUID, name: st
 
     Raises ShareNotFound, TracedRunNotFound and RunValueNotFound.
     """
-    return await download_value(db, await _find_workspace(db, token, run_id), run_id, name)
+    return await download_value(db, await _get_shared_workspace(db, token, run_id), run_id, name)
 
 
 async def query_shared_runs(db: Session, token: UUID, body: RunPage, links: DownloadLinks) -> FoundRuns:
     """Return a page of the shared runs. Raises ShareNotFound, and what `query_runs` raises."""
-    shared = await _find_shared_run(db, token)
+    shared = await _get_shared_run(db, token)
 
     for name in _WHOLE_TRACE_FILTERS:
         if getattr(body, name):
@@ -170,7 +170,7 @@ async def list_shared_runs_v2(db: Session, token: UUID, body: SharedSelection, l
 
     They are the first 1,000, or 25,000 if none of the selected fields has data of users.
     """
-    shared = await _find_shared_run(db, token)
+    shared = await _get_shared_run(db, token)
     selects = read_selects(body.selects, "body")
     if hidden := sorted(selects - PUBLIC_SELECTS):
         raise Invalid.field(["body", "selects"], f"{hidden[0]} is not available on shared runs", "not_supported")
@@ -190,7 +190,7 @@ async def list_shared_runs_v2(db: Session, token: UUID, body: SharedSelection, l
 
 async def list_shared_feedback(db: Session, token: UUID, query: SharedFeedbackQuery) -> list[Feedback]:
     """List the feedback on the shared runs, without its authors. Raises ShareNotFound."""
-    shared = await _find_shared_run(db, token)
+    shared = await _get_shared_run(db, token)
     statement, values = apply_condition(sql.ids_of_runs, shared.condition(ConditionBuilder()))
     ids = {row["id"] for row in await db.fetch(statement, **values)}
 
@@ -214,9 +214,9 @@ def _build_shared_path(token: UUID) -> str:
     return f"/public/{token}/r"
 
 
-async def _find_workspace(db: Session, token: UUID, run_id: UUID) -> UUID:
+async def _get_shared_workspace(db: Session, token: UUID, run_id: UUID) -> UUID:
     """Return the workspace of a run that is the shared one or below it. Raises ShareNotFound and TracedRunNotFound."""
-    shared = await _find_shared_run(db, token)
+    shared = await _get_shared_run(db, token)
     builder = ConditionBuilder()
     condition = require_all([shared.condition(builder), builder.build(sql.when_ids, value=[run_id])])
 
@@ -227,7 +227,7 @@ async def _find_workspace(db: Session, token: UUID, run_id: UUID) -> UUID:
     return shared.workspace_id
 
 
-async def _find_shared_run(db: Session, token: UUID) -> _SharedRun:
+async def _get_shared_run(db: Session, token: UUID) -> _SharedRun:
     row = await db.fetchrow(sql.shared_run, share_token=token)
     if row is None:
         raise ShareNotFound

@@ -57,6 +57,9 @@ _ROOTS = re.compile(r"\s*eq\(\s*is_root\s*,\s*true\s*\)\s*")
 _UNSET: tuple[Any, ...] = (None, "", [])
 MAX_SLICES = 20_000
 MAX_GROUPS = 100
+GroupKey = tuple[datetime | None, str]
+"""The bucket and the name of a group."""
+GroupName = Annotated[str, msgspec.Meta(max_length=2000)]
 
 
 class RollupQuery(msgspec.Struct, kw_only=True, frozen=True):
@@ -81,8 +84,12 @@ class RollupGrouping(msgspec.Struct, kw_only=True, frozen=True):
 def to_rollup_query(body: RunFilters, workspace_id: UUID) -> RollupQuery | None:
     """Return filters as a rollup query; None if they ask for more than project, start time and root runs."""
     is_roots_filter = body.filter is not None and _ROOTS.fullmatch(body.filter) is not None
-    fields = _ROLLUP_FIELDS | {"filter"} if is_roots_filter and body.is_root is not False else _ROLLUP_FIELDS
-    if any(getattr(body, name) not in _UNSET for name in RunFilters.__struct_fields__ if name not in fields):
+    allowed_fields = _ROLLUP_FIELDS
+    if is_roots_filter and body.is_root is not False:
+        allowed_fields = _ROLLUP_FIELDS | {"filter"}
+
+    other_fields = set(RunFilters.__struct_fields__) - allowed_fields
+    if any(getattr(body, name) not in _UNSET for name in other_fields):
         return None
 
     return RollupQuery(
@@ -151,28 +158,29 @@ def _to_statistics(row: Record) -> dict[str, Any]:
 def compute_percentiles(bins: list[int], counts: list[int]) -> Iterator[tuple[str, list[float] | None]]:
     """Yield the percentiles of each measure from the number of values in each bin; None without values."""
     for measure, (name, shares) in enumerate(_SPREADS.items()):
-        first, last = (bisect_right(bins, edge * _BINS - 1) for edge in (measure, measure + 1))
-        is_empty = first == last
-        yield (
-            name,
-            None
-            if is_empty
-            else _interpolate_percentiles(measure, bins[first:last], counts[first:last], shares.values()),
-        )
+        first = bisect_right(bins, measure * _BINS - 1)
+        last = bisect_right(bins, (measure + 1) * _BINS - 1)
+        if first == last:
+            yield name, None
+        else:
+            yield name, _interpolate_percentiles(measure, bins[first:last], counts[first:last], shares.values())
 
 
 def _interpolate_percentiles(measure: int, bins: list[int], counts: list[int], shares: Iterable[float]) -> list[float]:
     """Return what Postgres' `percentile_cont` returns if each value is the middle of its bin."""
     ends = list(accumulate(counts))
 
-    def value(rank: int) -> float:
+    def get_value(rank: int) -> float:
         return _get_bin_middle(measure, bins[bisect_right(ends, rank)])
 
     percentiles = []
     for share in shares:
         rank, rest = divmod(share * (ends[-1] - 1), 1)
-        lower = value(int(rank))
-        percentiles.append(lower + rest * (value(int(rank) + 1) - lower) if rest else lower)
+        percentile = get_value(int(rank))
+        if rest:
+            percentile += rest * (get_value(int(rank) + 1) - percentile)
+
+        percentiles.append(percentile)
 
     return percentiles
 
@@ -206,17 +214,16 @@ class DailyRollups(Task):
             await _count(tx, stale)
 
         counts = {"days": days, "stale_days": len(stale)}
-        return Status(
-            {name: count for name, count in counts.items() if count}, again=bool(days) or len(stale) == _BATCH
-        )
+        has_more = bool(days) or len(stale) == _BATCH
+        return Status({name: count for name, count in counts.items() if count}, again=has_more)
 
     async def _count_next(self, tx: Session) -> int:
         # Read first: transactions that began before this moment are visible when the runs are read.
-        over = await tx.fetchval(sql.committed_until, settled_s=COMMIT_MARGIN_S)
+        committed_until = await tx.fetchval(sql.committed_until, settled_s=COMMIT_MARGIN_S)
         day = await tx.fetchval(sql.next_day_of_runs)
 
         # A run that began less than an hour ago leaves no mark when it changes, so its day is not counted yet.
-        if day is None or day > over - _DAY - _HOUR:
+        if day is None or day > committed_until - _DAY - _HOUR:
             return 0
 
         await _count(tx, await tx.fetch(sql.days_to_count, day=day))
@@ -284,7 +291,6 @@ class StatsGrouping(msgspec.Struct, kw_only=True, frozen=True):
     limit: int = MAX_SLICES
 
 
-GroupKey = tuple[datetime | None, str]
 ALL = StatsGrouping()
 
 
@@ -308,8 +314,9 @@ async def compute_run_stats(
 ) -> dict[GroupKey, RunStats]:
     """Return the same statistics without feedback."""
     rows: list[Any] | None = None
-    if rollup is not None and (of_rollups := _to_rollup_grouping(grouping)):
-        rows = await read_rollups(db, rollup, of_rollups)
+    rollup_grouping = None if rollup is None else _to_rollup_grouping(grouping)
+    if rollup is not None and rollup_grouping is not None:
+        rows = await read_rollups(db, rollup, rollup_grouping)
 
     if rows is None:
         statement, values = apply_condition(sql.run_stats, condition, **_to_parameters(grouping), limit=grouping.limit)
@@ -320,7 +327,8 @@ async def compute_run_stats(
 
 async def compute_total_stats(db: Session, condition: Condition, rollup: RollupQuery | None = None) -> RunStats:
     """Return the statistics of all runs that meet a condition."""
-    return (await compute_stats(db, condition, rollup=rollup)).get((None, ""), RunStats())
+    stats_by_group = await compute_stats(db, condition, rollup=rollup)
+    return stats_by_group.get((None, ""), RunStats())
 
 
 def _to_parameters(grouping: StatsGrouping) -> dict[str, Any]:
@@ -332,9 +340,10 @@ def _to_rollup_grouping(grouping: StatsGrouping) -> RollupGrouping | None:
     if grouping.attribute not in {None, "project"} or grouping.groups is not None:
         return None
 
-    if grouping.stride is not None and (
-        grouping.stride % _DAY or grouping.origin is None or grouping.origin != start_of_day(grouping.origin)
-    ):
+    has_whole_days = grouping.stride is None or (
+        not grouping.stride % _DAY and grouping.origin is not None and grouping.origin == start_of_day(grouping.origin)
+    )
+    if not has_whole_days:
         return None
 
     return RollupGrouping(
@@ -352,6 +361,7 @@ def _to_run_stats(row: Record | Mapping[str, Any]) -> RunStats:
 
 
 def _add_feedback(stats_by_group: dict[GroupKey, RunStats], rows: list[Record]) -> None:
+    """Add the feedback of each group: a row has one value of one key, or the items without a value."""
     totals: dict[tuple[GroupKey, str], tuple[int, float]] = {}
     for row in rows:
         group_key = (row["bucket"], row["group_name"])
@@ -364,15 +374,11 @@ def _add_feedback(stats_by_group: dict[GroupKey, RunStats], rows: list[Record]) 
         if row["value"] is not None:
             stats.values[row["value"]] = row["n"]
 
-        scored, total = totals.get((group_key, row["key"]), (0, 0.0))
-        scored = scored + row["scored"]
-        total = total + (row["total"] or 0.0)
-        totals[group_key, row["key"]] = scored, total
-        stats.avg = total / scored if scored else None
-
-
-_STATISTICS = frozenset(RunStats.__struct_fields__)
-GroupName = Annotated[str, msgspec.Meta(max_length=2000)]
+        score_count, score_sum = totals.get((group_key, row["key"]), (0, 0.0))
+        score_count += row["scored"]
+        score_sum += row["total"] or 0.0
+        totals[group_key, row["key"]] = score_count, score_sum
+        stats.avg = score_sum / score_count if score_count else None
 
 
 class Grouping(msgspec.Struct):
@@ -407,13 +413,13 @@ async def get_stats(db: Session, workspace_id: UUID, body: StatsRequest) -> dict
     if body.group_by is None:
         if body.groups:
             raise Invalid.field(["body", "groups"], "groups require group_by", "missing")
-        return _to_fields(await compute_total_stats(db, condition, to_rollup_query(body, workspace_id)), statistics)
+
+        total = await compute_total_stats(db, condition, to_rollup_query(body, workspace_id))
+        return _to_fields(total, statistics)
 
     grouping = read_grouping(body.group_by, body.groups, "group_by")
-    return {
-        group: _to_fields(stats, statistics)
-        for (_, group), stats in (await compute_stats(db, condition, grouping)).items()
-    }
+    stats_by_group = await compute_stats(db, condition, grouping)
+    return {group: _to_fields(stats, statistics) for (_, group), stats in stats_by_group.items()}
 
 
 def read_grouping(grouping: Grouping, groups: list[str] | None, where: str) -> StatsGrouping:
@@ -429,9 +435,10 @@ def read_grouping(grouping: Grouping, groups: list[str] | None, where: str) -> S
 
 
 def _select_statistics(select: list[str] | None) -> frozenset[str]:
+    names = frozenset(RunStats.__struct_fields__)
     if not select:
-        return _STATISTICS
-    if unknown := [name for name in select if name not in _STATISTICS]:
+        return names
+    if unknown := [name for name in select if name not in names]:
         raise Invalid.field(["body", "select"], f"unknown statistic {unknown[0][:100]}")
 
     return frozenset(select)
