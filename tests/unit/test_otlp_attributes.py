@@ -38,7 +38,7 @@ def value(content: Any) -> dict[str, Any]:
 
 
 def pairs(attributes: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"key": name, "value": value(content)} for name, content in attributes.read_items()]
+    return [{"key": name, "value": value(content)} for name, content in attributes.items()]
 
 
 def parsed(attributes: dict[str, Any], events: Any = (), **resource: Any) -> IngestBatch:
