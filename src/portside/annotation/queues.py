@@ -102,7 +102,8 @@ async def add_runs(db: Database, queue_id: UUID, run_ids: Sequence[UUID], *, by:
     """Append runs to a queue; a run that is in it keeps its position. Raises QueueNotFound and Invalid."""
     await get_queue(db, queue_id, by=by)
     ids = list(dict.fromkeys(run_ids))
-    existing_ids = {row["id"] for row in await db.fetch(sql.known_runs, workspace_id=by.workspace_id, run_ids=ids)}
+    rows = await db.fetch(sql.known_runs, workspace_id=by.workspace_id, run_ids=ids)
+    existing_ids = {row["id"] for row in rows}
     if unknown_ids := [run_id for run_id in ids if run_id not in existing_ids]:
         raise Invalid.field(["body"], f"no run {unknown_ids[0]} exists in this workspace")
 
@@ -167,9 +168,10 @@ async def count_runs(db: Session, queue_id: UUID, *, by: Actor) -> QueueSize:
 async def review_run(db: Session, queue_id: UUID, run_id: UUID, review: Review, *, by: Actor) -> None:
     """Store when a run was reviewed. Raises NotQueued and Invalid."""
     where = {"workspace_id": by.workspace_id, "queue_id": queue_id, "run_id": run_id}
-    time = review.last_reviewed_time
+    reviewed_at = review.last_reviewed_time
+    if reviewed_at is not None:
+        reviewed_at = to_utc(reviewed_at, "last_reviewed_time")
 
-    reviewed_at = None if time is None else to_utc(time, "last_reviewed_time")
     if await db.fetchval(sql.review_run, **where, last_reviewed_time=reviewed_at) is None:
         raise NotQueued
 
@@ -185,15 +187,13 @@ async def _to_items(
     db: Session, workspace_id: UUID, rows: Sequence[Record], fields: list[str], links: DownloadLinks
 ) -> list[dict[str, Any]]:
     rows_by_run = {row["run_id"]: row for row in rows}
-    runs = await get_runs(db, workspace_id, list(rows_by_run), fields, links)
-    return [
-        {
-            **msgspec.structs.asdict(run),
-            "added_at": rows_by_run[run.id]["added_at"],
-            "last_reviewed_time": rows_by_run[run.id]["last_reviewed_time"],
-        }
-        for run in runs
-    ]
+    items = []
+    for run in await get_runs(db, workspace_id, list(rows_by_run), fields, links):
+        row = rows_by_run[run.id]
+        review = {"added_at": row["added_at"], "last_reviewed_time": row["last_reviewed_time"]}
+        items.append({**msgspec.structs.asdict(run), **review})
+
+    return items
 
 
 class ConfigNotFound(NotFound):

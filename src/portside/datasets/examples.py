@@ -136,10 +136,9 @@ async def get_examples(  # noqa: PLR0913 - one read with many parameters
     rows = await db.fetch(sql.examples_by_id, workspace_id=workspace_id, ids=ids, as_of=moment, fields=sorted(fields))
     examples = {row["id"]: _to_example(row, fields) for row in rows}
     if ATTACHMENTS in fields:
-        links_by_example = await link_attachments(
-            db, workspace_id, {row["id"]: _read_attachment_ids(row) for row in rows}, links
-        )
-        for example_id, attachments in links_by_example.items():
+        ids_by_example = {row["id"]: _read_attachment_ids(row) for row in rows}
+        attachments_by_example = await link_attachments(db, workspace_id, ids_by_example, links)
+        for example_id, attachments in attachments_by_example.items():
             examples[example_id].attachment_urls = attachments
 
     return [examples[example_id] for example_id in ids if example_id in examples]
@@ -307,11 +306,13 @@ class VersionWriter:
 
         states = []
         for row in rows.values():
-            existing = [split for split in _get_splits(row["metadata"]) if split != body.split_name]
-            new = existing if body.remove else [*existing, body.split_name]
-            if new != _get_splits(row["metadata"]):
+            splits = [split for split in _get_splits(row["metadata"]) if split != body.split_name]
+            if not body.remove:
+                splits.append(body.split_name)
+
+            if splits != _get_splits(row["metadata"]):
                 state = _to_state(row)
-                state.metadata = {**state.metadata, SPLITS: new}
+                state.metadata = {**state.metadata, SPLITS: splits}
                 states.append(state)
 
         if states:
@@ -376,7 +377,8 @@ class VersionWriter:
         """
         names = dict(existing)
         where: Location = ["body", str(write.id), "attachments"]
-        if (operations := write.operations) is not None:
+        operations = write.operations
+        if operations is not None:
             if unknown := ({*operations.rename, *operations.retain} - set(existing)):
                 raise Invalid.field([*where, min(unknown)], "the example has no attachment of this name")
 
@@ -385,9 +387,10 @@ class VersionWriter:
         elif write.attachments:
             names = {}
 
-        check_names([*names, *(file.name for file in write.attachments)], where)
+        new_names = [file.name for file in write.attachments]
+        check_names([*names, *new_names], where)
         ids = await store_attachments(self._tx, **self._owner, files=write.attachments)
-        names.update(zip((file.name for file in write.attachments), ids, strict=True))
+        names.update(zip(new_names, ids, strict=True))
 
         return names
 
@@ -419,7 +422,7 @@ class VersionWriter:
         if len(rows) < len(states):
             raise _build_exists(set(ids) - {row["id"] for row in rows})
 
-        return Changed(len(ids), ids, as_of)
+        return Changed(count=len(ids), example_ids=ids, as_of=as_of)
 
 
 async def open_writer(tx: Transaction, workspace_id: UUID, dataset_id: UUID) -> VersionWriter:
@@ -430,7 +433,8 @@ async def open_writer(tx: Transaction, workspace_id: UUID, dataset_id: UUID) -> 
 async def add_examples(db: Database, workspace_id: UUID, dataset_id: UUID, writes: Sequence[ExampleWrite]) -> Changed:
     """Write new examples. Raises DatasetNotFound, ExampleExists and Invalid."""
     async with db.transaction() as tx:
-        return await (await open_writer(tx, workspace_id, dataset_id)).add(writes)
+        writer = await open_writer(tx, workspace_id, dataset_id)
+        return await writer.add(writes)
 
 
 async def change_examples(
@@ -438,7 +442,8 @@ async def change_examples(
 ) -> Changed:
     """Change examples of a dataset. Raises DatasetNotFound, ExampleNotFound, ExampleElsewhere and Invalid."""
     async with db.transaction() as tx:
-        return await (await open_writer(tx, workspace_id, dataset_id)).change(writes)
+        writer = await open_writer(tx, workspace_id, dataset_id)
+        return await writer.change(writes)
 
 
 async def put_examples(db: Database, workspace_id: UUID, writes: Iterable[tuple[ExampleWrite, UUID | None]]) -> Changed:
@@ -448,11 +453,12 @@ async def put_examples(db: Database, workspace_id: UUID, writes: Iterable[tuple[
     """
     changes: list[Changed] = []
     async with db.transaction() as tx:
-        for dataset_id, own_writes in _group_by_dataset(writes):
-            changes.append(await (await open_writer(tx, workspace_id, dataset_id)).put(own_writes))
+        for dataset_id, writes_to_dataset in _group_by_dataset(writes):
+            writer = await open_writer(tx, workspace_id, dataset_id)
+            changes.append(await writer.put(writes_to_dataset))
 
-    ids = [example_id for changed in changes for example_id in changed.example_ids]
-    return Changed(len(ids), ids, max(changed.as_of for changed in changes))
+    ids = [example_id for change in changes for example_id in change.example_ids]
+    return Changed(count=len(ids), example_ids=ids, as_of=max(change.as_of for change in changes))
 
 
 async def add_to_datasets(
@@ -461,8 +467,10 @@ async def add_to_datasets(
     """Write new examples to the datasets that they name, all or none. Raises what `add_examples` raises."""
     ids: list[UUID] = []
     async with db.transaction() as tx:
-        for dataset_id, own_writes in _group_by_dataset(writes):
-            ids += (await (await open_writer(tx, workspace_id, dataset_id)).add(own_writes)).example_ids
+        for dataset_id, writes_to_dataset in _group_by_dataset(writes):
+            writer = await open_writer(tx, workspace_id, dataset_id)
+            change = await writer.add(writes_to_dataset)
+            ids += change.example_ids
 
     return ids
 
@@ -480,10 +488,10 @@ async def change_in_any_dataset(db: Database, workspace_id: UUID, patches: Seque
             if patch.dataset_id not in {None, datasets[patch.id]}:
                 raise _build_elsewhere(patch.id, datasets[patch.id])
 
-        for dataset_id, writes in _group_by_dataset(
-            (to_change(patch.id, patch), datasets[patch.id]) for patch in patches
-        ):
-            await (await open_writer(tx, workspace_id, dataset_id)).change(writes)
+        changes = [(to_change(patch.id, patch), datasets[patch.id]) for patch in patches]
+        for dataset_id, writes in _group_by_dataset(changes):
+            writer = await open_writer(tx, workspace_id, dataset_id)
+            await writer.change(writes)
 
     return ExamplesChanged(f"{len(ids)} examples updated", len(ids), ids)
 
@@ -491,7 +499,8 @@ async def change_in_any_dataset(db: Database, workspace_id: UUID, patches: Seque
 async def move_split(db: Database, workspace_id: UUID, dataset_id: UUID, body: SplitsRequest) -> list[str]:
     """Add examples to a split or remove them, and return all splits. Raises DatasetNotFound, ExampleNotFound."""
     async with db.transaction() as tx:
-        await (await open_writer(tx, workspace_id, dataset_id)).move_split(body)
+        writer = await open_writer(tx, workspace_id, dataset_id)
+        await writer.move_split(body)
         return await list_splits(tx, workspace_id, dataset_id, None)
 
 
@@ -500,7 +509,8 @@ async def create_from_file(db: Database, workspace_id: UUID, upload: Upload) -> 
     async with db.transaction() as tx:
         dataset = await create_dataset(tx, workspace_id, upload.dataset)
         if upload.examples:
-            await (await open_writer(tx, workspace_id, dataset.id)).add(upload.examples)
+            writer = await open_writer(tx, workspace_id, dataset.id)
+            await writer.add(upload.examples)
 
         return await get_dataset(tx, workspace_id, dataset.id)
 
@@ -520,11 +530,11 @@ async def delete_examples(db: Database, workspace_id: UUID, ids: Sequence[UUID],
         for row in rows:
             ids_by_dataset.setdefault(row["dataset_id"], []).append(row["id"])
 
-        for dataset_id, existing in ids_by_dataset.items():
+        for dataset_id, example_ids in ids_by_dataset.items():
             writer = await open_writer(tx, workspace_id, dataset_id)
-            count += await writer.remove(existing)
+            count += await writer.remove(example_ids)
             if hard:
-                await writer.forget(existing)
+                await writer.forget(example_ids)
 
     return count
 
@@ -544,32 +554,34 @@ def _group_by_dataset(
 
 def _get_splits(metadata: dict[str, Any]) -> list[str]:
     """Return the splits of an example."""
-    existing = metadata.get(SPLITS)
-    return existing if isinstance(existing, list) else []
+    splits = metadata.get(SPLITS)
+    return splits if isinstance(splits, list) else []
 
 
 def _build_metadata(write: ExampleWrite, existing: dict[str, Any]) -> dict[str, Any]:
     """Return the metadata after a request. An example stays in its splits unless the request names others."""
-    metadata = write.fields.metadata
-    new = dict(existing if metadata is None else metadata)
-    split = write.fields.split
-    if split is not None:
-        new[SPLITS] = [split] if isinstance(split, str) else list(dict.fromkeys(split))
-    elif isinstance(new.get(SPLITS), str):
-        new[SPLITS] = [new[SPLITS]]
-    elif SPLITS not in new:
-        new[SPLITS] = existing.get(SPLITS, [_DEFAULT_SPLIT])
+    fields = write.fields
+    metadata = dict(existing if fields.metadata is None else fields.metadata)
+    if isinstance(fields.split, str):
+        metadata[SPLITS] = [fields.split]
+    elif fields.split is not None:
+        metadata[SPLITS] = list(dict.fromkeys(fields.split))
+    elif isinstance(metadata.get(SPLITS), str):
+        metadata[SPLITS] = [metadata[SPLITS]]
+    elif SPLITS not in metadata:
+        metadata[SPLITS] = existing.get(SPLITS, [_DEFAULT_SPLIT])
 
-    if len(msgspec.json.encode(new)) > _MAX_METADATA_BYTES:
+    if len(msgspec.json.encode(metadata)) > _MAX_METADATA_BYTES:
         raise Invalid.field(["body", str(write.id), "metadata"], f"has more than {_MAX_METADATA_BYTES} bytes")
 
-    return new
+    return metadata
 
 
 def _to_state(row: Record) -> _State:
-    names = {name: UUID(attachment_id) for name, attachment_id in row["attachments"].items()}
-    inputs, outputs = (None if row[name] is None else msgspec.Raw(row[name].encode()) for name in ("inputs", "outputs"))
-    fields = {**dict(row), "inputs": inputs, "outputs": outputs, "attachments": names}
+    fields = {**dict(row), "attachments": _read_attachment_ids(row)}
+    for name in ("inputs", "outputs"):
+        fields[name] = None if row[name] is None else msgspec.Raw(row[name].encode())
+
     return _State(**fields)
 
 

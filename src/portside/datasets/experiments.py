@@ -40,7 +40,7 @@ Filters = Annotated[
     dict[UUID, Annotated[list[Filter], msgspec.Meta(max_length=20)]],
     msgspec.Meta(extra_json_schema={"propertyNames": {"format": "uuid"}}),
 ]
-_SHOWN_RUN_FIELDS = ["inputs", "outputs", "extra", "feedback_stats"]
+_RUN_FIELDS = ["inputs", "outputs", "extra", "feedback_stats"]
 
 
 class ExperimentPage(msgspec.Struct):
@@ -113,20 +113,19 @@ async def list_results(
     example_ids = await list_example_ids(db, workspace_id, condition, ExamplePage())
     query = ExampleQuery(dataset=dataset_id, id=example_ids, select=["id"], limit=page.limit, offset=page.offset)
     ids = [example.id for example in await list_examples(db, workspace_id, query, links)]
-    by_example = await list_runs_by_example(db, workspace_id, condition, ids)
-    results = await get_runs(
-        db, workspace_id, [run for runs in by_example.values() for run in runs], _SHOWN_RUN_FIELDS, links
-    )
-    runs_by_id = {run.id: run for run in results}
 
-    examples = await get_examples(db, workspace_id, ids, None, links, fields=EVERYTHING)
-    return [
-        ExampleWithRuns(
-            **msgspec.structs.asdict(example),
-            runs=[runs_by_id[run] for run in by_example.get(example.id, []) if run in runs_by_id],
-        )
-        for example in examples
-    ]
+    runs_by_example = await list_runs_by_example(db, workspace_id, condition, ids)
+    all_run_ids = [run_id for run_ids in runs_by_example.values() for run_id in run_ids]
+    runs = await get_runs(db, workspace_id, all_run_ids, _RUN_FIELDS, links)
+    runs_by_id = {run.id: run for run in runs}
+
+    results = []
+    for example in await get_examples(db, workspace_id, ids, None, links, fields=EVERYTHING):
+        run_ids = runs_by_example.get(example.id, [])
+        runs_of_example = [runs_by_id[run_id] for run_id in run_ids if run_id in runs_by_id]
+        results.append(ExampleWithRuns(**msgspec.structs.asdict(example), runs=runs_of_example))
+
+    return results
 
 
 async def build_experiments_condition(
@@ -134,7 +133,8 @@ async def build_experiments_condition(
 ) -> Condition:
     """Return the condition for the runs of experiments on a dataset. Raises DatasetNotFound and FilterInvalid."""
     await get_dataset(db, workspace_id, dataset_id)
-    return _build_run_condition(await _find_experiments(db, workspace_id, dataset_id, session_ids), filters or {})
+    experiment_ids = await _find_experiments(db, workspace_id, dataset_id, session_ids)
+    return _build_run_condition(experiment_ids, filters or {})
 
 
 class ExamplePage(msgspec.Struct, frozen=True):
@@ -293,43 +293,45 @@ async def query_results(
     selects = read_selects(body.selects, "body")
     after = _read_cursor(body.cursor)
     condition = await build_experiments_condition(db, workspace_id, dataset_id, body.experiment_ids, body.filters)
-    page = ExamplePage(after, body.example_ids, body.page_size + 1)
-    ahead = await list_example_ids(db, workspace_id, condition, page)
-    ids = ahead[: body.page_size]
-    by_example = await list_runs_by_example(db, workspace_id, condition, ids)
-    ids = ids[: await _count_fitting(db, workspace_id, ids, by_example, selects)]
-    by_example = {example_id: by_example[example_id] for example_id in ids if example_id in by_example}
-    run_ids = [run for runs in by_example.values() for run in runs]
-    found = await read_selected(
-        db, workspace_id, run_ids, {"ID", *selects}, links, with_subtree_usage=body.include_subtree_usage
+
+    # One more than a page has says whether another page follows.
+    page = ExamplePage(after=after, only=body.example_ids, limit=body.page_size + 1)
+    next_ids = await list_example_ids(db, workspace_id, condition, page)
+    ids = next_ids[: body.page_size]
+    runs_by_example = await list_runs_by_example(db, workspace_id, condition, ids)
+    ids = ids[: await _count_fitting(db, workspace_id, ids, runs_by_example, selects)]
+
+    all_run_ids = [run_id for example_id in ids for run_id in runs_by_example.get(example_id, [])]
+    runs = await read_selected(
+        db, workspace_id, all_run_ids, {"ID", *selects}, links, with_subtree_usage=body.include_subtree_usage
     )
-    selected = {run["id"]: run for run in found}
+    runs_by_id = {run["id"]: run for run in runs}
 
-    examples = await get_examples(db, workspace_id, ids, None, links, fields=EVERYTHING)
-    items = [
-        _to_item(example, [selected[run] for run in by_example.get(example.id, []) if run in selected])
-        for example in examples
-        if example.dataset_id == dataset_id
-    ]
+    items = []
+    for example in await get_examples(db, workspace_id, ids, None, links, fields=EVERYTHING):
+        if example.dataset_id == dataset_id:
+            run_ids = runs_by_example.get(example.id, [])
+            items.append(_to_item(example, [runs_by_id[run_id] for run_id in run_ids if run_id in runs_by_id]))
 
-    return ExperimentRuns(items, str(ids[-1]) if len(ahead) > len(ids) else None)
+    has_more = len(next_ids) > len(ids)
+    return ExperimentRuns(items, next_cursor=str(ids[-1]) if has_more else None)
 
 
 async def _count_fitting(
-    db: Session, workspace_id: UUID, ids: list[UUID], by_example: dict[UUID, list[UUID]], selects: set[str]
+    db: Session, workspace_id: UUID, ids: list[UUID], runs_by_example: dict[UUID, list[UUID]], selects: set[str]
 ) -> int:
     """Return how many examples with their runs fit into one response, from the first on."""
-    run_ids = [run for runs in by_example.values() for run in runs]
-    sizes = await count_bytes(db, workspace_id, run_ids, selects)
+    all_run_ids = [run_id for run_ids in runs_by_example.values() for run_id in run_ids]
+    run_sizes = await count_bytes(db, workspace_id, all_run_ids, selects)
     rows = await db.fetch(sql.bytes_of_some_examples, workspace_id=workspace_id, ids=ids)
     example_sizes = {row["id"]: row["bytes"] for row in rows}
 
-    return await reserve_page(
-        [
-            example_sizes.get(example_id, 0) + sum(sizes.get(run, 0) for run in by_example.get(example_id, ()))
-            for example_id in ids
-        ]
-    )
+    sizes = []
+    for example_id in ids:
+        run_ids = runs_by_example.get(example_id, [])
+        sizes.append(example_sizes.get(example_id, 0) + sum(run_sizes.get(run_id, 0) for run_id in run_ids))
+
+    return await reserve_page(sizes)
 
 
 def _read_cursor(cursor: str | None) -> UUID | None:

@@ -7,7 +7,7 @@ import csv
 import io
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -40,7 +40,8 @@ _MAX_COLUMNS = 200
 _DATASET_FIELDS = frozenset(
     {"name", "id", "description", "data_type", "inputs_schema_definition", "outputs_schema_definition"}
 )
-T = TypeVar("T")
+DatasetVersion = dict[str, Any]
+"""The query parameters for the examples of a dataset at a version."""
 _CHUNK_BYTES = 32_768
 _ROLES = {"human": "user", "ai": "assistant", "chat": "user", "AIMessageChunk": "assistant"}
 
@@ -62,13 +63,19 @@ class Upload(msgspec.Struct):
 def to_write(body: ExampleRequest) -> ExampleWrite:
     """Return the write of one new example."""
     fields = ExampleFields(**{name: getattr(body, name) for name in ExampleFields.__struct_fields__})
-    return ExampleWrite(body.id or uuid7(), fields, body.inputs, body.outputs)
+    return ExampleWrite(id=body.id or uuid7(), fields=fields, inputs=body.inputs, outputs=body.outputs)
 
 
 def to_change(example_id: UUID, body: ExamplePatch) -> ExampleWrite:
     """Return the write of a change."""
     fields = ExampleFields(metadata=body.metadata, split=body.split)
-    return ExampleWrite(example_id, fields, body.inputs, body.outputs, [], body.attachments_operations)
+    return ExampleWrite(
+        id=example_id,
+        fields=fields,
+        inputs=body.inputs,
+        outputs=body.outputs,
+        operations=body.attachments_operations,
+    )
 
 
 def parse_examples(body: bytes, content_type: str) -> list[ExampleWrite]:
@@ -128,8 +135,11 @@ def parse_csv(body: bytes, content_type: str) -> Upload:
         raise Invalid.field(["body", "input_keys"], "Field required", "missing")
 
     fields.setdefault("name", file.filename or "upload.csv")
-    dataset = convert({name: value for name, value in fields.items() if value is not None}, DatasetRequest, "body")
-    return Upload(dataset, _read_rows(file.data, keys))
+    present_fields = {name: value for name, value in fields.items() if value is not None}
+    return Upload(
+        dataset=convert(present_fields, DatasetRequest, "body"),
+        examples=_read_rows(file.data, keys),
+    )
 
 
 def _add_part(write: ExampleWrite, field: str, part: FormPart) -> None:
@@ -191,7 +201,11 @@ def _read_rows(data: bytes, keys: dict[str, list[str]]) -> list[ExampleWrite]:
 
             cells = {field: {key: _read_cell(row[key]) for key in columns} for field, columns in keys.items()}
             fields = ExampleFields(metadata=cells["metadata_keys"] or None)
-            writes.append(ExampleWrite(uuid7(), fields, cells["input_keys"], cells["output_keys"] or None))
+            writes.append(
+                ExampleWrite(
+                    id=uuid7(), fields=fields, inputs=cells["input_keys"], outputs=cells["output_keys"] or None
+                )
+            )
     except (UnicodeDecodeError, csv.Error) as exc:
         raise Invalid.field(["body", "file"], f"cannot be read as CSV in UTF-8: {exc}") from exc
 
@@ -204,9 +218,6 @@ def _read_cell(text: str | None) -> str:
     return restore(text or "")
 
 
-DatasetVersion = dict[str, Any]
-
-
 class NotConversations(BadRequest):
     """An example of this dataset is not a conversation and has no such format; download jsonl or csv."""
 
@@ -217,13 +228,16 @@ async def write_csv(db: Database, version: DatasetVersion) -> AsyncIterator[str]
     """Yield a CSV file with a column for each key; a key of both inputs and outputs gets a prefix."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\r\n")
-    columns = [(row["is_output"], row["key"]) for row in await db.fetch(sql.columns_of_dataset, **version)]
+    rows = await db.fetch(sql.columns_of_dataset, **version)
+    columns = [(row["is_output"], row["key"]) for row in rows]
     keys = [key for _, key in columns]
 
-    writer.writerow(
-        escape_formula(key if keys.count(key) == 1 else f"{'outputs' if is_output else 'inputs'}.{key}")
-        for is_output, key in columns
-    )
+    header = []
+    for is_output, key in columns:
+        side = "outputs" if is_output else "inputs"
+        header.append(escape_formula(key if keys.count(key) == 1 else f"{side}.{key}"))
+
+    writer.writerow(header)
 
     async for row in db.stream_by_size(sql.bytes_of_examples, sql.some_examples, **version):
         values = (_decode(row["inputs"]), _decode(row["outputs"]) or {})
@@ -260,7 +274,7 @@ async def check_conversations(db: Database, version: DatasetVersion) -> None:
 
 
 def build_version(workspace_id: UUID, dataset_id: UUID, as_of: datetime) -> DatasetVersion:
-    """Return the query parameters for the examples of a dataset at a version.
+    """Return a version to write to a file.
 
     Files are written in several statements, so `as_of` must be a moment at which nothing changes any more.
     """
@@ -269,7 +283,8 @@ def build_version(workspace_id: UUID, dataset_id: UUID, as_of: datetime) -> Data
 
 def to_line(row: Record) -> dict[str, Any]:
     """Return an example as a line of JSON."""
-    inputs, outputs = (msgspec.Raw((row[name] or "null").encode()) for name in ("inputs", "outputs"))
+    inputs = msgspec.Raw((row["inputs"] or "null").encode())
+    outputs = msgspec.Raw((row["outputs"] or "null").encode())
     return {"id": row["id"], "inputs": inputs, "outputs": outputs, "metadata": row["metadata"]}
 
 
@@ -280,10 +295,8 @@ def to_finetuning(row: Record) -> dict[str, Any]:
 
 def to_evaluation(row: Record) -> dict[str, Any]:
     """Return an example in the format of OpenAI's evaluations. Raises NotConversations."""
-    return {
-        "input": _read_input_messages(row),
-        "ideal": "".join(_to_text(message.get("content")) for message in _read_output_messages(row)),
-    }
+    texts = [_to_text(message.get("content")) for message in _read_output_messages(row)]
+    return {"input": _read_input_messages(row), "ideal": "".join(texts)}
 
 
 def _to_text(content: Any) -> str:
@@ -327,8 +340,12 @@ def _to_message(part: Any) -> dict[str, Any]:
     if "content" not in data:
         raise NotConversations
 
+    message = {"role": _ROLES.get(kind, kind), "content": data["content"]}
     extra = data.get("additional_kwargs")
-    return {"role": _ROLES.get(kind, kind), "content": data["content"], **(extra if isinstance(extra, Mapping) else {})}
+    if isinstance(extra, Mapping):
+        message |= extra
+
+    return message
 
 
 def _to_cell(value: Any) -> str:

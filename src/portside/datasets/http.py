@@ -70,13 +70,17 @@ from portside.tracing.types import Accepted, TracerSession
 
 routes = Routes("datasets")
 
-# Datasets and their files
-
 _READS = (DatasetNotFound, VersionNotFound, Invalid)
 _DOWNLOADS = (*_READS, TooManyLargeReads, DownloadTooLarge, TooManyDownloads)
 # What `read_body` raises.
 _ENCODED = (BodyTooLarge, EncodingBroken, EncodingUnknown, Invalid, TooManyLargeReads)
 _LINES = "application/jsonl"
+_MAX_EXAMPLES = 10_000
+ExampleRequests = Annotated[list[ExampleRequest], msgspec.Meta(min_length=1, max_length=_MAX_EXAMPLES)]
+NamedPatches = Annotated[list[NamedPatch], msgspec.Meta(min_length=1, max_length=_MAX_EXAMPLES)]
+
+
+# Datasets and their files
 
 
 @routes.post("/datasets", permission="datasets:create", raises=(DatasetExists, Invalid))
@@ -144,14 +148,14 @@ async def unshare_dataset(ctx: Context, dataset_id: UUID) -> None:
 @routes.get("/datasets/{dataset_id}/csv", permission="datasets:read", raises=_DOWNLOADS, media_type="text/csv")
 async def download_csv(ctx: Context, dataset_id: UUID, query: AtVersion) -> StreamingResponse:
     """Write the examples as CSV, a column for each key."""
-    version = await _find_version(ctx, dataset_id, query)
+    version = await _get_version(ctx, dataset_id, query)
     return await download(files.write_csv(ctx.db, version), "dataset.csv", "text/csv")
 
 
 @routes.get("/datasets/{dataset_id}/jsonl", permission="datasets:read", raises=_DOWNLOADS, media_type=_LINES)
 async def download_jsonl(ctx: Context, dataset_id: UUID, query: AtVersion) -> StreamingResponse:
     """Write the examples as lines of JSON."""
-    lines = files.write_lines(ctx.db, await _find_version(ctx, dataset_id, query), files.to_line)
+    lines = files.write_lines(ctx.db, await _get_version(ctx, dataset_id, query), files.to_line)
     return await download(lines, "dataset.jsonl", _LINES)
 
 
@@ -163,7 +167,7 @@ async def download_jsonl(ctx: Context, dataset_id: UUID, query: AtVersion) -> St
 )
 async def download_openai_finetuning(ctx: Context, dataset_id: UUID, query: AtVersion) -> StreamingResponse:
     """Write conversations in the format of OpenAI's fine-tuning."""
-    version = await _find_version(ctx, dataset_id, query)
+    version = await _get_version(ctx, dataset_id, query)
     await files.check_conversations(ctx.db, version)
     lines = files.write_lines(ctx.db, version, files.to_finetuning)
     return await download(lines, "dataset.jsonl", _LINES)
@@ -177,13 +181,14 @@ async def download_openai_finetuning(ctx: Context, dataset_id: UUID, query: AtVe
 )
 async def download_openai_evaluation(ctx: Context, dataset_id: UUID, query: AtVersion) -> StreamingResponse:
     """Write conversations in the format of OpenAI's evaluations."""
-    version = await _find_version(ctx, dataset_id, query)
+    version = await _get_version(ctx, dataset_id, query)
     await files.check_conversations(ctx.db, version)
     lines = files.write_lines(ctx.db, version, files.to_evaluation)
     return await download(lines, "dataset.jsonl", _LINES)
 
 
-async def _find_version(ctx: Context, dataset_id: UUID, query: AtVersion) -> files.DatasetVersion:
+async def _get_version(ctx: Context, dataset_id: UUID, query: AtVersion) -> files.DatasetVersion:
+    """Return the version that a download reads, from its first statement to its last."""
     workspace_id = ctx.actor.workspace_id
     await datasets.get_dataset(ctx.db, workspace_id, dataset_id)
     moment = await resolve_moment(ctx.db, workspace_id, dataset_id, query.as_of)
@@ -207,8 +212,7 @@ async def list_dataset_versions(ctx: Context, dataset_id: UUID, query: DatasetVe
 )
 async def diff_dataset_versions(ctx: Context, dataset_id: UUID, query: DiffQuery) -> Difference:
     """Return the examples that were added, changed and removed between two versions."""
-    between = (query.from_version, query.to_version)
-    return await versions.diff_versions(ctx.db, ctx.actor.workspace_id, dataset_id, *between)
+    return await versions.diff_versions(ctx.db, ctx.actor.workspace_id, dataset_id, query)
 
 
 @routes.get("/datasets/{dataset_id}/version", permission="datasets:read", raises=(VersionNotFound, Invalid))
@@ -290,10 +294,6 @@ async def list_comparisons(ctx: Context, dataset_id: UUID, query: ComparisonQuer
 
 # Examples
 
-_MAX_EXAMPLES = 10_000
-ExampleRequests = Annotated[list[ExampleRequest], msgspec.Meta(min_length=1, max_length=_MAX_EXAMPLES)]
-NamedPatches = Annotated[list[NamedPatch], msgspec.Meta(min_length=1, max_length=_MAX_EXAMPLES)]
-
 
 @routes.get("/examples", permission="datasets:read", raises=(FilterInvalid, VersionNotFound, Invalid))
 async def list_examples(ctx: Context, query: ExampleQuery) -> list[Example]:
@@ -304,9 +304,8 @@ async def list_examples(ctx: Context, query: ExampleQuery) -> list[Example]:
 @routes.post("/examples", permission="datasets:update", raises=(DatasetNotFound, ExampleExists, Invalid))
 async def create_example(ctx: Context, body: ExampleRequest) -> Example:
     """Create one example."""
-    (example_id,) = await examples.add_to_datasets(
-        ctx.db, ctx.actor.workspace_id, [(files.to_write(body), body.dataset_id)]
-    )
+    writes = [(files.to_write(body), body.dataset_id)]
+    (example_id,) = await examples.add_to_datasets(ctx.db, ctx.actor.workspace_id, writes)
     return await examples.get_example(ctx.db, ctx.actor.workspace_id, example_id, None, build_links(ctx))
 
 
@@ -320,8 +319,8 @@ async def delete_examples(ctx: Context, query: ExamplesToDelete) -> Accepted:
 @routes.post("/examples/bulk", permission="datasets:update", raises=(DatasetNotFound, ExampleExists, Invalid))
 async def create_examples(ctx: Context, body: ExampleRequests) -> list[Example]:
     """Create several examples, all or none."""
-    owned = [(files.to_write(example), example.dataset_id) for example in body]
-    ids = await examples.add_to_datasets(ctx.db, ctx.actor.workspace_id, owned)
+    writes = [(files.to_write(example), example.dataset_id) for example in body]
+    ids = await examples.add_to_datasets(ctx.db, ctx.actor.workspace_id, writes)
     fields = examples.EVERYTHING - {examples.ATTACHMENTS}
     return await examples.get_examples(ctx.db, ctx.actor.workspace_id, ids, None, build_links(ctx), fields=fields)
 
@@ -415,7 +414,8 @@ async def delete_examples_for_good(ctx: Context, body: ExampleDeletion) -> Accep
 @routes.get("/public/{share_token}/datasets", public=True, raises=(SharedDatasetNotFound,))
 async def get_shared_dataset(ctx: Context, share_token: UUID) -> Dataset:
     """Return a shared dataset, without an API key."""
-    return await datasets.get_dataset(ctx.db, *await datasets.open_share(ctx.db, share_token))
+    workspace_id, dataset_id = await datasets.open_share(ctx.db, share_token)
+    return await datasets.get_dataset(ctx.db, workspace_id, dataset_id)
 
 
 @routes.get(

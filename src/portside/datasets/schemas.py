@@ -16,6 +16,7 @@ import msgspec
 
 from portside.kernel.errors import Invalid, Problem
 
+Location = list[str | int]
 MAX_EXPANDED_PARTS = 5_000
 _ELSEWHERE = ("$dynamicRef", "$recursiveRef")
 MAX_WORK = 500_000_000
@@ -33,7 +34,7 @@ def count_expanded_parts(schema: dict[str, Any]) -> int:
     Raises SchemaTooLarge. The validator reports references that do not resolve.
     """
     try:
-        return _SchemaSize(schema).of(schema)
+        return _SchemaSize(schema).count(schema)
     except RecursionError as exc:
         raise SchemaTooLarge("the references of the schema form a chain that is too long") from exc
 
@@ -41,20 +42,23 @@ def count_expanded_parts(schema: dict[str, Any]) -> int:
 class _SchemaSize:
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
-        self._known: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}
         self._open: set[str] = set()
+        """The references that are being counted: one of them again is a cycle."""
 
-    def of(self, part: Any) -> int:
+    def count(self, part: Any) -> int:
         """Return the expanded size of a part."""
         if not isinstance(part, (dict, list)):
             return 0
 
         total = 1
         for step, inner in part.items() if isinstance(part, dict) else enumerate(part):
-            if step in _ELSEWHERE or (step == "$id" and part is not self._root and isinstance(inner, str)):
+            is_other_document = step == "$id" and part is not self._root and isinstance(inner, str)
+            if step in _ELSEWHERE or is_other_document:
                 raise SchemaTooLarge(f"{step} is not supported in schemas of datasets")
 
-            total += self._resolve(inner) if step == "$ref" and isinstance(inner, str) else self.of(inner)
+            is_reference = step == "$ref" and isinstance(inner, str)
+            total += self._resolve(inner) if is_reference else self.count(inner)
             if total > MAX_EXPANDED_PARTS:
                 raise SchemaTooLarge(
                     f"the schema has more than {MAX_EXPANDED_PARTS} parts with its references expanded"
@@ -63,8 +67,8 @@ class _SchemaSize:
         return total
 
     def _resolve(self, reference: str) -> int:
-        if reference in self._known:
-            return self._known[reference]
+        if reference in self._sizes:
+            return self._sizes[reference]
         if reference in self._open:
             raise SchemaTooLarge(f"the schema refers to itself by {reference[:200]}, which is not supported")
 
@@ -73,9 +77,10 @@ class _SchemaSize:
             raise SchemaTooLarge(problem)
 
         self._open.add(reference)
-        self._known[reference] = size = self.of(self._find(reference))
+        size = self.count(self._find(reference))
         self._open.discard(reference)
 
+        self._sizes[reference] = size
         return size
 
     def _find(self, reference: str) -> Any:
@@ -88,9 +93,6 @@ class _SchemaSize:
                 part = part.get(name) if isinstance(part, dict) else None
 
         return part
-
-
-Location = list[str | int]
 
 
 class DatasetSchemas(msgspec.Struct):

@@ -13,6 +13,7 @@ from portside.kernel.http.json_validation import JSON_TEXT, NO_ITEMS
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 Description = Annotated[str, msgspec.Meta(max_length=20_000)]
 DataType = Literal["kv", "llm", "chat"]
+DatasetSort = Literal["name", "created_at", "modified_at", "last_session_start_time", "example_count", "session_count"]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=100)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
 Ids = Annotated[list[UUID], msgspec.Meta(max_length=1000)]
@@ -67,9 +68,6 @@ class DatasetPatch(msgspec.Struct):
     inputs_schema_definition: dict[str, Any] | UnsetType | None = UNSET
     outputs_schema_definition: dict[str, Any] | UnsetType | None = UNSET
     transformations: Annotated[list[Any], NO_ITEMS] | None = None
-
-
-DatasetSort = Literal["name", "created_at", "modified_at", "last_session_start_time", "example_count", "session_count"]
 
 
 class DatasetQuery(msgspec.Struct):

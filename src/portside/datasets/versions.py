@@ -7,7 +7,7 @@ from uuid import UUID
 from portside.datasets.datasets import get_dataset, lock_dataset
 from portside.datasets.errors import VersionNotFound
 from portside.datasets.sql import sql
-from portside.datasets.types import DatasetVersionsQuery, Difference, Version, VersionAt, VersionTagRequest
+from portside.datasets.types import DatasetVersionsQuery, Difference, DiffQuery, Version, VersionAt, VersionTagRequest
 from portside.kernel.clock import in_utc, now
 from portside.kernel.db import Database, Session, Transaction
 from portside.kernel.errors import Invalid
@@ -44,11 +44,12 @@ async def resolve_moment(
     if dataset_id is None:
         raise Invalid.field(where, "a tag needs the dataset: name it in `dataset`")
 
-    tagged_at = await db.fetchval(sql.version_tagged, workspace_id=workspace_id, dataset_id=dataset_id, tag=as_of)
-    if tagged_at is None:
+    moment: datetime | None = await db.fetchval(
+        sql.version_tagged, workspace_id=workspace_id, dataset_id=dataset_id, tag=as_of
+    )
+    if moment is None:
         raise VersionNotFound
 
-    moment: datetime = tagged_at
     return moment
 
 
@@ -68,7 +69,7 @@ async def get_version(db: Session, workspace_id: UUID, dataset_id: UUID, query: 
         raise Invalid.field(["query", "as_of"], "send either as_of or tag")
 
     moment = await resolve_moment(db, workspace_id, dataset_id, query.tag or query.as_of)
-    return await _find_version(db, workspace_id, dataset_id, moment)
+    return await _get_version_at(db, workspace_id, dataset_id, moment)
 
 
 async def tag_version(db: Database, workspace_id: UUID, dataset_id: UUID, body: VersionTagRequest) -> Version:
@@ -82,31 +83,42 @@ async def tag_version(db: Database, workspace_id: UUID, dataset_id: UUID, body: 
     async with db.transaction() as tx:
         await lock_dataset(tx, workspace_id, dataset_id)
         moment = await resolve_moment(tx, workspace_id, dataset_id, body.as_of, ("body", "as_of"))
-        version = await _find_version(tx, workspace_id, dataset_id, moment)
+        version = await _get_version_at(tx, workspace_id, dataset_id, moment)
 
         as_of = version.as_of if moment is None else moment
         owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
         if not await tx.execute(sql.tag_version, **owner, tag=body.tag, as_of=as_of):
             raise VersionNotFound
 
-        return await _find_version(tx, workspace_id, dataset_id, as_of)
+        return await _get_version_at(tx, workspace_id, dataset_id, as_of)
 
 
-async def diff_versions(
-    db: Session, workspace_id: UUID, dataset_id: UUID, from_version: str, to_version: str
-) -> Difference:
+async def diff_versions(db: Session, workspace_id: UUID, dataset_id: UUID, query: DiffQuery) -> Difference:
     """Return the changes of examples between two versions. Raises DatasetNotFound and VersionNotFound."""
     await get_dataset(db, workspace_id, dataset_id)
-    moments = []
-    for field, version in (("from_version", from_version), ("to_version", to_version)):
-        moment = await resolve_moment(db, workspace_id, dataset_id, version, ("query", field))
-        moments.append(moment or (await _find_version(db, workspace_id, dataset_id, None)).as_of)
 
-    owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
+    moments = []
+    for field in ("from_version", "to_version"):
+        moment = await resolve_moment(db, workspace_id, dataset_id, getattr(query, field), ("query", field))
+        if moment is None:
+            latest = await _get_version_at(db, workspace_id, dataset_id, None)
+            moment = latest.as_of
+
+        moments.append(moment)
+
+    before, after = moments
+    rows = await db.fetch(
+        sql.diff_versions, workspace_id=workspace_id, dataset_id=dataset_id, before=before, after=after
+    )
+
     difference = Difference([], [], [])
-    for row in await db.fetch(sql.diff_versions, **owner, before=moments[0], after=moments[1]):
-        kind = "added" if row["is_added"] else "removed" if row["is_removed"] else "modified"
-        getattr(difference, f"examples_{kind}").append(row["id"])
+    for row in rows:
+        if row["is_added"]:
+            difference.examples_added.append(row["id"])
+        elif row["is_removed"]:
+            difference.examples_removed.append(row["id"])
+        else:
+            difference.examples_modified.append(row["id"])
 
     return difference
 
@@ -121,14 +133,14 @@ async def find_fixed_moment(db: Session, workspace_id: UUID, dataset_id: UUID, a
     return moment or min(as_of or now(), now())
 
 
-async def _find_version(db: Session, workspace_id: UUID, dataset_id: UUID, moment: datetime | None) -> Version:
+async def _get_version_at(db: Session, workspace_id: UUID, dataset_id: UUID, moment: datetime | None) -> Version:
     owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
-    last = await db.fetchrow(sql.version_at, **owner, as_of=moment)
-    if last is None or last["as_of"] is None:
+    row = await db.fetchrow(sql.version_at, **owner, as_of=moment)
+    if row is None or row["as_of"] is None:
         raise VersionNotFound
 
-    tags = [row["tag"] for row in await db.fetch(sql.tags_of_version, **owner, as_of=last["as_of"])]
-    return Version(last["as_of"], tags, last["number"])
+    tags = [row["tag"] for row in await db.fetch(sql.tags_of_version, **owner, as_of=row["as_of"])]
+    return Version(as_of=row["as_of"], tags=tags, number=row["number"])
 
 
 def _parse_moment(text: str, where: tuple[str, str]) -> datetime:

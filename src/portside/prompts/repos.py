@@ -49,6 +49,7 @@ _ARCHIVED = {"true": True, "false": False, "allow": None}
 _LIMIT = 100
 _SHORT_HASH = re.compile(r"[0-9a-f]{8,64}")
 _SEQUENCE = "RunnableSequence"
+_encode_canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 async def get_settings(db: Session, *, by: Actor) -> Settings:
@@ -100,9 +101,9 @@ async def list_prompts(db: Session, query: PromptQuery, *, by: Actor) -> PromptL
 
 async def get_prompt(db: Session, owner: str, handle: str, *, by: Actor) -> Prompt:
     """Return a prompt, and count the view. Raises PromptNotFound."""
-    repo_id = (await find_repo(db, owner, handle, by=by)).id
-    await db.execute(sql.count_view, id=repo_id)
-    return await _get_prompt(db, repo_id, by=by)
+    repo = await find_repo(db, owner, handle, by=by)
+    await db.execute(sql.count_view, id=repo.id)
+    return await _get_prompt(db, repo.id, by=by)
 
 
 async def create_prompt(db: Session, body: PromptRequest, *, by: Actor) -> Prompt:
@@ -126,24 +127,24 @@ async def create_prompt(db: Session, body: PromptRequest, *, by: Actor) -> Promp
 
 async def update_prompt(db: Session, owner: str, handle: str, patch: PromptPatch, *, by: Actor) -> Prompt:
     """Change the description of a prompt. Raises PromptNotFound and PromptOfOthers."""
-    repo_id = (await find_repo(db, owner, handle, by=by, to_change=True)).id
-    await db.execute(sql.update_repo, id=repo_id, workspace_id=by.workspace_id, **_to_fields(patch))
-    return await _get_prompt(db, repo_id, by=by)
+    repo = await find_repo(db, owner, handle, by=by, to_change=True)
+    await db.execute(sql.update_repo, id=repo.id, workspace_id=by.workspace_id, **_to_fields(patch))
+    return await _get_prompt(db, repo.id, by=by)
 
 
 async def delete_prompt(db: Session, owner: str, handle: str, *, by: Actor) -> None:
     """Delete a prompt with its commits. Raises PromptNotFound and PromptOfOthers."""
-    repo_id = (await find_repo(db, owner, handle, by=by, to_change=True)).id
-    await db.execute(sql.delete_repo, id=repo_id, workspace_id=by.workspace_id)
+    repo = await find_repo(db, owner, handle, by=by, to_change=True)
+    await db.execute(sql.delete_repo, id=repo.id, workspace_id=by.workspace_id)
 
 
 async def like_prompt(db: Database, owner: str, handle: str, *, like: bool, by: Actor) -> Likes:
     """Like a prompt or withdraw the like; return the number of likes. Raises PromptNotFound."""
-    repo_id = (await find_repo(db, owner, handle, by=by)).id
+    repo = await find_repo(db, owner, handle, by=by)
     async with db.transaction() as tx:
-        await _keep_repo(tx, repo_id)
-        await tx.execute(sql.like_repo if like else sql.unlike_repo, id=repo_id, liked_by=_get_liker(by))
-        return Likes(await tx.fetchval(sql.likes_of_repo, id=repo_id))
+        await _keep_repo(tx, repo.id)
+        await tx.execute(sql.like_repo if like else sql.unlike_repo, id=repo.id, liked_by=_get_liker(by))
+        return Likes(await tx.fetchval(sql.likes_of_repo, id=repo.id))
 
 
 async def _get_prompt(db: Session, repo_id: UUID, *, by: Actor) -> Prompt:
@@ -192,9 +193,6 @@ async def empty_workspace(db: Session, workspace_id: UUID) -> None:
     await db.execute(sql.empty_workspace, workspace_id=workspace_id)
 
 
-_canonical = msgspec.json.Encoder(order="deterministic").encode
-
-
 class CommitAddress(NamedTuple):
     """The address of a commit: `owner/repo:commit`."""
 
@@ -239,7 +237,7 @@ async def append_commit(
     tx: Session, repo_id: UUID, latest: Record | None, manifest: dict[str, Any], description: str | None = None
 ) -> Commit:
     """Append a commit to the latest one, which is locked; return the latest one if the manifest has not changed."""
-    manifest_hash = hashlib.sha256(_canonical(manifest)).hexdigest()
+    manifest_hash = hashlib.sha256(_encode_canonical(manifest)).hexdigest()
     if latest is not None and latest["manifest_hash"] == manifest_hash:
         return (await _list_commits(tx, repo_id, latest["id"], CommitQuery()))[0]
 
@@ -262,10 +260,10 @@ async def append_commit(
 
 async def list_commits(db: Session, owner: str, handle: str, query: CommitQuery, *, by: Actor) -> CommitList:
     """List the commits of a prompt, newest first. Raises PromptNotFound."""
-    repo_id = (await find_repo(db, owner, handle, by=by)).id
-    return CommitList(
-        await _list_commits(db, repo_id, None, query), await db.fetchval(sql.count_commits, repo_id=repo_id)
-    )
+    repo = await find_repo(db, owner, handle, by=by)
+    commits = await _list_commits(db, repo.id, None, query)
+    total = await db.fetchval(sql.count_commits, repo_id=repo.id)
+    return CommitList(commits=commits, total=total)
 
 
 async def pull_commit(db: Session, address: CommitAddress, *, include_model: bool, by: Actor) -> Manifest:
@@ -285,7 +283,8 @@ async def pull_commit(db: Session, address: CommitAddress, *, include_model: boo
 
 async def pull_commit_row(db: Session, repo_id: UUID, commit: str) -> Record:
     """Return the row of a commit, and count the pull. Raises CommitNotFound."""
-    row = await db.fetchrow(sql.pull_commit, repo_id=repo_id, id=await _find_commit(db, repo_id, commit))
+    commit_id = await _get_commit_id(db, repo_id, commit)
+    row = await db.fetchrow(sql.pull_commit, repo_id=repo_id, id=commit_id)
     if row is None:
         raise CommitNotFound
 
@@ -300,24 +299,26 @@ async def tag_commit(db: Database, owner: str, handle: str, body: CommitTagReque
     if body.tag_name == LATEST:
         raise Invalid.field(["body", "tag_name"], "this name is reserved; choose another")
 
-    repo_id = (await find_repo(db, owner, handle, by=by, to_change=True)).id
+    repo = await find_repo(db, owner, handle, by=by, to_change=True)
     async with db.transaction() as tx:
-        await _keep_repo(tx, repo_id)
-        if await tx.fetchval(sql.commit_exists, repo_id=repo_id, id=body.commit_id) is None:
+        await _keep_repo(tx, repo.id)
+        if await tx.fetchval(sql.commit_exists, repo_id=repo.id, id=body.commit_id) is None:
             raise CommitNotFound
 
-        await tx.execute(sql.tag_commit, id=uuid7(), repo_id=repo_id, name=body.tag_name, commit_id=body.commit_id)
-        return (await _list_tags(tx, repo_id, body.tag_name))[0]
+        await tx.execute(sql.tag_commit, id=uuid7(), repo_id=repo.id, name=body.tag_name, commit_id=body.commit_id)
+        return (await _list_tags(tx, repo.id, body.tag_name))[0]
 
 
 async def list_tags(db: Session, owner: str, handle: str, *, by: Actor) -> list[CommitTag]:
     """List the tags of a prompt by name. Raises PromptNotFound."""
-    return await _list_tags(db, (await find_repo(db, owner, handle, by=by)).id, None)
+    repo = await find_repo(db, owner, handle, by=by)
+    return await _list_tags(db, repo.id, None)
 
 
 async def get_tag(db: Session, owner: str, handle: str, name: str, *, by: Actor) -> CommitTag:
     """Return a tag. Raises PromptNotFound and PromptTagNotFound."""
-    tags = await _list_tags(db, (await find_repo(db, owner, handle, by=by)).id, name)
+    repo = await find_repo(db, owner, handle, by=by)
+    tags = await _list_tags(db, repo.id, name)
     if not tags:
         raise PromptTagNotFound
 
@@ -326,8 +327,8 @@ async def get_tag(db: Session, owner: str, handle: str, name: str, *, by: Actor)
 
 async def delete_tag(db: Session, owner: str, handle: str, name: str, *, by: Actor) -> None:
     """Delete a tag; its commit stays. Raises PromptNotFound, PromptOfOthers and PromptTagNotFound."""
-    repo_id = (await find_repo(db, owner, handle, by=by, to_change=True)).id
-    if not await db.execute(sql.delete_tag, repo_id=repo_id, name=name):
+    repo = await find_repo(db, owner, handle, by=by, to_change=True)
+    if not await db.execute(sql.delete_tag, repo_id=repo.id, name=name):
         raise PromptTagNotFound
 
 
@@ -355,21 +356,21 @@ def check_parent(parent: str | None, latest: str) -> None:
         raise ParentOutdated
 
 
-async def _find_commit(db: Session, repo_id: UUID, commit: str) -> UUID:
+async def _get_commit_id(db: Session, repo_id: UUID, commit: str) -> UUID:
+    """Return the id of a commit by `latest`, a tag, or the beginning of its hash. Raises CommitNotFound."""
     if commit == LATEST:
         row = await db.fetchrow(sql.latest_commit, repo_id=repo_id)
-        found = None if row is None else row["id"]
+        commit_id: UUID | None = None if row is None else row["id"]
     else:
-        found = await db.fetchval(sql.commit_tagged, repo_id=repo_id, name=commit)
+        commit_id = await db.fetchval(sql.commit_tagged, repo_id=repo_id, name=commit)
 
-    if found is None and _SHORT_HASH.fullmatch(commit):
+    if commit_id is None and _SHORT_HASH.fullmatch(commit):
         rows = await db.fetch(sql.commits_that_begin, repo_id=repo_id, start=commit)
-        found = rows[0]["id"] if len(rows) == 1 else None
+        commit_id = rows[0]["id"] if len(rows) == 1 else None
 
-    if found is None:
+    if commit_id is None:
         raise CommitNotFound
 
-    commit_id: UUID = found
     return commit_id
 
 

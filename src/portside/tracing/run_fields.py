@@ -113,7 +113,7 @@ def _get_share_url(row: RunDetails) -> str | None:
     return f"{row.base_url}/public/{token}/run" if token else None
 
 
-def _get_null(_seen: RunDetails) -> None:
+def _get_null(_row: RunDetails) -> None:
     return None
 
 

@@ -89,16 +89,15 @@ async def query_runs(db: Session, workspace_id: UUID, body: RunsQuery, links: Do
             raise Invalid.field(["body", name], "is not supported; leave it out", "not_supported")
 
     selects = read_selects(body.selects, "body")
-    projects = await _find_projects(db, workspace_id, body)
-
-    since = body.min_start_time
-    if since is None and body.reference_dataset_id is None:
-        since = now() - _DEFAULT_PERIOD
+    project_ids = await _find_projects(db, workspace_id, body)
+    start_time = body.min_start_time
+    if start_time is None and body.reference_dataset_id is None:
+        start_time = now() - _DEFAULT_PERIOD
 
     filters = RunFilters(
         id=body.ids,
         trace=body.trace_id,
-        session=projects,
+        session=project_ids,
         run_type=body.run_type.lower() if body.run_type else None,
         is_root=body.is_root,
         error=body.has_error,
@@ -106,13 +105,15 @@ async def query_runs(db: Session, workspace_id: UUID, body: RunsQuery, links: Do
         trace_filter=body.trace_filter,
         tree_filter=body.tree_filter,
         reference_example=body.reference_examples,
-        start_time=since,
+        start_time=start_time,
         end_time=body.max_start_time,
     )
 
     condition = build_run_condition(filters, workspace_id, ConditionBuilder())
-    seconds = body.search_seconds
-    search = None if seconds is None else SearchLimit(seconds, build_scope_condition(filters, workspace_id))
+    search = None
+    if body.search_seconds is not None:
+        search = SearchLimit(body.search_seconds, build_scope_condition(filters, workspace_id))
+
     page = await find_page(
         db, condition, body.cursor, limit=body.page_size, fields=find_large_fields(selects), search=search
     )
@@ -120,7 +121,12 @@ async def query_runs(db: Session, workspace_id: UUID, body: RunsQuery, links: Do
         db, workspace_id, page.ids, selects, links, with_subtree_usage=bool(body.include_subtree_usage)
     )
 
-    return RunItems(items, page.cursors.next, page.cursors.next is not None, page.searched_to or msgspec.UNSET)
+    return RunItems(
+        items=items,
+        next_cursor=page.cursors.next,
+        has_more=page.cursors.next is not None,
+        searched_to=page.searched_to or msgspec.UNSET,
+    )
 
 
 async def get_run(
@@ -132,10 +138,11 @@ async def get_run(
     if not runs or query.project_id not in {None, runs[0]["project_id"]}:
         raise TracedRunNotFound
 
+    run = runs[0]
     if "PROJECT_ID" not in (query.selects or ()):
-        del runs[0]["project_id"]
+        del run["project_id"]
 
-    return runs[0]
+    return run
 
 
 async def count_bytes(db: Session, workspace_id: UUID, ids: list[UUID], selects: Iterable[str]) -> dict[UUID, int]:
@@ -177,11 +184,11 @@ async def _add_subtree_usage(db: Session, workspace_id: UUID, runs: list[TracedR
 
     usage_by_run = {row["id"]: row for row in rows}
     for run in runs:
-        if (usage := usage_by_run.get(run.id)) is None:
+        usage = usage_by_run.get(run.id)
+        if usage is None:
             continue
 
         run.first_token_time = usage["first_token_time"]
-
         for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
             setattr(run, name, usage[name])
 
@@ -190,6 +197,7 @@ async def _add_subtree_usage(db: Session, workspace_id: UUID, runs: list[TracedR
 
 
 async def _find_projects(db: Session, workspace_id: UUID, body: RunsQuery) -> list[UUID]:
+    """Return the projects that a query names, or those of its dataset. Raises Invalid unless it names one of both."""
     if (body.project_ids is None) == (body.reference_dataset_id is None):
         raise Invalid.field(["body", "project_ids"], "name projects, or a dataset by reference_dataset_id", "missing")
 
@@ -198,6 +206,7 @@ async def _find_projects(db: Session, workspace_id: UUID, body: RunsQuery) -> li
             raise Invalid.field(["body", "project_ids"], "names at least one project")
         return body.project_ids
 
-    owner = {"workspace_id": workspace_id, "dataset_id": body.reference_dataset_id}
+    rows = await db.fetch(sql.projects_of_dataset, workspace_id=workspace_id, dataset_id=body.reference_dataset_id)
+
     # The nil id matches no project. An empty list would not filter at all.
-    return [row["id"] for row in await db.fetch(sql.projects_of_dataset, **owner)] or [UUID(int=0)]
+    return [row["id"] for row in rows] or [UUID(int=0)]

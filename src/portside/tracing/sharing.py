@@ -157,7 +157,6 @@ async def query_shared_runs(db: Session, token: UUID, body: RunPage, links: Down
     builder = ConditionBuilder()
     filters = build_run_condition(body, shared.workspace_id, builder, SHARED_RUN_FILTERS)
     condition = require_all([shared.condition(builder), filters])
-
     page = await get_run_page(db, shared.workspace_id, body, condition, links)
     for run in page.runs:
         run["app_path"] = _build_shared_path(token)

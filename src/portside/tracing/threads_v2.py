@@ -95,6 +95,7 @@ async def query_threads(db: Session, workspace_id: UUID, body: ThreadsQuery) -> 
 
     builder = ConditionBuilder()
     condition = require_all([build_run_condition(filters, workspace_id, builder), builder.build(sql.when_threaded)])
+
     rows = await _find_newest_threads(db, condition, position, limit=body.page_size + 1)
     page = rows[: body.page_size]
     cursor = _write_cursor(page[-1]) if len(rows) > len(page) else None
@@ -109,14 +110,20 @@ async def _find_newest_threads(
 
     They are looked for among the newest turns, of which a page rarely needs many; then all turns of those are read.
     """
-    start = {"moment": position and position.moment}
-    page = {**start, "thread_id": position and position.thread_id, "newest": MAX_TURNS, "limit": limit}
-    nearest, values = apply_condition(sql.threads_of_newest_turns, condition, **start, newest=NEAR_TURNS)
+    moment = None if position is None else position.moment
+    page = {
+        "moment": moment,
+        "thread_id": None if position is None else position.thread_id,
+        "newest": MAX_TURNS,
+        "limit": limit,
+    }
+
+    nearest, values = apply_condition(sql.threads_of_newest_turns, condition, moment=moment, newest=NEAR_TURNS)
     candidates = await db.fetchrow(nearest, **values)
     assert candidates is not None  # noqa: S101 - a query without groups returns one row
-    among = ConditionBuilder("near").build(sql.when_in_threads, value=candidates["threads"] or [])
-    listing, values = apply_condition(sql.recent_threads, require_all([condition, among]), **page)
 
+    is_candidate = ConditionBuilder("near").build(sql.when_in_threads, value=candidates["threads"] or [])
+    listing, values = apply_condition(sql.recent_threads, require_all([condition, is_candidate]), **page)
     rows = await db.fetch(listing, **values)
     if len(rows) == limit or candidates["turns"] < NEAR_TURNS:
         return rows
@@ -126,43 +133,48 @@ async def _find_newest_threads(
 
 
 async def _to_threads(db: Session, workspace_id: UUID, rows: list[Record]) -> list[TracedThread]:
-    traces = [trace for row in rows for trace in row["trace_ids"]]
-    usage_by_trace = {
-        row["trace_id"]: row for row in await db.fetch(sql.usage_of_traces, workspace_id=workspace_id, trace_ids=traces)
-    }
-    ends = sorted({row["trace_ids"][end] for row in rows for end in (0, -1)})
-    previews = await db.fetch(sql.previews_of_runs, workspace_id=workspace_id, ids=ends, chars=_PREVIEW_CHARS)
-    preview = {row["id"]: row for row in previews}
+    """Return threads with the usage of their traces, and previews of the first and the last one."""
+    trace_ids = [trace_id for row in rows for trace_id in row["trace_ids"]]
+    usage_rows = await db.fetch(sql.usage_of_traces, workspace_id=workspace_id, trace_ids=trace_ids)
+    usage_by_trace = {row["trace_id"]: row for row in usage_rows}
 
-    return [_to_thread(row, usage_by_trace, preview) for row in rows]
+    ends = {row["trace_ids"][0] for row in rows} | {row["trace_ids"][-1] for row in rows}
+    preview_rows = await db.fetch(
+        sql.previews_of_runs, workspace_id=workspace_id, ids=sorted(ends), chars=_PREVIEW_CHARS
+    )
+    preview_by_trace = {row["id"]: row for row in preview_rows}
+
+    return [_to_thread(row, usage_by_trace, preview_by_trace) for row in rows]
 
 
-def _to_thread(row: Record, usage_by_trace: dict[UUID, Record], preview: dict[UUID, Record]) -> TracedThread:
+def _to_thread(row: Record, usage_by_trace: dict[UUID, Record], preview_by_trace: dict[UUID, Record]) -> TracedThread:
     fields: dict[str, Any] = dict(row)
-    traces = fields.pop("trace_ids")
-    p50, p99 = fields.pop("latency") or (None, None)
-    usage = [usage_by_trace[trace] for trace in traces if trace in usage_by_trace]
-    costs = [row["total_cost"] for row in usage if row["total_cost"] is not None]
-    first = traces[0]
-    last = traces[-1]
+    trace_ids = fields.pop("trace_ids")
+    first_id = trace_ids[0]
+    last_id = trace_ids[-1]
+
+    latency_p50, latency_p99 = fields.pop("latency") or (None, None)
+    usage = [usage_by_trace[trace_id] for trace_id in trace_ids if trace_id in usage_by_trace]
+    costs = [trace["total_cost"] for trace in usage if trace["total_cost"] is not None]
 
     return TracedThread(
         **fields,
         start_time=row["max_start_time"],
-        first_trace_id=first,
-        last_trace_id=last,
-        trace_id=last,
-        latency_p50=p50,
-        latency_p99=p99,
-        total_tokens=sum(row["total_tokens"] for row in usage),
+        first_trace_id=first_id,
+        last_trace_id=last_id,
+        trace_id=last_id,
+        latency_p50=latency_p50,
+        latency_p99=latency_p99,
+        total_tokens=sum(trace["total_tokens"] for trace in usage),
         total_cost=float(sum(costs)) if costs else None,
-        first_inputs=preview[first]["inputs"] if first in preview else None,
-        last_outputs=preview[last]["outputs"] if last in preview else None,
+        first_inputs=preview_by_trace[first_id]["inputs"] if first_id in preview_by_trace else None,
+        last_outputs=preview_by_trace[last_id]["outputs"] if last_id in preview_by_trace else None,
     )
 
 
 def _write_cursor(row: Record) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(_Position(row["max_start_time"], row["thread_id"]))).decode()
+    position = _Position(moment=row["max_start_time"], thread_id=row["thread_id"])
+    return base64.urlsafe_b64encode(msgspec.json.encode(position)).decode()
 
 
 def _read_cursor(text: str) -> _Position:
