@@ -22,7 +22,8 @@ from portside.agent.threads.long_values import with_long_values
 from portside.agent.threads.records import create_thread, delete_thread
 from portside.agent.types.threads import ThreadCreate
 from portside.agent.types.webhooks import WebhookUrls
-from portside.agent.webhooks.deliveries import Deliveries, DeliveryNotFound, RetryPolicy, WebhookCleanup, WebhookLog
+from portside.agent.webhooks.deliveries import Deliveries, RetryPolicy, WebhookCleanup
+from portside.agent.webhooks.log import DeliveryNotFound, WebhookLog
 from portside.agent.webhooks.policy import WebhookPolicy, Webhooks
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7

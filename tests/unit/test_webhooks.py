@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from portside.agent.types.webhooks import WebhooksConfig
+from portside.agent.webhooks.configuration import read_policy, read_secret
 from portside.agent.webhooks.deliveries import RetryPolicy
-from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy, read_policy, read_secret
+from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy
 from portside.kernel.errors import Invalid, UserMistake
 from portside.kernel.outbound import signature_headers
 

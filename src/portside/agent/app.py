@@ -61,8 +61,9 @@ from portside.agent.threads.long_values import with_long_values
 from portside.agent.threads.searches import ThreadSearches
 from portside.agent.threads.states import States
 from portside.agent.ui import Bundles
-from portside.agent.webhooks.deliveries import Deliveries, WebhookLog, webhook_chores
-from portside.agent.webhooks.policy import read_policy
+from portside.agent.webhooks.configuration import read_policy
+from portside.agent.webhooks.deliveries import Deliveries, build_webhook_chores
+from portside.agent.webhooks.log import WebhookLog
 from portside.kernel.db import Database
 from portside.kernel.diagnostics import Diagnostics
 from portside.kernel.disk import DiskWatch
@@ -362,7 +363,7 @@ def _build_chores(
         ExpiredThreads(db, config.thread_ttl),
         OldStreams(db, settings.resumable_stream_ttl_seconds),
         *store_tasks(db, code.store),
-        *webhook_chores(db, runs.webhooks, settings, with_long_values),
+        *build_webhook_chores(db, runs.webhooks, settings, with_long_values),
         OldCacheEntries(db),
     ]
 

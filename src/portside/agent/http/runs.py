@@ -30,7 +30,7 @@ from portside.agent.types.runs import (
     StreamQuery,
 )
 from portside.agent.types.webhooks import WebhookDelivery
-from portside.agent.webhooks.deliveries import DeliveryNotFound
+from portside.agent.webhooks.log import DeliveryNotFound
 from portside.executor.errors import OtherLanguage
 from portside.kernel.errors import BadRequest
 from portside.kernel.http.headers import get_header

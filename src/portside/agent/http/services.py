@@ -24,7 +24,7 @@ from portside.agent.streams.hub import Hub
 from portside.agent.threads.searches import ThreadSearches
 from portside.agent.threads.states import States
 from portside.agent.ui import Bundles
-from portside.agent.webhooks.deliveries import WebhookLog
+from portside.agent.webhooks.log import WebhookLog
 from portside.kernel.diagnostics import Diagnostics
 from portside.kernel.http import routes, websockets
 from portside.kernel.http.health import HealthServices

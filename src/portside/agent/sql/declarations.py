@@ -19,28 +19,12 @@ field of the objects in a list. `agent/encryption/codec.py` acts on the declarat
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from portside.kernel.db import Query
-
-
-class ModelField(NamedTuple):
-    """The model and the field that a document belongs to, such as `thread.metadata`."""
-
-    model: str
-    field: str
-
-    def __str__(self) -> str:
-        return f"{self.model}.{self.field}"
-
-    @classmethod
-    def parse(cls, text: str) -> "ModelField":
-        """Parse what `str` returns."""
-        return cls(*text.split(".", 1))
-
 
 # A field that is misspelt in a header would be bound to another name, and could not be decrypted by other queries.
 _FIELDS = frozenset(
@@ -62,6 +46,46 @@ _FIELDS = frozenset(
         "thread.values",
     }
 )
+_COMMENT = re.compile(r"--[^\n]*")
+_LINE = re.compile(
+    r"^-- (encrypted|row|searched|access|paths|plain|undecryptable|replaceable): *(.+?) *$", re.MULTILINE
+)
+_ENTRY = re.compile(r"(\w+)(\[\])?(?:\.(\w+))? as (\w+\.\w+)")
+_ROW_ENTRY = re.compile(r"(\w+) = (\w+)")
+_PLAIN_ENTRY = re.compile(r"((?:\w+, *)*\w+) \((.+)\)")
+# Parameters of these names are access filters.
+ACCESS_NAMES = frozenset({"access", "thread_access"})
+# A cast to one of these, or a place that only takes a number, rules out a document.
+_SCALAR_USE = re.compile(
+    r":(\w+)::(?:uuid|int|integer|bigint|smallint|boolean|bool|double precision|float8|real|numeric|timestamptz"
+    r"|interval|date)\b|=> :(\w+)\)|\b(?:limit|offset) :(\w+)"
+)
+# Names that never mean a document in any query: ids, positions, numbers, times, and words of the server's own.
+# A parameter of any other name has to be declared. `tests/db/test_encryption_declarations.py` asks Postgres whether one
+# of these is a jsonb or bytea after all.
+_IDENTIFIER = re.compile(
+    r"(?:\w+_)?ids?|is_\w+|after(?:_\w+)?|\w+_(?:at|s|date|ns|bytes)"
+    r"|action|always_claim|attempts?|busy_hosts|caller|channels?|claim_limit|cursor|dims"
+    r"|embed|end_time|field|generation|keys?|known|limit|max_attempts|upper_bounds"
+    r"|namespaces?|on_run_completed|order|path|places|prefixes|priority|runs|schedule|sort|sort_by|source|start|state"
+    r"|status|statuses|strategy|target|thread_statuses|threads|timezone|tool|ttl_strategy"
+    r"|versions?|wait|writer"
+)
+
+
+class ModelField(NamedTuple):
+    """The model and the field that a document belongs to, such as `thread.metadata`."""
+
+    model: str
+    field: str
+
+    def __str__(self) -> str:
+        return f"{self.model}.{self.field}"
+
+    @classmethod
+    def parse(cls, text: str) -> "ModelField":
+        """Parse what `str` returns."""
+        return cls(*text.split(".", 1))
 
 
 class BadDeclaration(ValueError):
@@ -99,32 +123,6 @@ class Declarations(msgspec.Struct, frozen=True):
         )
 
 
-_COMMENT = re.compile(r"--[^\n]*")
-_LINE = re.compile(
-    r"^-- (encrypted|row|searched|access|paths|plain|undecryptable|replaceable): *(.+?) *$", re.MULTILINE
-)
-_ENTRY = re.compile(r"(\w+)(\[\])?(?:\.(\w+))? as (\w+\.\w+)")
-_ROW_ENTRY = re.compile(r"(\w+) = (\w+)")
-_PLAIN_ENTRY = re.compile(r"((?:\w+, *)*\w+) \((.+)\)")
-ACCESS_NAMES = frozenset({"access", "thread_access"})
-# A cast to one of these, or a place that only takes a number, rules out a document.
-_SCALAR_USE = re.compile(
-    r":(\w+)::(?:uuid|int|integer|bigint|smallint|boolean|bool|double precision|float8|real|numeric|timestamptz"
-    r"|interval|date)\b|=> :(\w+)\)|\b(?:limit|offset) :(\w+)"
-)
-# Names that never mean a document in any query: ids, positions, numbers, times, and words of the server's own.
-# A parameter of any other name has to be declared. `tests/db/test_encryption_declarations.py` asks Postgres whether one
-# of these is a jsonb or bytea after all.
-_IDENTIFIER = re.compile(
-    r"(?:\w+_)?ids?|is_\w+|after(?:_\w+)?|\w+_(?:at|s|date|ns|bytes)"
-    r"|action|always_claim|attempts?|busy_hosts|caller|channels?|claim_limit|cursor|dims"
-    r"|embed|end_time|field|generation|keys?|known|limit|max_attempts|upper_bounds"
-    r"|namespaces?|on_run_completed|order|path|places|prefixes|priority|runs|schedule|sort|sort_by|source|start|state"
-    r"|status|statuses|strategy|target|thread_statuses|threads|timezone|tool|ttl_strategy"
-    r"|versions?|wait|writer"
-)
-
-
 def parse_header(query: Query) -> Declarations:
     """Parse and check the header of a query. Raises BadDeclaration, which says what to write instead."""
     lines: dict[str, list[str]] = {}
@@ -134,13 +132,13 @@ def parse_header(query: Query) -> Declarations:
     documents: dict[str, ModelField] = {}
     lists: dict[str, ModelField] = {}
     records: dict[str, dict[str, ModelField]] = {}
-    for parameter, is_list, field, target in _targets(query, "encrypted", lines):
+    for parameter, is_list, field, target in _parse_targets(query, "encrypted", lines):
         if field:
             records.setdefault(parameter, {})[field] = target
         else:
             (lists if is_list else documents)[parameter] = target
 
-    access = [name.strip() for text in lines.get("access", ()) for name in text.split(",")]
+    access = _split(lines.get("access", ()))
     undecryptable = lines.get("undecryptable", [""])[0]
     if undecryptable not in {"", "mark", "mark and keep"}:
         raise BadDeclaration(f"query {query.name}: `-- undecryptable:` takes `mark` or `mark and keep`")
@@ -149,12 +147,12 @@ def parse_header(query: Query) -> Declarations:
         documents=documents,
         lists=lists,
         records=records,
-        row=_row(query, lines) or {"thread_id": "thread_id"},
-        searched={parameter: target for parameter, _, _, target in _targets(query, "searched", lines)},
+        row=_parse_row(query, lines) or {"thread_id": "thread_id"},
+        searched={parameter: target for parameter, _, _, target in _parse_targets(query, "searched", lines)},
         access=tuple(name for name in (*query.parameters, *access) if name in ACCESS_NAMES),
         access_lists=tuple(name.removesuffix("[]") for name in access if name not in ACCESS_NAMES),
-        paths=tuple(name.strip() for text in lines.get("paths", ()) for name in text.split(",")),
-        plain=_plain(query, lines),
+        paths=tuple(_split(lines.get("paths", ()))),
+        plain=_parse_plain(query, lines),
         marks_undecryptable=bool(undecryptable),
         keeps_clear_parts=undecryptable == "mark and keep",
         replaceable=lines.get("replaceable", [None])[0],
@@ -164,8 +162,15 @@ def parse_header(query: Query) -> Declarations:
     return declarations
 
 
-def _targets(query: Query, kind: str, lines: Mapping[str, list[str]]) -> Iterator[tuple[str, str, str, ModelField]]:
-    for entry in (entry.strip() for text in lines.get(kind, ()) for entry in text.split(",")):
+def _split(texts: Iterable[str]) -> list[str]:
+    """Split lines of a header at commas."""
+    return [entry.strip() for text in texts for entry in text.split(",")]
+
+
+def _parse_targets(
+    query: Query, kind: str, lines: Mapping[str, list[str]]
+) -> Iterator[tuple[str, str, str, ModelField]]:
+    for entry in _split(lines.get(kind, ())):
         match = _ENTRY.fullmatch(entry)
         if match is None:
             raise BadDeclaration(
@@ -181,9 +186,9 @@ def _targets(query: Query, kind: str, lines: Mapping[str, list[str]]) -> Iterato
         yield match[1], match[2] or "", match[3] or "", ModelField.parse(match[4])
 
 
-def _row(query: Query, lines: Mapping[str, list[str]]) -> dict[str, str]:
+def _parse_row(query: Query, lines: Mapping[str, list[str]]) -> dict[str, str]:
     row: dict[str, str] = {}
-    for entry in (entry.strip() for text in lines.get("row", ()) for entry in text.split(",")):
+    for entry in _split(lines.get("row", ())):
         match = _ROW_ENTRY.fullmatch(entry)
         if match is None:
             raise BadDeclaration(f"query {query.name}: write COLUMN = PARAMETER instead of {entry!r} in `-- row:`")
@@ -193,31 +198,31 @@ def _row(query: Query, lines: Mapping[str, list[str]]) -> dict[str, str]:
     return row
 
 
-def _plain(query: Query, lines: Mapping[str, list[str]]) -> dict[str, str]:
+def _parse_plain(query: Query, lines: Mapping[str, list[str]]) -> dict[str, str]:
     plain: dict[str, str] = {}
-
     for text in lines.get("plain", ()):
         match = _PLAIN_ENTRY.fullmatch(text)
         if match is None:
             raise BadDeclaration(f"query {query.name}: `-- plain: {text}` lacks the reason; write PARAMETER (why)")
 
-        plain |= dict.fromkeys((name.strip() for name in match[1].split(",")), match[2])
+        plain |= dict.fromkeys(_split([match[1]]), match[2])
 
     return plain
 
 
-def _check(query: Query, declared: Declarations) -> None:
+def _check(query: Query, declarations: Declarations) -> None:
     parameters = [
-        *declared.documents,
-        *declared.lists,
-        *declared.records,
-        *declared.searched,
-        *declared.access,
-        *declared.access_lists,
-        *declared.paths,
-        *declared.plain,
+        *declarations.documents,
+        *declarations.lists,
+        *declarations.records,
+        *declarations.searched,
+        *declarations.access,
+        *declarations.access_lists,
+        *declarations.paths,
+        *declarations.plain,
     ]
-    if unknown := sorted(set(parameters) - set(query.parameters)):
+    unknown = sorted(set(parameters) - set(query.parameters))
+    if unknown:
         raise BadDeclaration(
             f"query {query.name}: its header names :{unknown[0]}, which is not a parameter of the query"
         )
@@ -226,10 +231,10 @@ def _check(query: Query, declared: Declarations) -> None:
         twice = next(name for name in parameters if parameters.count(name) > 1)
         raise BadDeclaration(f"query {query.name}: its header declares :{twice} twice")
 
-    unknown = sorted(set(declared.row.values()) - set(query.parameters))
-    if unknown and (declared.documents or declared.lists):
+    unknown_in_row = sorted(set(declarations.row.values()) - set(query.parameters))
+    if unknown_in_row and (declarations.documents or declarations.lists):
         raise BadDeclaration(
-            f"query {query.name}: what it encrypts is bound to a row, and :{unknown[0]} is not a parameter; "
+            f"query {query.name}: what it encrypts is bound to a row, and :{unknown_in_row[0]} is not a parameter; "
             "name the row by `-- row: COLUMN = PARAMETER`"
         )
 

@@ -1,5 +1,5 @@
 """Webhooks: calls to the addresses that clients named, when their runs end.
 
-`policy` decides which addresses may be called and signs the calls, `deliveries` makes them. The database itself records
+`policy` decides which addresses may be called, and `deliveries` calls them. The database itself records
 a delivery that is due, in the transaction that ends a run.
 """

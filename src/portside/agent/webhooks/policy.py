@@ -1,12 +1,10 @@
-"""The policy for webhooks in the configuration file: the addresses that may be called, headers, signatures and payload.
+"""The policy for webhooks: the addresses that may be called, headers, signatures and payload.
 
-An address is checked when a client names it, so that the client learns of a refusal, and again when it is called:
-rules and DNS may change in between.
+`configuration` reads it. An address is checked when a client names it, so that the client learns of a refusal, and
+again when it is called: rules and DNS may change in between.
 """
 
 import asyncio
-import base64
-import binascii
 import re
 from collections.abc import Mapping
 from typing import Protocol
@@ -14,31 +12,15 @@ from typing import Protocol
 import httpx
 import msgspec
 
-from portside.agent.types.webhooks import PAYLOAD_FIELDS, WebhooksConfig, WebhookUrls
-from portside.kernel.errors import Invalid, UserMistake
+from portside.agent.types.webhooks import PAYLOAD_FIELDS, WebhookUrls
+from portside.kernel.errors import Invalid
 from portside.kernel.outbound import AddressNotAllowed, HostUnknown, OutboundRules, get_dns_host, resolve
 from portside.kernel.timeouts import timeout
 
 # A request waits this long for the name server; an address that was not checked by then is checked when it is called.
 CHECKED_WITHIN_S = 3.0
 SCHEMES = {"http": 80, "https": 443}
-_TEMPLATE = re.compile(r"\$\{\{(.*?)\}\}")
-_VARIABLE = re.compile(r"env\.([A-Za-z_][A-Za-z0-9_]*)")
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE = re.compile(r"[\t\x20-\x7e]*")
 _FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x20\x7f\\]")
-RESERVED_HEADERS = frozenset(
-    {
-        "host",
-        "content-length",
-        "content-type",
-        "transfer-encoding",
-        "connection",
-        "webhook-id",
-        "webhook-timestamp",
-        "webhook-signature",
-    }
-)
 
 
 class Webhooks:
@@ -89,7 +71,8 @@ class WebhookPolicy(msgspec.Struct, frozen=True):
             return
 
         try:
-            if not (host := self.check_syntax(url)):
+            host = self.check_syntax(url)
+            if not host:
                 return
 
             async with timeout(CHECKED_WITHIN_S):
@@ -113,14 +96,12 @@ class WebhookPolicy(msgspec.Struct, frozen=True):
         if url.startswith("/"):
             return self._check_own_route(url)
 
-        parts, host = _read(url)
+        parts, host = _parse_url(url)
         if self.urls.require_https and parts.scheme != "https":
             raise UrlRefused("Webhook must use https")
         if self.urls.disable_loopback and (host == "localhost" or host.endswith(".localhost")):
             raise UrlRefused("Webhook host blocked: localhost address")
-        if self.urls.allowed_domains is not None and not any(
-            _fits(host, domain) for domain in self.urls.allowed_domains
-        ):
+        if not self._is_domain_allowed(host):
             raise UrlRefused(f"Webhook host blocked: '{host}' is not one of the allowed domains")
 
         port = parts.port or SCHEMES[parts.scheme]
@@ -128,6 +109,10 @@ class WebhookPolicy(msgspec.Struct, frozen=True):
             raise UrlRefused(f"Webhook port {port} not allowed")
 
         return host
+
+    def _is_domain_allowed(self, host: str) -> bool:
+        domains = self.urls.allowed_domains
+        return domains is None or any(_is_in_domain(host, domain) for domain in domains)
 
     def _check_own_route(self, url: str) -> str:
         _refuse_forbidden_characters(url)
@@ -144,7 +129,7 @@ def _refuse_forbidden_characters(url: str) -> None:
         raise UrlRefused("Webhook must be a URL without spaces, backslashes and control characters")
 
 
-def _read(url: str) -> "tuple[httpx.URL, str]":
+def _parse_url(url: str) -> "tuple[httpx.URL, str]":
     """Return the parts and the host of an unambiguous address. Raises UrlRefused."""
     _refuse_forbidden_characters(url)
     try:
@@ -166,93 +151,6 @@ def _read(url: str) -> "tuple[httpx.URL, str]":
     return parts, host
 
 
-def _fits(host: str, allowed: str) -> bool:
-    domain = allowed.lower().removesuffix(".")
+def _is_in_domain(host: str, pattern: str) -> bool:
+    domain = pattern.lower().removesuffix(".")
     return host.endswith(domain[1:]) if domain.startswith("*.") else host == domain
-
-
-def read_policy(config: WebhooksConfig | None, environ: Mapping[str, str], *, is_disabled: bool) -> WebhookPolicy:
-    """Return the policy of a configuration. Raises UserMistake that names the key.
-
-    Without a `webhooks` section addresses may be http; with one they must be https, unless it allows http.
-    """
-    if config is None:
-        return WebhookPolicy(is_disabled=is_disabled)
-
-    secret_values = config.signing_secret or []
-    key = "webhooks.signing_secret"
-    secrets = [
-        _substitute(key, text, config.env_prefix, environ)
-        for text in ([secret_values] if isinstance(secret_values, str) else secret_values)
-    ]
-
-    return WebhookPolicy(
-        urls=config.url,
-        headers=dict(_header(name, value, config.env_prefix, environ) for name, value in config.headers.items()),
-        secrets=[read_secret(text, key) for text in secrets],
-        payload_fields=_payload_fields(config),
-        is_disabled=is_disabled,
-    )
-
-
-def _header(name: str, value: str, prefix: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    key = f"webhooks.headers.{name}"
-    if not _TOKEN.fullmatch(name) or name.lower() in RESERVED_HEADERS:
-        raise UserMistake(
-            f"{key}: this is not the name of a header that may be set; correct or remove it. The server itself sets "
-            + ", ".join(sorted(RESERVED_HEADERS))
-        )
-
-    filled = _substitute(key, value, prefix, environ)
-    if not _VALUE.fullmatch(filled):
-        raise UserMistake(f"{key}: the value must be printable ASCII characters in one line, as in every HTTP header")
-
-    return name, filled
-
-
-def _substitute(key: str, text: str, prefix: str, environ: Mapping[str, str]) -> str:
-    """Fill in the variables that a value names. Raises UserMistake if one may not be named, or is not set."""
-
-    def value(template: re.Match[str]) -> str:
-        variable = _VARIABLE.fullmatch(template[1].strip())
-        if variable is None or not variable[1].startswith(prefix):
-            raise UserMistake(f"{key}: {template[0]} must name an environment variable as ${{{{ env.{prefix}NAME }}}}")
-        if variable[1] not in environ:
-            raise UserMistake(
-                f"{key}: the environment variable {variable[1]} is not set; set it, or remove the reference"
-            )
-
-        return environ[variable[1]]
-
-    return _TEMPLATE.sub(value, text)
-
-
-def _payload_fields(config: WebhooksConfig) -> frozenset[str]:
-    all_fields = frozenset(PAYLOAD_FIELDS)
-    payload = config.payload
-    for key, names in (("include", payload.include), ("exclude", payload.exclude)):
-        if unknown := sorted(set(names or ()) - all_fields):
-            raise UserMistake(
-                f"webhooks.payload.{key} names fields that the payload does not have: {', '.join(unknown)}; it has "
-                f"{', '.join(PAYLOAD_FIELDS)}"
-            )
-
-    return (all_fields if payload.include is None else frozenset(payload.include)) - frozenset(payload.exclude)
-
-
-_ENCODED = "whsec_"
-MIN_SECRET_BYTES = 16
-
-
-def read_secret(text: str, key: str) -> bytes:
-    """Return the key of a secret: text, or `whsec_` and base64. Raises UserMistake if it is short or not base64."""
-    encoded = text.removeprefix(_ENCODED)
-    try:
-        secret = text.encode() if encoded == text else base64.b64decode(encoded, validate=True)
-    except binascii.Error as exc:
-        raise UserMistake(f"{key}: the text after whsec_ is not base64") from exc
-
-    if len(secret) < MIN_SECRET_BYTES:
-        raise UserMistake(f"{key}: the secret is shorter than {MIN_SECRET_BYTES} bytes; use a longer one")
-
-    return secret
