@@ -22,7 +22,7 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from portside.cli.client import Logins
+from portside.cli.logins import Logins
 from tests.api.hosted import Hosted, hosted
 from tests.commands import Done, run_here
 from tests.servers import free_port

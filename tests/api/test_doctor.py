@@ -295,7 +295,7 @@ def test_uv_that_is_missing(tmp_path: Path):
     overlay = tmp_path / "overlay"
     shutil.copytree(Path(uv.__file__).parent, overlay / "uv")
     source = Path(__file__).parents[2] / "src"
-    code = "from portside.operate.machine_checks import _uv; print(_uv().level, _uv().check)"
+    code = "from portside.operate.machine_checks import _check_uv; print(_check_uv().level, _check_uv().check)"
 
     done = subprocess.run(
         [tmp_path / "venv" / "bin" / "python", "-c", code],

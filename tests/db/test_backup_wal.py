@@ -95,7 +95,7 @@ async def rotate(home: Path, connection: Any) -> None:
 
 
 def installation(archived: Archived) -> str:
-    return wal_archive.installation_of(archived.home).id
+    return wal_archive.ensure_identity(archived.home).id
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,11 @@ from portside.agent.config import AgentConfig, GraphSource, HttpConfig
 from portside.agent.settings import AgentSettings
 from portside.cli import main as cli
 from portside.cli.backup import read_passphrase
-from portside.cli.client import explain, plain_url
+from portside.cli.client import explain
 from portside.cli.deploy import derive_name
 from portside.cli.greeting import Greeting
 from portside.cli.login import has_browser
+from portside.cli.logins import plain_url
 from portside.cli.serve import summarize
 from portside.kernel.errors import DependencyUnavailable, TooManyRequests, UserMistake
 from portside.kernel.version import full_version

@@ -7,7 +7,8 @@ messages are one transaction, so a restart neither loses nor repeats them.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from enum import StrEnum
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -28,7 +29,6 @@ MEASURED = Gauge(
     "The values that alert rules compare with their thresholds, in the units of the rules.",
     ["rule", "subject"],
 )
-Step = Literal["none", "pending", "firing", "recovering", "ended", "forgotten"]
 
 
 class RuleNotFound(NotFound):
@@ -41,6 +41,22 @@ class SilenceNotFound(NotFound):
     """There is no silence with this id."""
 
     code = "alert_silence_not_found"
+
+
+class Step(StrEnum):
+    """What an evaluation of a condition does to its alert. Messages have the names of `FIRING` and `ENDED`."""
+
+    # The condition is not met, and there is no alert.
+    NONE = "none"
+    # The condition is met, but not yet for as long as its rule says.
+    PENDING = "pending"
+    # The alert fires, or goes on firing.
+    FIRING = "firing"
+    # The alert fires, and ends if the value stays where it is.
+    RECOVERING = "recovering"
+    ENDED = "ended"
+    # The condition ended before its alert fired.
+    FORGOTTEN = "forgotten"
 
 
 class State(msgspec.Struct, frozen=True):
@@ -74,21 +90,21 @@ def next_step(rule: Rule | None, state: State | None, value: float | None, at: d
     """
     if rule is None or value is None:
         if state is None:
-            return "none"
-        return "ended" if state.fired_at else "forgotten"
+            return Step.NONE
+        return Step.ENDED if state.fired_at else Step.FORGOTTEN
 
     if state is None or state.fired_at is None:
         began_at = at if state is None else state.began_at
         if not rule.is_met(value):
-            return "none" if state is None else "forgotten"
+            return Step.NONE if state is None else Step.FORGOTTEN
 
-        return "firing" if at - began_at >= timedelta(seconds=rule.for_s) else "pending"
+        return Step.FIRING if at - began_at >= timedelta(seconds=rule.for_s) else Step.PENDING
 
     if not rule.is_over(value):
-        return "firing"
+        return Step.FIRING
 
     since = state.recovering_since or at
-    return "ended" if at - since >= timedelta(seconds=ENDS_AFTER_S) else "recovering"
+    return Step.ENDED if at - since >= timedelta(seconds=ENDS_AFTER_S) else Step.RECOVERING
 
 
 class AlertWatch(Task):
@@ -159,16 +175,16 @@ async def judge(db: Database, measured: Mapping[str, Sequence[Measurement]], at:
             await _store(tx, evaluation, at)
 
             was_notified = row is not None and row["notified_at"] is not None
-            if evaluation.step == "firing":
+            if evaluation.step == Step.FIRING:
                 is_silenced = any(
                     silence["rule"] == rule_name and silence["subject"] in (None, subject) for silence in silences
                 )
                 needs_message = not was_notified and not is_silenced
             else:
-                needs_message = evaluation.step == "ended" and was_notified
+                needs_message = evaluation.step == Step.ENDED and was_notified
 
             if needs_message:
-                await tx.execute(sql.notify, alert_id=evaluation.alert_id, event=evaluation.step)
+                await tx.execute(sql.notify, alert_id=evaluation.alert_id, event=evaluation.step.value)
                 queued += 1
 
     return queued
@@ -205,10 +221,10 @@ class _Evaluation(NamedTuple):
 async def _store(tx: Transaction, evaluation: _Evaluation, at: datetime) -> None:
     """Store what an evaluation changes of an alert."""
     alert_id, rule, state, measurement, step = evaluation
-    if step == "none":
+    if step == Step.NONE:
         return
 
-    if step == "forgotten":
+    if step == Step.FORGOTTEN:
         await tx.execute(sql.forget_alert, id=alert_id)
         return
 
@@ -224,9 +240,9 @@ async def _store(tx: Transaction, evaluation: _Evaluation, at: datetime) -> None
         threshold=rule.threshold,
         **measurement._asdict(),
         began_at=earlier.began_at,
-        fired_at=earlier.fired_at or (at if step == "firing" else None),
-        recovering_since=(earlier.recovering_since or at) if step == "recovering" else None,
-        ended_at=at if step == "ended" else None,
+        fired_at=earlier.fired_at or (at if step == Step.FIRING else None),
+        recovering_since=(earlier.recovering_since or at) if step == Step.RECOVERING else None,
+        ended_at=at if step == Step.ENDED else None,
     )
 
 

@@ -5,7 +5,6 @@ folder. Secrets are typed or read from standard input, never from arguments, whi
 """
 
 import contextlib
-import json
 import os
 import re
 import ssl
@@ -21,8 +20,8 @@ import click
 import msgspec
 
 from portside import __version__
+from portside.cli.logins import Login, user_logins
 from portside.kernel.errors import UserMistake
-from portside.kernel.files import make_private_dir, write_private
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -88,46 +87,6 @@ def ask_value(name: str) -> str:
         raise UserMistake(f"the value of {name} is longer than {MAX_VALUE_LENGTH} characters")
 
     return text
-
-
-class Login(msgspec.Struct, frozen=True):
-    """A token of a login, and the workspace that commands use by default."""
-
-    token: str
-    expires_at: datetime
-    workspace_id: str | None = None
-
-
-class Logins:
-    """The logins of this user, one per platform, in a private file; an unreadable file counts as empty."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "logins.json"
-
-    def find(self, url: str) -> Login | None:
-        """Return the login at a platform, or None if there is none or it has expired."""
-        login = self._read().get(plain_url(url))
-        return login if login is not None and login.expires_at > datetime.now(UTC) else None
-
-    def keep(self, url: str, login: Login | None) -> None:
-        """Store the login at a platform; None deletes it."""
-        logins = self._read()
-        if login is not None:
-            logins[plain_url(url)] = login
-        else:
-            logins.pop(plain_url(url), None)
-
-        self._write(logins)
-
-    def _read(self) -> dict[str, Login]:
-        try:
-            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, Login])
-        except (OSError, msgspec.MsgspecError):
-            return {}
-
-    def _write(self, logins: Mapping[str, Login]) -> None:
-        make_private_dir(self._file.parent)
-        write_private(self._file, json.dumps(msgspec.to_builtins(logins), indent=2) + "\n")
 
 
 def load_authorities(environ: Mapping[str, str]) -> ssl.SSLContext | None:
@@ -476,17 +435,6 @@ def connect(url: str, api_key: str | None, home: str) -> Platform:
         platform.key_in_shell = f"$(cat {quote(str(folder.absolute() / 'api-key'))})"
 
     return platform
-
-
-def user_logins() -> Logins:
-    """Return the logins of the user who runs the command."""
-    return Logins(Path(click.get_app_dir("portside")))
-
-
-def plain_url(url: str) -> str:
-    """Return a platform's address in the form in which logins are stored."""
-    parts = urlsplit(url)
-    return parts._replace(scheme=parts.scheme.lower(), netloc=parts.netloc.lower()).geturl().rstrip("/")
 
 
 def _read_key(home: Path) -> str | None:

@@ -29,15 +29,13 @@ import click
 
 from portside.cli.client import (
     LOOPBACK,
-    Login,
     Platform,
     PlatformUnavailable,
     ask_secret,
     connection_options,
     default_url,
-    plain_url,
-    user_logins,
 )
+from portside.cli.logins import Login, plain_url, user_logins
 from portside.cli.output import say, show_text
 from portside.kernel.errors import UserMistake
 

@@ -18,7 +18,8 @@ from portside.kernel import interruption
 from portside.kernel.errors import UserMistake
 
 if TYPE_CHECKING:
-    from portside.operate.findings import Finding
+    from portside.operate.findings import ExaminedInstallation, Finding
+    from portside.platform.settings import PlatformSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -105,8 +106,8 @@ class InstallationOptions(NamedTuple):
     """The installation that a command examines, its settings, and the variables that they were read from."""
 
     environ: Mapping[str, str]
-    settings: Any
-    installation: Any
+    settings: "PlatformSettings"
+    installation: "ExaminedInstallation"
 
 
 @click.command()

@@ -15,6 +15,8 @@ from portside.kernel.errors import UserMistake
 from portside.platform.home import Home
 
 if TYPE_CHECKING:
+    from portside.platform.app import PublicEndpoint
+    from portside.platform.hand_over import HandedOver
     from portside.platform.settings import PlatformSettings
 
 
@@ -113,7 +115,7 @@ def _prepare_process(settings: "PlatformSettings") -> None:
     raise_descriptor_limit()
 
 
-def _open_endpoint(home: Any, settings: Any, inheritance: Any) -> Any:
+def _open_endpoint(home: Home, settings: "PlatformSettings", inheritance: "HandedOver | None") -> "PublicEndpoint":
     """Open the socket of the platform, behind a front if one is wanted and there is a Caddy. Raises UserMistake.
 
     What the program before handed over is open already.

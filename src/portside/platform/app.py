@@ -82,7 +82,8 @@ from portside.limits.callers import Callers
 from portside.limits.middleware import BudgetReader, LimitScope, RateLimits
 from portside.limits.table import Table, read_table
 from portside.limits.windows import Windows
-from portside.operate.disk_usage import DatabaseLimit, DiskUsage
+from portside.operate.database_limit import DatabaseLimit
+from portside.operate.disk_usage import DiskUsage
 from portside.operate.http import OperateServices
 from portside.operate.http import routes as operate
 from portside.operate.upgrade import read_upgrades

@@ -3,6 +3,7 @@
 select pg_advisory_xact_lock(x'616c6572'::int)
 
 -- name: open_alerts
+-- Also those that are pending, which have not fired yet.
 select id, rule, subject, began_at, fired_at, recovering_since, notified_at from alerts where ended_at is null
 
 -- name: rule_changes
@@ -34,6 +35,7 @@ on conflict (id) do update set
 update alerts set ended_at = :now, recovering_since = null where id = :id
 
 -- name: forget_alert
+-- Of a condition that ended before its alert fired: nobody was told of it.
 delete from alerts where id = :id
 
 -- name: notify
@@ -86,6 +88,7 @@ on conflict (name) do nothing
 returning id
 
 -- name: delete_channel
+-- Its messages go with it, also those that were not delivered yet.
 delete from alert_channels where id = :id returning id
 
 -- name: claim_deliveries

@@ -16,6 +16,7 @@ from pg_roles r, pg_database d
 where r.rolname = current_user and d.datname = current_database()
 
 -- name: has_master_key_check
+-- Without a value to decrypt, a key that belongs to another platform cannot be told from the right one.
 select exists (select from master_key_check)
 
 -- name: last_seen_listener
@@ -23,6 +24,7 @@ select exists (select from master_key_check)
 select extract(epoch from now() - max(last_seen_at))::float8 from listeners where compute_type = 'process'
 
 -- name: troubled_deployments
+-- Deployments whose listener is silent, or whose newest revision has failed; the serving one may be an earlier revision.
 select d.name, d.status, coalesce(d.status_message, r.status_message) as reason, r.status as revision_status
 from deployments d
 left join revisions r on r.id = d.latest_revision_id
@@ -30,6 +32,7 @@ where d.status = 'UNKNOWN' or r.status like '%FAILED' or r.status = 'UNKNOWN'
 order by d.name
 
 -- name: states_of_deployments
+-- For the support bundle, which hides the secrets in messages.
 select d.id, d.name, d.status, d.status_message, d.source, d.created_at, r.status as revision_status,
        r.status_message as revision_message, r.created_at as revision_created_at,
        (select count(*)::int from revisions v where v.deployment_id = d.id) as revisions
