@@ -18,7 +18,7 @@ import httpx2
 import pytest
 
 from portside.kernel.http.server import listen
-from portside.kernel.supervision import usable_cores
+from portside.kernel.worker_processes import usable_cores
 from tests.failure.cluster import Client, Cluster, Entry, cluster_of, is_closed, patiently, steps_of, work
 from tests.servers import PROJECTS, free_port
 

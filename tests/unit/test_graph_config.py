@@ -8,13 +8,13 @@ from portside.agent import config as agent_config
 from portside.kernel.errors import UserMistake
 from portside.kernel.graph_config import (
     CONFIG_KEYS,
-    configs_in,
+    find_configs,
     missing_graphs,
     misspelt_keys,
     parse_config,
     with_paths_from_above,
 )
-from portside.kernel.spelling import did_you_mean, nearest
+from portside.kernel.spelling import did_you_mean, find_nearest
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_missing_graphs_name_the_key_that_was_written_instead():
 
 
 def test_names_without_similar_ones_suggest_nothing():
-    assert nearest("xyz", CONFIG_KEYS) is None
+    assert find_nearest("xyz", CONFIG_KEYS) is None
     assert did_you_mean("xyz", CONFIG_KEYS) == ""
     assert did_you_mean("deployment:read", {"deployments:read"}) == "; did you mean 'deployments:read'?"
 
@@ -83,7 +83,7 @@ def test_configuration_files_are_found_near_the_top(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
 
-    assert configs_in(tmp_path) == ["graph.json", "apps/one/langgraph.json"]
+    assert find_configs(tmp_path) == ["graph.json", "apps/one/langgraph.json"]
 
 
 def test_a_path_counts_from_the_folder_of_the_file_or_else_from_one_above(tmp_path: Path):

@@ -13,15 +13,8 @@ import asyncpg
 import pytest
 import structlog
 
-from portside.kernel.supervision import (
-    Backoff,
-    Scaling,
-    Supervision,
-    WorkerDemand,
-    WorkerProcesses,
-    cpu_seconds,
-    usable_cores,
-)
+from portside.kernel.supervision import Backoff, Supervision
+from portside.kernel.worker_processes import Scaling, WorkerDemand, WorkerProcesses, cpu_seconds, usable_cores
 from tests.conftest import eventually
 
 

@@ -31,7 +31,7 @@ from portside.kernel.http.shared_listeners import ConnectionShare
 from portside.kernel.logs import get_logger
 from portside.kernel.metrics import Siblings
 from portside.kernel.startup import tune_garbage_collection
-from portside.kernel.supervision import RETIRE, WorkerProcess
+from portside.kernel.worker_processes import RETIRE, WorkerProcess
 
 if TYPE_CHECKING:
     from portside.executor.load import Graphs

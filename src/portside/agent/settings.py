@@ -9,7 +9,7 @@ from portside.kernel.aliases import environment_names
 from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent
 from portside.kernel.http.prefixes import PATH_PREFIX
 from portside.kernel.settings import setting
-from portside.kernel.supervision import usable_cores
+from portside.kernel.worker_processes import usable_cores
 
 # Processes share the connections to Postgres, and each of them needs a few.
 MOST_AUTO_WORKERS = 4

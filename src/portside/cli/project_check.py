@@ -14,7 +14,7 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.graph_config import (
     CONFIG_KEYS,
     FOLDERS_ABOVE,
-    configs_in,
+    find_configs,
     missing_graphs,
     misspelt_keys,
     parse_config,
@@ -83,7 +83,7 @@ def missing_config(folder: Path, config: str) -> str:
     if (folder / config).is_dir():
         return f"{folder / config} is a folder; name the configuration file in it with --config"
 
-    if others := configs_in(folder):
+    if others := find_configs(folder):
         return f"{folder} has no {config}, but {others[0]}: deploy with --config {others[0]}"
 
     return f"{folder} has no {config}; name the graph configuration file with --config"

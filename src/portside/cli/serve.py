@@ -202,7 +202,7 @@ def _serve_together(
     from portside.cli.main import reported_errors
     from portside.kernel.http.shared_listeners import ConnectionShare
     from portside.kernel.metrics import Siblings
-    from portside.kernel.supervision import Scaling, WorkerProcess, WorkerProcesses
+    from portside.kernel.worker_processes import Scaling, WorkerProcess, WorkerProcesses
 
     count = settings.most_workers
     listening = open_first_socket(settings, sockets)

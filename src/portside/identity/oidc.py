@@ -350,7 +350,7 @@ class OidcProvider:
 async def _exchange(method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> OutboundResponse:
     """Send a request to the provider. Raises OidcUnavailable for an unknown host: users did not give its name."""
     try:
-        return await exchange(method, url, headers, body, RULES)
+        return await exchange(method, url, headers=headers, body=body, rules=RULES)
     except HostUnknown as exc:
         raise OidcUnavailable(exc.message) from exc
 

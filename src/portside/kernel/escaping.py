@@ -8,6 +8,9 @@ text; reading the file back removes the apostrophe again.
 import re
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+# C0, DEL and C1; marks, embeddings, overrides and isolates of bidirectional text; separators of lines and paragraphs;
+# halves of surrogate pairs, which no stream can encode. A tab is text.
+_CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def escape_formula(text: str) -> str:
@@ -20,21 +23,16 @@ def restore(text: str) -> str:
     return text[1:] if text.startswith("'") and text.lstrip("'").startswith(_FORMULA) else text
 
 
-# C0, DEL and C1; marks, embeddings, overrides and isolates of bidirectional text; separators of lines and paragraphs;
-# halves of surrogate pairs, which no stream can encode. A tab is text.
-_CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
 def escape_controls(text: str, *, keep_newlines: bool = False) -> str:
     r"""Replace each control character except tabs by its escape sequence, like `\x1b` or `\u202e`."""
     if keep_newlines:
         return "\n".join(map(escape_controls, text.split("\n")))
-    return _CONTROLS.sub(_written_out, text)
+    return _CONTROLS.sub(_to_escape, text)
 
 
-def _written_out(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if found[0] == "\n":
+def _to_escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if match[0] == "\n":
         return r"\n"
 
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from portside.kernel.aliases import CONFIG_FILES, is_javascript
 from portside.kernel.errors import UserMistake
-from portside.kernel.spelling import nearest
+from portside.kernel.spelling import find_nearest
 
 EXAMPLE = '{"graphs": {"agent": "./agent.py:graph"}}'
 
@@ -49,7 +49,22 @@ CONFIG_KEYS = frozenset(
 )
 """The keys that this platform or another server of such files reads."""
 
-_SHOWN_CHARACTERS = 80
+FOLDERS_ABOVE = 3
+"""How many folders above the file's own one may be meant by a path in it."""
+
+# Where a file has paths; `*` stands for each entry.
+_PATHS = (
+    ("graphs", "*"),
+    ("graphs", "*", "path"),
+    ("dependencies", "*"),
+    ("ui", "*"),
+    ("pip_config_file",),
+    ("auth", "path"),
+    ("http", "app"),
+    ("store", "index", "embed"),
+)
+# Of a line with a mistake, in its error.
+_LINE_CHARACTERS = 80
 
 
 def parse_config(content: str | bytes, source: str) -> dict[str, Any]:
@@ -59,11 +74,11 @@ def parse_config(content: str | bytes, source: str) -> dict[str, Any]:
     except UnicodeDecodeError as exc:
         raise UserMistake(f"{source} is not UTF-8 text") from exc
 
-    parsed = parse_json(text, source)
-    if not isinstance(parsed, dict):
+    config = parse_json(text, source)
+    if not isinstance(config, dict):
         raise UserMistake(f"{source} must be a JSON object such as {EXAMPLE}")
 
-    return parsed
+    return config
 
 
 def parse_json(text: str, source: str) -> Any:
@@ -93,40 +108,29 @@ def _hint(text: str, position: int) -> str:
     number = text.count("\n", 0, position)
     line = lines[number].strip() if number < len(lines) else ""
 
-    return f": {line[:_SHOWN_CHARACTERS]}" if line else ""
+    return f": {line[:_LINE_CHARACTERS]}" if line else ""
 
 
 def misspelt_keys(content: Mapping[str, object]) -> dict[str, str]:
     """Return the unknown keys of a file that are similar to a known one that the file lacks, with that one."""
-    found = {key: nearest(key, CONFIG_KEYS - content.keys()) for key in content.keys() - CONFIG_KEYS}
-    return {key: meant for key, meant in sorted(found.items()) if meant is not None}
+    missing_keys = CONFIG_KEYS - content.keys()
+    corrections: dict[str, str] = {}
+    for key in sorted(content.keys() - CONFIG_KEYS):
+        correction = find_nearest(key, missing_keys)
+        if correction is not None:
+            corrections[key] = correction
+
+    return corrections
 
 
 def missing_graphs(content: Mapping[str, object], source: str) -> str:
     """Return the error for a file without graphs, which names a key that was written instead."""
-    others = {key: value for key, value in content.items() if key != "graphs"}
-    instead = next((key for key, meant in misspelt_keys(others).items() if meant == "graphs"), None)
-    if instead is not None:
-        return f'{source}: there is a key "{instead}", which must be "graphs", such as {EXAMPLE}'
+    other_keys = {key: value for key, value in content.items() if key != "graphs"}
+    misspellings = [key for key, correction in misspelt_keys(other_keys).items() if correction == "graphs"]
+    if misspellings:
+        return f'{source}: there is a key "{misspellings[0]}", which must be "graphs", such as {EXAMPLE}'
 
     return f'{source}: "graphs" must name at least one graph, such as {EXAMPLE}'
-
-
-FOLDERS_ABOVE = 3
-"""How many folders above the file's own one may be meant by a path in it."""
-
-
-# Where a file has paths; `*` stands for each entry.
-_PATHS = (
-    ("graphs", "*"),
-    ("graphs", "*", "path"),
-    ("dependencies", "*"),
-    ("ui", "*"),
-    ("pip_config_file",),
-    ("auth", "path"),
-    ("http", "app"),
-    ("store", "index", "embed"),
-)
 
 
 def with_paths_from_above(content: Mapping[str, Any], folder: Path, top: Path | None = None) -> dict[str, Any]:
@@ -136,44 +140,50 @@ def with_paths_from_above(content: Mapping[str, Any], folder: Path, top: Path | 
     its own. The file's own folder wins; without the path there, it is the nearest folder above that has it, up to
     `top`. Graphs and handlers in Python are left as they are: who imports them adds their folder to the import path.
     """
-    own = folder.resolve()
-    above = [each for each in own.parents[:FOLDERS_ABOVE] if top is None or each.is_relative_to(top.resolve())]
+    own_folder = folder.resolve()
+    folders_above = own_folder.parents[:FOLDERS_ABOVE]
+    if top is not None:
+        folders_above = [parent for parent in folders_above if parent.is_relative_to(top.resolve())]
 
-    def moved(text: str) -> str:
-        path, export = _parts(text)
-        if path is None or _exists(own / path):
+    def move(text: str) -> str:
+        path, export = _split_path(text)
+        if path is None or _exists(own_folder / path):
             return text
 
-        found = next((each / path for each in above if _exists(each / path)), None)
-        if found is None:
+        target = next((parent / path for parent in folders_above if _exists(parent / path)), None)
+        if target is None:
             return text
 
-        relative = os.path.relpath(found.resolve(), own)
-        return f"{relative if relative.startswith('..') else f'./{relative}'}{export}"
+        relative = os.path.relpath(target.resolve(), own_folder)
+        prefix = "" if relative.startswith("..") else "./"
+        return f"{prefix}{relative}{export}"
 
-    changed: Any = content
+    config: Any = content
     for keys in _PATHS:
-        changed = _changed(changed, keys, moved)
+        config = _replace_texts(config, keys, move)
 
-    return dict(changed)
+    return dict(config)
 
 
-def _changed(value: Any, keys: tuple[str, ...], change: Callable[[str], str]) -> Any:
-    """Return a copy of a value in which the texts at some keys are changed; what is of another kind stays."""
+def _replace_texts(value: Any, keys: tuple[str, ...], replace: Callable[[str], str]) -> Any:
+    """Return a copy of a value in which the texts at some keys are replaced; what is of another kind stays."""
     if not keys:
-        return change(value) if isinstance(value, str) else value
+        return replace(value) if isinstance(value, str) else value
 
-    first = keys[0]
-    rest = keys[1:]
+    first, *others = keys
+    inner_keys = tuple(others)
     if isinstance(value, dict):
-        return {key: _changed(each, rest, change) if first in {key, "*"} else each for key, each in value.items()}
+        return {
+            key: _replace_texts(item, inner_keys, replace) if first in {key, "*"} else item
+            for key, item in value.items()
+        }
     if isinstance(value, list) and first == "*":
-        return [_changed(each, rest, change) for each in value]
+        return [_replace_texts(item, inner_keys, replace) for item in value]
 
     return value
 
 
-def _parts(text: str) -> tuple[str | None, str]:
+def _split_path(text: str) -> tuple[str | None, str]:
     """Return the path in a text, and the export behind it; the path is None if it is no path or is in Python."""
     if is_javascript(text):
         file, separator, name = text.rpartition(":")
@@ -191,12 +201,12 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def configs_in(folder: Path) -> list[str]:
+def find_configs(folder: Path) -> list[str]:
     """Return the configuration files in a folder and two levels below it, by their paths from there."""
-    patterns = [f"{above}{name}" for above in ("", "*/", "*/*/") for name in CONFIG_FILES]
+    patterns = [f"{levels}{name}" for levels in ("", "*/", "*/*/") for name in CONFIG_FILES]
     return [
-        str(found.relative_to(folder))
+        str(file.relative_to(folder))
         for pattern in patterns
-        for found in sorted(folder.glob(pattern))
-        if found.is_file() and "node_modules" not in found.parts
+        for file in sorted(folder.glob(pattern))
+        if file.is_file() and "node_modules" not in file.parts
     ]

@@ -30,11 +30,19 @@ from portside.kernel.timeouts import timeout
 Network = Literal["public", "private", "loopback", "reserved"]
 # Networks that the standard library does not classify. The reserved ones hold metadata services of clouds, which return
 # credentials, and IPv6 prefixes (6to4, Teredo) that reach an IPv4 address through a third party's relay.
-_PRIVATE, _RESERVED = (
-    tuple(ipaddress.ip_network(each) for each in networks.split())
-    for networks in (
-        "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7 fec0::/10",
-        "168.63.129.16/32 100.100.100.200/32 192.0.0.0/24 fd00:ec2::/32 2002::/16 2001::/32",
+_PRIVATE = tuple(
+    ipaddress.ip_network(text)
+    for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7", "fec0::/10")
+)
+_RESERVED = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "168.63.129.16/32",
+        "100.100.100.200/32",
+        "192.0.0.0/24",
+        "fd00:ec2::/32",
+        "2002::/16",
+        "2001::/32",
     )
 )
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -75,8 +83,8 @@ class OutboundRules:
 
     def allow(self, network: Network) -> bool:
         """Whether requests may connect to addresses in a kind of network."""
-        allowed = {"public": True, "private": self.allow_private, "loopback": self.allow_loopback}
-        return allowed.get(network, False)
+        permissions = {"public": True, "private": self.allow_private, "loopback": self.allow_loopback}
+        return permissions.get(network, False)
 
 
 @dataclass(frozen=True)
@@ -90,17 +98,16 @@ class OutboundResponse:
 
 async def fetch(url: str, headers: dict[str, str], rules: OutboundRules) -> OutboundResponse:
     """GET a URL. Raises AddressNotAllowed, HostUnknown and HostUnreachable."""
-    return await exchange("GET", url, headers, None, rules)
+    return await exchange("GET", url, headers=headers, body=None, rules=rules)
 
 
 async def exchange(
-    method: str, url: str, headers: Mapping[str, str], body: bytes | None, rules: OutboundRules
+    method: str, url: str, *, headers: Mapping[str, str], body: bytes | None, rules: OutboundRules
 ) -> OutboundResponse:
     """Send a request and read the response. Raises AddressNotAllowed, HostUnknown and HostUnreachable."""
-    async with _open(method, url, headers, body, rules) as response:
-        return OutboundResponse(
-            response.status_code, await _read(response, rules.max_bytes), response.headers.get("location")
-        )
+    async with _open(method, url, headers=headers, body=body, rules=rules) as response:
+        content = await _read(response, rules.max_bytes)
+        return OutboundResponse(response.status_code, content, location=response.headers.get("location"))
 
 
 async def post(url: str, headers: Mapping[str, str], body: bytes, rules: OutboundRules) -> int:
@@ -108,7 +115,7 @@ async def post(url: str, headers: Mapping[str, str], body: bytes, rules: Outboun
 
     Raises AddressNotAllowed, HostUnknown and HostUnreachable.
     """
-    async with _open("POST", url, headers, body, rules) as response:
+    async with _open("POST", url, headers=headers, body=body, rules=rules) as response:
         return int(response.status_code)
 
 
@@ -120,36 +127,39 @@ def signature_headers(secrets: Sequence[bytes], delivery_id: str, timestamp: int
     """
     headers = {"webhook-id": delivery_id, "webhook-timestamp": str(timestamp)}
     if secrets:
-        signed = f"{delivery_id}.{timestamp}.".encode() + body
-        made = [base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode() for secret in secrets]
-        headers["webhook-signature"] = " ".join(f"v1,{one}" for one in made)
+        content = f"{delivery_id}.{timestamp}.".encode() + body
+        digests = [hmac.digest(secret, content, hashlib.sha256) for secret in secrets]
+        signatures = [f"v1,{base64.b64encode(digest).decode()}" for digest in digests]
+        headers["webhook-signature"] = " ".join(signatures)
 
     return headers
 
 
 @asynccontextmanager
 async def _open(
-    method: str, url: str, headers: Mapping[str, str], body: bytes | None, rules: OutboundRules
+    method: str, url: str, *, headers: Mapping[str, str], body: bytes | None, rules: OutboundRules
 ) -> AsyncIterator[Any]:
+    """Send a request to a checked address of its host, and yield the response."""
     try:
-        parsed = httpx.URL(url)
+        target = httpx.URL(url)
     except httpx.InvalidURL as exc:
         raise HostUnknown(f"Invalid URL: {exc}") from exc
 
-    host = get_dns_host(parsed)
+    host = get_dns_host(target)
     try:
         async with timeout(rules.timeout_s):
-            address = (await resolve(host, rules))[0]
-            pinned = parsed.copy_with(host=address)
+            addresses = await resolve(host, rules)
+            address = addresses[0]
+            pinned_url = target.copy_with(host=address)
             extensions = {"sni_hostname": host}
 
             # Uncompressed: a small compressed response could fill the memory before its size is known.
-            sent = {**headers, "Host": parsed.netloc.decode("ascii"), "Accept-Encoding": "identity"}
+            all_headers = {**headers, "Host": target.netloc.decode("ascii"), "Accept-Encoding": "identity"}
             # The proxy of the environment reaches the internet, not private networks.
             is_public_address = classify_address(address) == "public"
             async with (
                 httpx.AsyncClient(verify=ssl_context(), trust_env=is_public_address, timeout=rules.timeout_s) as client,
-                client.stream(method, pinned, headers=sent, content=body, extensions=extensions) as response,
+                client.stream(method, pinned_url, headers=all_headers, content=body, extensions=extensions) as response,
             ):
                 yield response
     except (httpx.HTTPError, TimeoutError, OSError) as exc:
@@ -235,7 +245,10 @@ class _Lookups:
                     del self._running[host]
 
 
-_LOOKUPS = _Lookups(MAX_LOOKUPS)
+@cache
+def _lookups() -> _Lookups:
+    """Return the lookups of this process."""
+    return _Lookups(MAX_LOOKUPS)
 
 
 async def resolve(host: str, rules: OutboundRules) -> list[str]:
@@ -244,7 +257,7 @@ async def resolve(host: str, rules: OutboundRules) -> list[str]:
     Raises AddressNotAllowed, HostUnknown, and OSError if the lookup failed temporarily.
     """
     try:
-        addresses = await _LOOKUPS.look_up(host)
+        addresses = await _lookups().look_up(host)
     except socket.gaierror as exc:
         if exc.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None)):
             raise HostUnknown(f"{host} is not the name of any host; correct the address.") from exc
@@ -277,7 +290,8 @@ def classify_address(address: str) -> Network:
     if any(ip in network for network in _PRIVATE):
         return "private"
 
-    return "public" if ip.is_global and not ip.is_multicast and not ip.is_reserved else "reserved"
+    is_public = ip.is_global and not ip.is_multicast and not ip.is_reserved
+    return "public" if is_public else "reserved"
 
 
 async def _read(response: Any, max_bytes: int) -> bytes:

@@ -8,14 +8,14 @@ def shorten(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
 
-    kept = text[: limit - len(MARK) - 1]
-    is_cut_in_line = text[len(kept)] != "\n"
-    if is_cut_in_line and "\n" in kept:
-        kept = kept.rpartition("\n")[0]
+    beginning = text[: limit - len(MARK) - 1]
+    is_cut_in_line = text[len(beginning)] != "\n"
+    if is_cut_in_line and "\n" in beginning:
+        beginning = beginning.rpartition("\n")[0]
     elif is_cut_in_line:
         return shorten_line(text, limit)
 
-    return f"{kept}\n{MARK}"
+    return f"{beginning}\n{MARK}"
 
 
 def shorten_line(line: str, limit: int) -> str:
@@ -23,13 +23,13 @@ def shorten_line(line: str, limit: int) -> str:
     if len(line) <= limit:
         return line
 
-    kept = line[: limit - len(MARK)]
-    is_cut_in_word = not line[len(kept)].isspace()
-    words, space, _rest = kept.rpartition(" ")
+    beginning = line[: limit - len(MARK)]
+    is_cut_in_word = not line[len(beginning)].isspace()
+    words, space, _last_word = beginning.rpartition(" ")
     if is_cut_in_word and space and words.strip():
-        kept = words
+        beginning = words
 
-    return f"{kept.rstrip()}{MARK}"
+    return f"{beginning.rstrip()}{MARK}"
 
 
 def first_line(text: str, limit: int) -> str:

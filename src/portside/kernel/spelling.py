@@ -7,22 +7,25 @@ _SIMILAR = 0.75
 _LEAST_PREFIX = 3
 
 
-def nearest(name: str, known: Collection[str]) -> str | None:
-    """Return the known name that somebody may have meant by another one; None if none is similar."""
-    plain = {each.lower(): each for each in known}
-    written = name.lower().replace("-", "_")
-    if written in plain:
-        return plain[written]
+def find_nearest(name: str, choices: Collection[str]) -> str | None:
+    """Return the choice that somebody may have meant by an unknown name; None if none is similar."""
+    choices_by_key = {choice.lower(): choice for choice in choices}
+    key = name.lower().replace("-", "_")
+    if key in choices_by_key:
+        return choices_by_key[key]
 
-    similar = difflib.get_close_matches(written, plain, n=1, cutoff=_SIMILAR)
-    if similar:
-        return plain[similar[0]]
+    similar_keys = difflib.get_close_matches(key, choices_by_key, n=1, cutoff=_SIMILAR)
+    if similar_keys:
+        return choices_by_key[similar_keys[0]]
 
-    longer = [each for each in sorted(plain) if len(written) >= _LEAST_PREFIX and each.startswith(f"{written}_")]
-    return plain[longer[0]] if longer else None
+    if len(key) < _LEAST_PREFIX:
+        return None
+
+    longer_keys = [other for other in sorted(choices_by_key) if other.startswith(f"{key}_")]
+    return choices_by_key[longer_keys[0]] if longer_keys else None
 
 
-def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return the end of an error message about an unknown name; empty if no known one is similar."""
-    found = nearest(name, known)
-    return "" if found is None else f"; did you mean {found!r}?"
+def did_you_mean(name: str, choices: Collection[str]) -> str:
+    """Return the end of an error message about an unknown name; empty if no choice is similar."""
+    choice = find_nearest(name, choices)
+    return "" if choice is None else f"; did you mean {choice!r}?"

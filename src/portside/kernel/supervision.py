@@ -2,24 +2,15 @@
 
 A failure is any exception: a full disk, no free descriptor, a bug. Periodic tasks have their own driver
 (`reconcile.py`), which activates them again after the next period.
-
-Also supervises processes that serve together (`WorkerProcesses`), and decides how many the load needs (`WorkerDemand`).
 """
 
 import asyncio
 import contextlib
-import math
-import os
-import select
 import signal
-import socket
-import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import NoReturn, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from portside.kernel.logs import get_logger
 from portside.kernel.transient_errors import is_retryable
@@ -75,34 +66,38 @@ class Supervision:
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run the work until it returns, again after each failure, and return its result."""
         while True:
-            began = time.monotonic()
+            start = time.monotonic()
             try:
                 return await work()
-            except Exception as failure:  # noqa: BLE001 - logged there
-                delay_s = self._failed(failure, began)
+            except Exception as exc:  # noqa: BLE001 - logged there
+                delay_s = self._report(exc, time.monotonic() - start)
 
             await asyncio.sleep(delay_s)
 
     def run_in_thread(self, work: Callable[[], None], stop: threading.Event) -> None:
         """Like `run`, in the calling thread, until the work returns or `stop` is set."""
         while not stop.is_set():
-            began = time.monotonic()
+            start = time.monotonic()
             try:
                 return work()
-            except Exception as failure:  # noqa: BLE001 - logged there
-                delay_s = self._failed(failure, began)
+            except Exception as exc:  # noqa: BLE001 - logged there
+                delay_s = self._report(exc, time.monotonic() - start)
 
             stop.wait(delay_s)
 
         return None
 
-    def _failed(self, failure: Exception, began: float) -> float:
-        delay_s = self._backoff.next(time.monotonic() - began)
-        is_expected = isinstance(failure, self._expected) or is_retryable(failure)
-        write, more = (log.warning, {}) if is_expected else (log.error, {"exc_info": failure})
-        error = f"{type(failure).__name__}: {failure}"
+    def _report(self, failure: Exception, ran_for_s: float) -> float:
+        """Log a failure, and return the seconds until the next attempt."""
+        delay_s = self._backoff.next(ran_for_s)
+        message = "background work failed and is tried again"
+        fields = {"work": self._name, "error": f"{type(failure).__name__}: {failure}", "again_in_s": delay_s}
 
-        write("background work failed and is tried again", work=self._name, error=error, again_in_s=delay_s, **more)
+        if isinstance(failure, self._expected) or is_retryable(failure):
+            log.warning(message, **fields)
+        else:
+            log.error(message, **fields, exc_info=failure)
+
         if self._on_failure is not None:
             self._on_failure(failure, delay_s)
 
@@ -118,310 +113,3 @@ def describe_exit(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
 
     return f"was killed by signal {-code}"
-
-
-@dataclass(frozen=True)
-class WorkerProcess:
-    """One of the processes that serve together, as it sees itself: its number, from 0 to `count` - 1."""
-
-    number: int
-    count: int
-    # The end of a pipe that is closed when the supervisor is gone.
-    supervisor_fd: int
-    _ready_fd: int
-
-    def report_ready(self) -> None:
-        """Tell the supervisor that this process serves."""
-        os.write(self._ready_fd, bytes([self.number]))
-
-
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT)
-RETIRE = signal.SIGUSR1
-"""Asks a process to take no more work, finish what it has, however long that takes, and exit."""
-# How often the load is measured, and for how long it must be high before another process starts.
-LOOK_EVERY_S = 1.0
-GROW_AFTER_S = 5.0
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use: those it is pinned to, or fewer if its control group has a limit."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    root = Path("/sys/fs/cgroup")
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        own = root / Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
-        for group in (own, *own.parents):
-            limit = group / "cpu.max"
-            if group.is_relative_to(root) and limit.exists():
-                quota, period = limit.read_text().split()
-                cores = cores if quota == "max" else min(cores, math.ceil(int(quota) / int(period)))
-
-    return max(1, cores)
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used. Raises OSError if it is gone, or the system has no /proc."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """When processes that serve together become more or fewer.
-
-    One is added, up to `most`, after each of them has used `busy` of a core, on average, for `GROW_AFTER_S`. One ends
-    after the others would have used less than half of that, on average, for `idle_s` seconds.
-    """
-
-    most: int
-    busy: float
-    idle_s: float
-
-
-class WorkerDemand:
-    """Decides whether processes must become more or fewer, from the CPU time that each has used."""
-
-    def __init__(self, scaling: Scaling) -> None:
-        self._scaling = scaling
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin to measure again."""
-        self._at = 0.0
-        self._used = dict[int, float]()
-        self._busy_since = self._quiet_since = math.inf
-
-    def decide(self, at: float, used: Mapping[int, float]) -> int:
-        """Return 1 if a process is missing, -1 if one is not needed, else 0.
-
-        `used` maps process ids to the CPU seconds used so far. Call this about every second, with the monotonic time.
-        """
-        if used.keys() != self._used.keys():
-            self.forget()
-            self._at = at
-            self._used = dict(used)
-            return 0
-
-        began = self._at
-        self._at = at
-        cores = sum(seconds - self._used[pid] for pid, seconds in used.items()) / max(at - began, 1e-3)
-        self._used = dict(used)
-        is_busy = cores >= self._scaling.busy * len(used)
-        is_quiet = len(used) > 1 and cores < self._scaling.busy / 2 * (len(used) - 1)
-        self._busy_since = min(self._busy_since, began) if is_busy else math.inf
-
-        self._quiet_since = min(self._quiet_since, began) if is_quiet else math.inf
-        if at - self._busy_since >= GROW_AFTER_S:
-            return 1
-
-        return -1 if at - self._quiet_since >= self._scaling.idle_s else 0
-
-
-class WorkerProcesses:
-    """Processes that serve together, forked from this one, which supervises them and does nothing else.
-
-    A process that ends is started again with a back-off. SIGTERM is passed on, and asks all to stop gracefully; SIGINT,
-    or a second signal of either kind, is passed on as SIGINT: stop at once. A worker process must ignore a second
-    SIGTERM, because service managers send the signal to all processes of a service.
-
-    With a `Scaling` the first process starts alone. Others start while the load needs them, and get the signal `RETIRE`
-    when it does not.
-    """
-
-    def __init__(
-        self,
-        count: int | Scaling,
-        work: Callable[[WorkerProcess], int],
-        *,
-        on_ready: Callable[[], None],
-        on_end: Callable[[int], None],
-        on_stop: Callable[[], None],
-    ) -> None:
-        """Prepare `count` processes, or as many as the load needs, each of which exits with what `work` returns.
-
-        `on_ready` is called once all of them serve, or the first one if the load decides; `on_end` with the number of
-        each process that has ended, and `on_stop` when all are asked to stop.
-        """
-        self._demand = WorkerDemand(count) if isinstance(count, Scaling) else None
-        count = count.most if isinstance(count, Scaling) else count
-        self._count = count
-        self._work = work
-        self._on_ready = on_ready
-        self._on_end = on_end
-        self._on_stop = on_stop
-
-        self._pids: dict[int, int] = {}
-        self._started_at = [0.0] * count
-        self._backoffs = [Backoff() for _ in range(count)]
-
-        # When to start each process that has ended again, by the monotonic clock.
-        self._due: dict[int, float] = {}
-        self._look_at = 0.0
-
-        # The numbers of the processes that serve, and of those that were asked to retire.
-        self._serving: set[int] = set()
-        self._retiring: set[int] = set()
-        self._has_served = self._is_announced = False
-        self._is_stopping = False
-        self._exit_code = 0
-
-        # The first pipe closes when this process ends, even by SIGKILL; by the second one workers say that they serve.
-        self._life = os.pipe()
-        self._ready = os.pipe()
-
-    def run(self) -> int:
-        """Run until all have stopped, and return the exit code: that of the first process if it could not start, or 0.
-
-        The others start when the first one serves, so that a mistake is reported once.
-        """
-        woken, waker = socket.socketpair()
-        waker.setblocking(False)
-        signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-
-        for passed_on in _PASSED_ON:
-            signal.signal(passed_on, self._pass_on)
-
-        # With a handler, because an ignored signal would not wake `select`.
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._due = {0: 0.0}
-        while self._pids or not self._is_stopping:
-            now = time.monotonic()
-            for number in [number for number, due in self._due.items() if due <= now and not self._is_stopping]:
-                del self._due[number]
-                self._start(number)
-
-            readable, _, _ = select.select([woken.fileno(), self._ready[0]], [], [], self._wait_s(now))
-            if woken.fileno() in readable:
-                woken.recv(4096)
-
-            if self._ready[0] in readable:
-                self._note_ready(os.read(self._ready[0], self._count))
-
-            self._reap()
-            self._follow_load()
-
-        return self._exit_code
-
-    def _wait_s(self, now: float) -> float | None:
-        """Return for how long only signals and the pipe can need attention; None for ever."""
-        if self._is_stopping:
-            return None
-
-        moments = [*self._due.values(), *([] if self._demand is None else [self._look_at])]
-        return max(0.0, min(moments) - now) if moments else None
-
-    def _follow_load(self) -> None:
-        now = time.monotonic()
-        if self._demand is None or self._is_stopping or now < self._look_at:
-            return
-
-        self._look_at = now + LOOK_EVERY_S
-        active = self._serving - self._retiring
-
-        if self._due or self._pids.keys() - self._serving:
-            # A process is being started, and the CPU time of its start says nothing about the load.
-            self._demand.forget()
-            return
-
-        # A process that has just ended keeps its entry in /proc until it is reaped.
-        used = {self._pids[number]: cpu_seconds(self._pids[number]) for number in active}
-        decision = self._demand.decide(now, used)
-        free = [number for number in range(self._count) if number not in self._pids]
-        if decision > 0 and free:
-            log.info("starting a worker process: the others are busy", worker=free[0])
-            self._due[free[0]] = now
-        elif decision < 0:
-            self._retire(max(active - {0}))
-
-    def _retire(self, number: int) -> None:
-        log.info("ending a worker process that the load does not need", worker=number)
-        self._retiring.add(number)
-        os.kill(self._pids[number], RETIRE)
-
-    def _start(self, number: int) -> None:
-        self._started_at[number] = time.monotonic()
-        # A signal between the fork and the next lines would be passed on by both processes, or miss the new one.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
-
-        pid = os.fork()
-        if pid == 0:
-            self._become_worker(number)
-
-        self._pids[number] = pid
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-
-    def _become_worker(self, number: int) -> NoReturn:
-        code = 1
-        try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-            os.close(self._life[1])
-
-            code = self._work(WorkerProcess(number, self._count, self._life[0], self._ready[1]))
-        finally:
-            # Not `sys.exit`: it would run the clean-up of the parent, which may run a database, in this process too.
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-
-    def _note_ready(self, numbers: bytes) -> None:
-        is_first = not self._has_served
-        # A process may have ended since it said so.
-        self._serving |= self._pids.keys() & set(numbers)
-        self._has_served = True
-
-        if is_first and self._demand is None:
-            self._due |= dict.fromkeys(range(1, self._count), 0.0)
-
-        expected = self._count if self._demand is None else 1
-        if not self._is_announced and len(self._serving) >= expected and not self._is_stopping:
-            self._is_announced = True
-            self._on_ready()
-
-    def _reap(self) -> None:
-        for number, pid in list(self._pids.items()):
-            # Not `waitpid(-1)`: other children of this process, such as Postgres, are not ours to reap.
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                del self._pids[number]
-                self._on_end(number)
-                has_retired = number in self._retiring
-                self._serving.discard(number)
-                self._retiring.discard(number)
-
-                if not has_retired and not self._is_stopping:
-                    self._restart(number, os.waitstatus_to_exitcode(status))
-
-    def _restart(self, number: int, code: int) -> None:
-        if not self._has_served:
-            # A program that fails at its first start needs somebody to correct something, so it is not repeated.
-            self._exit_code = code if code > 0 else 1
-            self._stop(signal.SIGTERM)
-            return
-
-        now = time.monotonic()
-        delay_s = self._backoffs[number].next(now - self._started_at[number])
-        reason = describe_exit(code)
-        if self._demand is not None and number > 0:
-            # Memory may be short. Another one starts if the load still needs it after the delay.
-            log.warning("a worker process ended", worker=number, reason=reason)
-            self._look_at = now + delay_s
-            return
-
-        log.warning("a worker process ended and is started again", worker=number, reason=reason, again_in_s=delay_s)
-        self._due[number] = now + delay_s
-
-    def _pass_on(self, number: int, _frame: object) -> None:
-        self._stop(signal.SIGINT if number == signal.SIGINT or self._is_stopping else signal.SIGTERM)
-
-    def _stop(self, number: signal.Signals) -> None:
-        if not self._is_stopping:
-            self._is_stopping = True
-            self._on_stop()
-
-        for pid in self._pids.values():
-            # This may run in a signal handler, between the reaping of a process and the removal of its id.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)

@@ -19,7 +19,7 @@ _TIMEOUT_S = 5.0
 def commit() -> str | None:
     """Return the short hash of the commit that the package was built from, or None if it is unknown."""
     package = Path(__file__).parents[1]
-    return read_commit(package) or _commit_of_checkout(package.parents[1])
+    return read_commit(package) or _read_checkout_commit(package.parents[1])
 
 
 @cache
@@ -40,18 +40,22 @@ def read_commit(package: Path) -> str | None:
     except (OSError, ValueError):
         return None
 
-    return text[:_LENGTH] if len(text) >= _LENGTH and set(text) <= set("0123456789abcdef") else None
+    is_hash = len(text) >= _LENGTH and set(text) <= set("0123456789abcdef")
+    return text[:_LENGTH] if is_hash else None
 
 
-def _commit_of_checkout(folder: Path) -> str | None:
+def _read_checkout_commit(folder: Path) -> str | None:
     # The installation may be inside another repository, for example one of dotfiles in the home folder.
     if not (folder / ".git").exists() or not (folder / "src" / "portside").is_dir():
         return None
 
     command = ["git", "-C", str(folder), "rev-parse", f"--short={_LENGTH}", "HEAD"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
 
-    return done.stdout.strip()[:_LENGTH] or None if done.returncode == 0 else None
+    if result.returncode != 0:
+        return None
+
+    return result.stdout.strip()[:_LENGTH] or None

@@ -22,7 +22,13 @@ from portside.dataplane.builds.pyproject import (
 from portside.dataplane.failures import BuildFailed
 from portside.kernel.aliases import is_javascript
 from portside.kernel.errors import UserMistake
-from portside.kernel.graph_config import configs_in, missing_graphs, misspelt_keys, parse_config, with_paths_from_above
+from portside.kernel.graph_config import (
+    find_configs,
+    missing_graphs,
+    misspelt_keys,
+    parse_config,
+    with_paths_from_above,
+)
 
 T = TypeVar("T")
 _MAX_BYTES = 1_000_000
@@ -166,7 +172,7 @@ def _missing_file(repository: Path, path: Path, name: str) -> str:
     if path.is_dir():
         return f"{name} is a folder; name the configuration file in it"
 
-    names = configs_in(repository)[:_SHOWN_FILES]
+    names = find_configs(repository)[:_SHOWN_FILES]
     others = f"; it has {' and '.join(names)}: name one as the configuration file" if names else ""
     return f"{name}: the repository has no such file{others}"
 
