@@ -22,7 +22,7 @@ ENVIRONMENT_PREFIXES: dict[str, tuple[str, ...]] = {"GRAPH_": ("LANGGRAPH_",), "
 EXECUTOR_VARIABLE = "EXECUTOR_ENVIRONMENT_"
 """The prefix of variables that a server does not use itself: its executors get them, without the prefix."""
 
-_CANONICAL = {other: canonical for canonical, others in FIELDS.items() for other in others}
+_CANONICAL = {alias: canonical for canonical, aliases in FIELDS.items() for alias in aliases}
 
 
 def is_javascript(location: str) -> bool:
@@ -43,13 +43,13 @@ def canonical_source(name: str) -> str:
 
 def source_names(canonical: str) -> list[str]:
     """Return every name of a deployment source, the canonical one first."""
-    return [canonical, *(other for other, name in SOURCES.items() if name == canonical)]
+    return [canonical, *(alias for alias, name in SOURCES.items() if name == canonical)]
 
 
 def environment_names(name: str) -> tuple[str, ...]:
     """Return every name of an environment variable, the canonical one first."""
-    for prefix, others in ENVIRONMENT_PREFIXES.items():
+    for prefix, aliases in ENVIRONMENT_PREFIXES.items():
         if name.startswith(prefix):
-            return (name, *(other + name.removeprefix(prefix) for other in others))
+            return (name, *(alias + name.removeprefix(prefix) for alias in aliases))
 
     return (name,)

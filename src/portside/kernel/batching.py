@@ -72,11 +72,10 @@ class Batcher(Generic[Item, Result]):
         self._max_concurrent = max_concurrent
         self._delay_s = delay_s
         self._early_bytes = early_bytes
-
         self._retry_singly = retry_singly
         self._on_orphan = on_orphan
-        self._waiting: deque[_Batch[Item, Result]] = deque()
 
+        self._waiting: deque[_Batch[Item, Result]] = deque()
         # The last batch of those that wait.
         self._last: _Batch[Item, Result] | None = None
         self._in_flight: set[_Batch[Item, Result]] = set()
@@ -109,10 +108,12 @@ class Batcher(Generic[Item, Result]):
 
     def hurry(self) -> None:
         """Send what waits as soon as a batch may be in flight, without further delay."""
-        if self._waiting:
-            self._is_urgent = True
-            if len(self._senders) < self._max_concurrent:
-                self._start()
+        if not self._waiting:
+            return
+
+        self._is_urgent = True
+        if len(self._senders) < self._max_concurrent:
+            self._start()
 
     @property
     def waiting_bytes(self) -> int:
@@ -122,8 +123,8 @@ class Batcher(Generic[Item, Result]):
     async def flush(self) -> None:
         """Send what waits, and return when every item submitted so far was sent."""
         self.hurry()
-        for sent in [batch.sent for batch in (*self._in_flight, *self._waiting)]:
-            await sent.wait()
+        for batch in [*self._in_flight, *self._waiting]:
+            await batch.sent.wait()
 
     def discard(self) -> list[Item]:
         """Take back the items that wait and return them. Callers that wait for their results are cancelled."""
@@ -254,5 +255,7 @@ def _cancel(futures: Sequence[asyncio.Future[Result] | None]) -> None:
 
 def _is_refusal(failure: Exception) -> bool:
     """Whether Postgres refused a statement for its content, rather than being slow or unreachable."""
-    is_refused = isinstance(failure, asyncpg.PostgresError) and not isinstance(failure, asyncpg.QueryCanceledError)
-    return is_refused and not is_transient(failure)
+    if not isinstance(failure, asyncpg.PostgresError) or isinstance(failure, asyncpg.QueryCanceledError):
+        return False
+
+    return not is_transient(failure)

@@ -77,23 +77,25 @@ class TokenIssuer:
     def sign(self, claims: CallerClaims) -> str:
         """Return the token of these claims."""
         key = _derive(self._master_keys[0], claims.aud, claims.iat // _DAY_S)
-        header = _Header(_ALGORITHM, TYPE, _public(key).kid)
-        signed = b".".join(_encode(msgspec.json.encode(part)) for part in (header, claims))
-        return b".".join((signed, _encode(key.sign(signed)))).decode()
+        header = _Header(alg=_ALGORITHM, typ=TYPE, kid=_to_public(key).kid)
+        content = b".".join(_encode(msgspec.json.encode(part)) for part in (header, claims))
+        signature = _encode(key.sign(content))
+        return b".".join((content, signature)).decode()
 
     def public_keys(self, audience: str) -> PublicKeys:
         """Return the keys that verify the tokens of an audience."""
         today = int(time.time()) // _DAY_S
         days = (today - 1, today, today + 1)
-        return PublicKeys([_public(_derive(key, audience, day)) for key in self._master_keys for day in days])
+        return PublicKeys([_to_public(_derive(key, audience, day)) for key in self._master_keys for day in days])
 
 
 def _derive(master_key: bytes, audience: str, day: int) -> Ed25519PrivateKey:
     purpose = f"caller token {audience} {day}".encode()
-    return Ed25519PrivateKey.from_private_bytes(HKDF(SHA256(), 32, None, purpose).derive(master_key))
+    derivation = HKDF(SHA256(), length=32, salt=None, info=purpose)
+    return Ed25519PrivateKey.from_private_bytes(derivation.derive(master_key))
 
 
-def _public(key: Ed25519PrivateKey) -> PublicKey:
+def _to_public(key: Ed25519PrivateKey) -> PublicKey:
     raw = key.public_key().public_bytes_raw()
     return PublicKey(kid=hashlib.sha256(raw).hexdigest()[:16], x=_encode(raw).decode())
 
@@ -108,7 +110,10 @@ def parse_key_id(text: str) -> KeyId | None:
     except (InvalidToken, msgspec.DecodeError):
         return None
 
-    return KeyId(header.kid) if (header.typ, header.alg) == (TYPE, _ALGORITHM) else None
+    if header.typ != TYPE or header.alg != _ALGORITHM:
+        return None
+
+    return KeyId(header.kid)
 
 
 def verify(token: str, keys: Mapping[str, PublicKey], audience: str) -> CallerClaims:
@@ -116,13 +121,14 @@ def verify(token: str, keys: Mapping[str, PublicKey], audience: str) -> CallerCl
     key = keys.get(parse_key_id(token) or "")
     if key is None:
         # Each audience has keys of its own. This claim is not verified, and only selects the text.
-        is_for_another = _claimed_audience(token) not in {None, audience}
+        is_for_another = _read_audience(token) not in {None, audience}
         raise InvalidToken(_FOR_ANOTHER if is_for_another else "it was not signed by this platform")
 
-    signed, _, signature = token.rpartition(".")
+    content, _, signature = token.rpartition(".")
     try:
-        Ed25519PublicKey.from_public_bytes(_decode(key.x)).verify(_decode(signature), signed.encode())
-        claims = msgspec.json.decode(_decode(signed.partition(".")[2]), type=CallerClaims)
+        public_key = Ed25519PublicKey.from_public_bytes(_decode(key.x))
+        public_key.verify(_decode(signature), content.encode())
+        claims = msgspec.json.decode(_decode(content.partition(".")[2]), type=CallerClaims)
     except (InvalidSignature, ValueError, msgspec.DecodeError) as exc:
         raise InvalidToken("its signature is wrong") from exc
 
@@ -130,7 +136,7 @@ def verify(token: str, keys: Mapping[str, PublicKey], audience: str) -> CallerCl
     return claims
 
 
-def _claimed_audience(token: str) -> str | None:
+def _read_audience(token: str) -> str | None:
     try:
         return msgspec.json.decode(_decode(token.split(".")[1]), type=CallerClaims).aud
     except (IndexError, ValueError, msgspec.DecodeError):

@@ -30,8 +30,9 @@ class SecretBox:
     def use_keys(self, key: bytes, *older: bytes) -> None:
         """Encrypt with another key from now on, and decrypt with all of these."""
         # The ciphers first: other threads may encrypt meanwhile.
-        self._ciphers = {_compute_key_id(one): AESGCM(one) for one in (key, *older)}
-        self.keys = (key, *older)
+        keys = (key, *older)
+        self._ciphers = {_compute_key_id(item): AESGCM(item) for item in keys}
+        self.keys = keys
         self.key_id = _compute_key_id(key)
 
     @classmethod
@@ -44,7 +45,8 @@ class SecretBox:
     def encrypt(self, plain: bytes, owner: str) -> bytes:
         """Encrypt for the row `owner`."""
         nonce = os.urandom(_NONCE_SIZE)
-        return _VERSION + self.key_id + nonce + self._ciphers[self.key_id].encrypt(nonce, plain, owner.encode())
+        ciphertext = self._ciphers[self.key_id].encrypt(nonce, plain, owner.encode())
+        return _VERSION + self.key_id + nonce + ciphertext
 
     def decrypt(self, encrypted: bytes, owner: str) -> bytes:
         """Decrypt a value of the row `owner`. Raises UserMistake if the key, the row or the value is wrong."""
@@ -83,7 +85,8 @@ def end_rotation(path: Path) -> SecretBox:
     """
     newest, *older = _read_keys(path)
     if older:
-        _write_keys(previous_file(path), *dict.fromkeys([*older, *_previous_keys(path)]))
+        previous_keys = dict.fromkeys([*older, *_read_previous_keys(path)])
+        _write_keys(previous_file(path), *previous_keys)
 
     _write_keys(path, newest)
     return SecretBox(newest)
@@ -91,7 +94,7 @@ def end_rotation(path: Path) -> SecretBox:
 
 def with_previous_keys(path: Path) -> SecretBox | None:
     """Return a box that also decrypts with the previous keys, or None if there are none. Raises UserMistake."""
-    older = _previous_keys(path)
+    older = _read_previous_keys(path)
     return SecretBox(*_read_keys(path), *older) if older else None
 
 
@@ -100,8 +103,9 @@ def previous_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.previous")
 
 
-def _previous_keys(path: Path) -> list[bytes]:
-    return _read_keys(file) if (file := previous_file(path)).exists() else []
+def _read_previous_keys(path: Path) -> list[bytes]:
+    file = previous_file(path)
+    return _read_keys(file) if file.exists() else []
 
 
 def merge_key_files(newer: bytes, older: bytes) -> bytes:

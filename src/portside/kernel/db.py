@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.resources import files
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, cast
 from uuid import UUID
 
 import asyncpg
@@ -34,6 +34,7 @@ from portside.kernel.user_json import dump_jsonb
 T = TypeVar("T")
 Record = asyncpg.Record
 Isolation = Literal["repeatable_read"]
+OnBegin = Callable[["Session"], Awaitable[None]]
 STATEMENT_TIMEOUT_S = 900.0
 # Ends the transactions of a process that is paused, because others wait for their locks.
 IDLE_IN_TRANSACTION_S = 60.0
@@ -102,12 +103,13 @@ class Queries:
 
     def _read(self, text: str, file: str) -> None:
         marks = list(_NAME.finditer(text))
-        for mark, following in zip(marks, [*marks[1:], None], strict=True):
+        for index, mark in enumerate(marks):
+            end = marks[index + 1].start() if index + 1 < len(marks) else len(text)
             name = mark[1]
             if name in self._queries:
                 raise ValueError(f"{file}: query {name} is defined twice")
 
-            query = Query(name, text[mark.end() : following.start() if following else len(text)])
+            query = Query(name, text[mark.end() : end])
             self._queries[name] = query
             setattr(self, name, query)
 
@@ -169,17 +171,22 @@ class Session:
         if self.codec is None:
             return await self._source.fetch(query.sql, *query.arguments(values))
 
-        encoded = await self.codec.encode(query, values)
-        return await self.codec.decode(query, values, await self._source.fetch(query.sql, *query.arguments(encoded)))
+        parameters = await self.codec.encode(query, values)
+        rows = await self._source.fetch(query.sql, *query.arguments(parameters))
+        return await self.codec.decode(query, values, rows)
 
     async def fetchrow(self, query: Query, **values: Any) -> Record | None:
         """Run the query and return its first row, or None."""
         if self.codec is None:
             return await self._source.fetchrow(query.sql, *query.arguments(values))
 
-        encoded = await self.codec.encode(query, values)
-        row = await self._source.fetchrow(query.sql, *query.arguments(encoded))
-        return None if row is None else (await self.codec.decode(query, values, [row]))[0]
+        parameters = await self.codec.encode(query, values)
+        row = await self._source.fetchrow(query.sql, *query.arguments(parameters))
+        if row is None:
+            return None
+
+        (decoded_row,) = await self.codec.decode(query, values, [row])
+        return cast("Record", decoded_row)
 
     async def fetchval(self, query: Query, **values: Any) -> Any:
         """Run the query and return the first column of its first row, or None."""
@@ -191,19 +198,20 @@ class Session:
 
     async def execute(self, query: Query, **values: Any) -> int:
         """Run the query and return the number of rows it affected."""
-        encoded = values if self.codec is None else await self.codec.encode(query, values)
-        tag = await self._source.execute(query.sql, *query.arguments(encoded))
+        parameters = values if self.codec is None else await self.codec.encode(query, values)
+        tag = await self._source.execute(query.sql, *query.arguments(parameters))
         count = tag.rsplit(" ", 1)[-1]
         return int(count) if count.isdigit() else 0
 
     async def executemany(self, query: Query, rows: Iterable[dict[str, Any]]) -> None:
         """Run the query once per row, in one batch."""
-        encoded = rows if self.codec is None else [await self.codec.encode(query, row) for row in rows]
-        await self._source.executemany(query.sql, [query.arguments(row) for row in encoded])
+        parameters = rows if self.codec is None else [await self.codec.encode(query, row) for row in rows]
+        await self._source.executemany(query.sql, [query.arguments(row) for row in parameters])
 
     async def read_batch(self, batch: Batch, rows: Query, values: dict[str, Any]) -> AsyncIterator[Record]:
         """Yield the rows of one batch of `stream_by_size`. Raises TooManyLargeReads."""
-        async with reserve_chunk(batch.bytes * _DECODED_FACTOR if batch.bytes > FREE_BYTES else 0):
+        chunk_bytes = batch.bytes * _DECODED_FACTOR if batch.bytes > FREE_BYTES else 0
+        async with reserve_chunk(chunk_bytes):
             for row in await self.fetch(rows, ids=batch.ids, **values):
                 yield row
 
@@ -217,9 +225,13 @@ class Transaction(Session):
 
     async def stream(self, query: Query, **values: Any) -> AsyncIterator[Record]:
         """Run the query and yield its rows as the caller takes them, so that they are never all in memory."""
-        encoded = values if self.codec is None else await self.codec.encode(query, values)
-        async for row in self.connection.cursor(query.sql, *query.arguments(encoded), prefetch=_PREFETCH):
-            yield row if self.codec is None else (await self.codec.decode(query, values, [row]))[0]
+        parameters = values if self.codec is None else await self.codec.encode(query, values)
+        async for row in self.connection.cursor(query.sql, *query.arguments(parameters), prefetch=_PREFETCH):
+            if self.codec is None:
+                yield row
+            else:
+                (decoded_row,) = await self.codec.decode(query, values, [row])
+                yield decoded_row
 
     async def stream_by_size(self, sizes: Query, rows: Query, **values: Any) -> AsyncIterator[Record]:
         """Yield large rows, reading few at a time, so that little of them is in memory.
@@ -235,7 +247,8 @@ class Transaction(Session):
         """Yield the rows of a query like `sizes` of `stream_by_size` in batches that are read at once."""
         batch = Batch([], 0)
         async for row in self.stream(sizes, **values):
-            if batch.ids and (batch.bytes + row["bytes"] > FREE_BYTES or len(batch.ids) == _PREFETCH):
+            is_full = batch.bytes + row["bytes"] > FREE_BYTES or len(batch.ids) == _PREFETCH
+            if batch.ids and is_full:
                 yield batch
                 batch = Batch([], 0)
 
@@ -276,13 +289,14 @@ class Database(Session):
             settings["search_path"] = f"{schema},public"
 
         join_library_outages("asyncpg.pool")
-        kind: Any = type("_Connection", (Connection,), {})
+        # A class for each database, because the driver makes the connections, and each reports to its database.
+        connection_class: Any = type("_Connection", (Connection,), {})
         try:
-            pool = await Pool.opened(
+            pool = await Pool.open(
                 url,
                 max_size=max_size,
                 init=_prepare,
-                connection_class=kind,
+                connection_class=connection_class,
                 server_settings=settings,
                 command_timeout=STATEMENT_TIMEOUT_S,
                 timeout=CONNECT_TIMEOUT_S,
@@ -291,7 +305,7 @@ class Database(Session):
             raise DependencyUnavailable(f"the database does not answer: {exc or type(exc).__name__}") from exc
 
         database = cls(pool, codec)
-        kind.on_dead = database._report_dead
+        connection_class.on_dead = database._report_dead
         return database
 
     def on_dead(self, callback: Callable[[], None]) -> None:
@@ -366,9 +380,6 @@ class Database(Session):
                 await self.pool.close()
         except TimeoutError:
             self.pool.terminate()
-
-
-OnBegin = Callable[[Session], Awaitable[None]]
 
 
 class _LazyConnection:

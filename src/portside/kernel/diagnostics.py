@@ -49,15 +49,16 @@ class Diagnostics:
 
     async def dump_heap(self) -> HeapDump:
         """Write a file that lists the types of all objects. Raises DiagnosisUnderWay."""
-        return HeapDump(*await self._run_exclusively(self._write_heap))
+        dump: HeapDump = await self._run_exclusively(self._write_heap)
+        return dump
 
     async def profile(self, seconds: float) -> str:
         """Sample all threads for `seconds`, and return a line with the count of each stack. Raises DiagnosisUnderWay.
 
         This is the input format of flame graphs: frames from outer to inner, joined by semicolons.
         """
-        counted: Counter[str] = await self._run_exclusively(_sample, seconds)
-        return "".join(f"{stack} {count}\n" for stack, count in counted.most_common())
+        counts: Counter[str] = await self._run_exclusively(_sample, seconds)
+        return "".join(f"{stack} {count}\n" for stack, count in counts.most_common())
 
     async def _run_exclusively(self, work: Any, *arguments: Any) -> Any:
         if self._lock.locked():
@@ -66,19 +67,21 @@ class Diagnostics:
         async with self._lock:
             return await asyncio.to_thread(work, *arguments)
 
-    def _write_heap(self) -> tuple[str, int]:
-        moment = now()
-        content = json.dumps({"at": moment.isoformat(), "pid": os.getpid(), **_heap()}, indent=1).encode()
+    def _write_heap(self) -> HeapDump:
+        time = now()
+        heap = {"at": time.isoformat(), "pid": os.getpid(), **_describe_heap()}
+        content = json.dumps(heap, indent=1).encode()
+
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-        path = self._folder.resolve() / f"heap-{moment:%Y%m%dT%H%M%S%f}-{os.getpid()}.json"
+        path = self._folder.resolve() / f"heap-{time:%Y%m%dT%H%M%S%f}-{os.getpid()}.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
 
-        return str(path), len(content)
+        return HeapDump(path=str(path), bytes=len(content))
 
 
-def _heap() -> dict[str, Any]:
+def _describe_heap() -> dict[str, Any]:
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     for item in gc.get_objects():
@@ -92,35 +95,37 @@ def _heap() -> dict[str, Any]:
         "bytes": sum(sizes.values()),
         "collector": {"thresholds": gc.get_threshold(), "generations": gc.get_stats()},
         "types": types,
-        "allocations": _allocations(),
+        "allocations": _list_allocations(),
     }
 
 
-def _allocations() -> list[dict[str, Any]] | None:
+def _list_allocations() -> list[dict[str, Any]] | None:
     """List the lines that allocated the most memory; None if tracing is off (PYTHONTRACEMALLOC)."""
     if not tracemalloc.is_tracing():
         return None
 
-    found = tracemalloc.take_snapshot().statistics("lineno")[:TOP]
-    return [{"place": str(line.traceback), "count": line.count, "bytes": line.size} for line in found]
+    lines = tracemalloc.take_snapshot().statistics("lineno")[:TOP]
+    return [{"place": str(line.traceback), "count": line.count, "bytes": line.size} for line in lines]
 
 
 def _sample(seconds: float) -> Counter[str]:
-    seen: Counter[str] = Counter()
-    own = threading.get_ident()
+    """Count the stacks of all threads but this one."""
+    counts: Counter[str] = Counter()
+    this_thread = threading.get_ident()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         for ident, frame in sys._current_frames().items():  # noqa: SLF001 - the documented way to see other threads
-            if ident != own:
-                seen[";".join([names.get(ident, "thread"), *_stack(frame)])] += 1
+            if ident != this_thread:
+                stack = [names.get(ident, "thread"), *_list_frames(frame)]
+                counts[";".join(stack)] += 1
 
         time.sleep(SAMPLE_S)
 
-    return seen
+    return counts
 
 
-def _stack(frame: FrameType | None) -> list[str]:
+def _list_frames(frame: FrameType | None) -> list[str]:
     stack: list[str] = []
     while frame is not None and len(stack) < MAX_STACK:
         stack.append(f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}")

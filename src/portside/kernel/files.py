@@ -21,13 +21,13 @@ MIN_RESERVED = 128
 def raise_descriptor_limit() -> int:
     """Raise the soft limit of descriptors to the hard one, and return it. Child processes inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    limit = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= limit:
         return descriptor_limit()
 
     # Some systems refuse their own hard limit; then the old limit stays.
     with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
     return descriptor_limit()
 
@@ -86,7 +86,8 @@ def locked(path: Path, *, waits: bool = True) -> Iterator[None]:
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        operation = fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB
+        fcntl.flock(descriptor, operation)
         yield
     finally:
         os.close(descriptor)
@@ -115,8 +116,11 @@ def short_path(folder: Path, name: str) -> Iterator[str]:
     """Yield a path of a Unix socket that fits the limit of about 100 bytes: it names the folder by a descriptor."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        short = Path(f"/proc/self/fd/{descriptor}")
-        yield str((short if short.exists() else folder) / name)
+        short_folder = Path(f"/proc/self/fd/{descriptor}")
+        if not short_folder.exists():
+            short_folder = folder
+
+        yield str(short_folder / name)
     finally:
         os.close(descriptor)
 
@@ -126,9 +130,9 @@ def rotate(path: Path) -> None:
 
     Lines that a process writes between the copy and the truncation are lost.
     """
-    older = path.with_name(f"{path.name}.1")
-    shutil.copyfile(path, older)
-    older.chmod(0o600)
+    copy = path.with_name(f"{path.name}.1")
+    shutil.copyfile(path, copy)
+    copy.chmod(0o600)
     os.truncate(path, 0)
 
 

@@ -38,7 +38,8 @@ class _State:
         self.owner: int | None = None
         self.is_interrupted = False
         self.is_ending = False
-        self.is_deferring = self.is_pending = False
+        self.is_deferring = False
+        self.is_pending = False
         self.reaction: Callable[[], object] | None = None
         self.callbacks: dict[object, Callable[[], object]] = {}
 
@@ -254,15 +255,15 @@ def leave(code: int) -> NoReturn:
 def kill_descendants() -> None:
     """Kill the processes that this one started, and those that they started, on systems that list them (Linux)."""
     deadline = time.monotonic() + _GONE_WITHIN_S
-    while (found := _descendants()) and time.monotonic() < deadline:
-        for pid in found:
+    while (pids := _list_descendants()) and time.monotonic() < deadline:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
         time.sleep(_POLL_S)
 
 
-def _descendants() -> list[int]:
+def _list_descendants() -> list[int]:
     """Return the ids of all processes below this one that have not ended."""
     children: dict[int, list[int]] = {}
     for entry in _PROC.iterdir() if _PROC.is_dir() else ():
@@ -275,11 +276,12 @@ def _descendants() -> list[int]:
             if state not in "ZX":
                 children.setdefault(int(parent), []).append(int(entry.name))
 
-    found = list(children.get(os.getpid(), ()))
-    for pid in found:
-        found += children.get(pid, ())
+    descendants = list(children.get(os.getpid(), ()))
+    for pid in descendants:
+        # The loop goes on with what is added.
+        descendants += children.get(pid, ())
 
-    return found
+    return descendants
 
 
 def _install() -> None:

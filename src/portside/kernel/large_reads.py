@@ -34,6 +34,10 @@ _MMAP_THRESHOLD = -3
 _HEADER = struct.Struct("!BI")
 _DATA_ROW = ord("D")
 _READY = ord("Z")
+_current: ContextVar["ReadReservation | None"] = ContextVar("read", default=None)
+set_current_read = _current.set
+reset_current_read = _current.reset
+current_read = _current.get
 
 
 class ResponseTooLarge(PortsideError):
@@ -133,8 +137,8 @@ class ReadBudget:
         with self._lock:
             self._left += size
             while self._waiting and self._waiting[0][0] <= self._left:
-                taken, granted = self._waiting.popleft()
-                self._left -= taken
+                reserved, granted = self._waiting.popleft()
+                self._left -= reserved
                 granted.get_loop().call_soon_threadsafe(_grant, granted)
 
     def _abandon(self, size: int, granted: "asyncio.Future[None]") -> None:
@@ -185,18 +189,17 @@ class ReadReservation:
         if rows > 1 and size > max(budget.response_bytes, self.reserved) + self.free_bytes:
             raise ResponseTooLarge.for_limit(budget.response_bytes, fitting or rows - 1)
 
-        wanted = min(max(size, budget.response_bytes), budget.total_bytes)
-        if wanted <= self.reserved:
+        new_reserved = min(max(size, budget.response_bytes), budget.total_bytes)
+        if new_reserved <= self.reserved:
             return
-        if not budget.try_reserve(wanted - self.reserved):
-            raise ReservationNeeded(wanted)
+        if not budget.try_reserve(new_reserved - self.reserved):
+            raise ReservationNeeded(new_reserved)
 
-        self.reserved = wanted
-
+        self.reserved = new_reserved
         if self._budget is None:
             # The request ended in the meantime, in another thread.
             self.reserved = 0
-            budget.release(wanted)
+            budget.release(new_reserved)
 
     def check_objects(self, fitting: int) -> None:
         """Raise ResponseTooLarge if the objects read so far are too large; for lists that read each object by itself.
@@ -224,13 +227,14 @@ class ReadReservation:
         if self._budget is None:
             return len(sizes)
 
-        total = count = 0
+        total = 0
+        count = 0
         for size in sizes:
             if count and total + size > self._budget.response_bytes:
                 break
 
-            total = total + size
-            count = count + 1
+            total += size
+            count += 1
 
         await self.reserve(total)
         return count
@@ -238,15 +242,15 @@ class ReadReservation:
     @asynccontextmanager
     async def reserve_chunk(self, size: int) -> AsyncIterator[None]:
         """Reserve bytes for one chunk of a streamed response. Raises TooManyLargeReads."""
-        taken = 0
+        chunk_bytes = 0
         if self._budget is not None and size > self.free_bytes:
-            taken = await self._budget.reserve(size)
+            chunk_bytes = await self._budget.reserve(size)
 
         try:
             yield
         finally:
-            if taken and self._budget is not None:
-                self._budget.release(taken)
+            if chunk_bytes and self._budget is not None:
+                self._budget.release(chunk_bytes)
 
     def release_unused(self) -> None:
         """Keep reserved only what arrived, once everything has arrived."""
@@ -273,33 +277,28 @@ class ReadReservation:
         self.reserved = 0
 
 
-_current: ContextVar[ReadReservation | None] = ContextVar("read", default=None)
-set_current_read = _current.set
-reset_current_read = _current.reset
-current_read = _current.get
-
-
 async def reserve_page(sizes: Sequence[int]) -> int:
     """Call `ReadReservation.reserve_page` for the current request; outside of requests everything fits."""
-    read = _current.get()
-    return len(sizes) if read is None else await read.reserve_page(sizes)
+    reservation = _current.get()
+    return len(sizes) if reservation is None else await reservation.reserve_page(sizes)
 
 
 def start_streaming() -> None:
     """Call `ReadReservation.start_streaming` for the current request, if there is one."""
-    if (read := _current.get()) is not None:
-        read.start_streaming()
+    reservation = _current.get()
+    if reservation is not None:
+        reservation.start_streaming()
 
 
 @asynccontextmanager
 async def reserve_chunk(size: int) -> AsyncIterator[None]:
     """Call `ReadReservation.reserve_chunk` for the current request, if there is one."""
-    read = _current.get()
-    if read is None:
+    reservation = _current.get()
+    if reservation is None:
         yield
         return
 
-    async with read.reserve_chunk(size):
+    async with reservation.reserve_chunk(size):
         yield
 
 
@@ -312,36 +311,40 @@ class RowMeter(asyncio.Protocol):
     """
 
     def __init__(self, inner: Any, transport: Any) -> None:
-        self.read: ReadReservation | None = None
+        self.reservation: ReadReservation | None = None
         self.refusal: PortsideError | None = None
         self._transport = transport
         self._inner = inner
         self._forward = inner.data_received
-        self._count = self._free = self._fitting = 0
-
+        # The bytes that arrived, and those that may arrive before the walk begins.
+        self._count = 0
+        self._free = 0
+        # The rows at the last check that passed.
+        self._fitting = 0
         # The data that arrived before the walk began; the walk has to begin at the first message.
-        self._seen: list[bytes] = []
+        self._early_data: list[bytes] = []
         self._walk: _MessageWalk | None = None
 
         for name in ("connection_lost", "eof_received", "pause_writing", "resume_writing"):
             setattr(self, name, getattr(inner, name))
 
-    def begin(self, read: ReadReservation | None) -> None:
+    def begin(self, reservation: ReadReservation | None) -> None:
         """Count what arrives from now on against a reservation; None counts nothing."""
-        self._transport.set_protocol(self._inner if read is None else self)
-        self.read = read
+        self._transport.set_protocol(self._inner if reservation is None else self)
+        self.reservation = reservation
         self.refusal = None
-        self._count = self._fitting = 0
-        self._seen = []
+        self._count = 0
+        self._fitting = 0
+        self._early_data = []
         self._walk = None
 
-        if read is not None:
-            self._free = read.reserved + read.free_bytes - read.used
+        if reservation is not None:
+            self._free = reservation.reserved + reservation.free_bytes - reservation.used
 
     def end(self) -> None:
         """Add what arrived to the reservation, and stop counting."""
-        if self.read is not None:
-            self.read.used += self._count
+        if self.reservation is not None:
+            self.reservation.used += self._count
         self.begin(None)
 
     def drop_rows(self) -> None:
@@ -358,25 +361,26 @@ class RowMeter(asyncio.Protocol):
         """Pass data on to the driver, unless the statement exceeds its reservation."""
         self._count += len(data)
         if self._walk is None:
-            self._seen.append(data)
+            self._early_data.append(data)
 
         if self._count <= self._free or self._is_allowed(data):
             self._forward(data)
 
     def _is_allowed(self, data: bytes) -> bool:
-        if self.read is None or self.refusal is not None:
+        if self.reservation is None or self.refusal is not None:
             return False
 
         if self._walk is None:
             self._walk = _MessageWalk()
-            data = b"".join(self._seen)
-            self._seen = []
+            data = b"".join(self._early_data)
+            self._early_data = []
 
         self._walk.feed(data)
+        size = self._count + self._walk.missing_bytes
         try:
-            self.read.check(self._count + self._walk.missing_bytes, self._walk.rows, self._fitting)
-        except PortsideError as refusal:
-            self.refusal = refusal
+            self.reservation.check(size, self._walk.rows, self._fitting)
+        except PortsideError as exc:
+            self.refusal = exc
             # Reading the rest only to drop it could take longer than a new connection.
             self._transport.abort()
             return False

@@ -29,9 +29,9 @@ LATENCY = Histogram(
     ["method", "path"],
     buckets=(1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000),
 )
-requests_of = cache(REQUESTS.labels)
+request_counter = cache(REQUESTS.labels)
 """The counter of one method, route and status. Cached, because the lookup costs more than the count."""
-latency_of = cache(LATENCY.labels)
+latency_histogram = cache(LATENCY.labels)
 TARGET_NAME = "target"
 TARGET = Info(TARGET_NAME, "The program that is measured.")
 TARGET.info({"service_name": "portside", "service_version": __version__})
@@ -46,17 +46,15 @@ class Family(msgspec.Struct, array_like=True):
     samples: list[tuple[str, dict[str, str], float]]
 
 
-def families() -> list[Family]:
-    """Return all metrics of this process."""
-    return [
-        Family(
-            metric.name,
-            metric.documentation,
-            metric.type,
-            [(sample.name, dict(sample.labels), sample.value) for sample in metric.samples],
-        )
-        for metric in REGISTRY.collect()
-    ]
+def list_families() -> list[Family]:
+    """List all metrics of this process."""
+    families: list[Family] = []
+    for metric in REGISTRY.collect():
+        samples = [(sample.name, dict(sample.labels), sample.value) for sample in metric.samples]
+        family = Family(name=metric.name, help=metric.documentation, type=metric.type, samples=samples)
+        families.append(family)
+
+    return families
 
 
 class _Joined:
@@ -68,19 +66,19 @@ class _Joined:
 
     def collect(self) -> list[Metric]:
         """Return each metric once, with the samples of all processes; a shared one as the first process has it."""
-        found: dict[str, Metric] = {}
-        for number, its_families in self._by_worker.items():
+        metrics: dict[str, Metric] = {}
+        for number, worker_families in self._by_worker.items():
             label = {WORKER_LABEL: str(number)}
-            for family in its_families:
+            for family in worker_families:
                 is_shared = family.name in self._shared
-                if is_shared and family.name in found:
+                if is_shared and family.name in metrics:
                     continue
 
-                metric = found.setdefault(family.name, Metric(family.name, family.help, family.type))
+                metric = metrics.setdefault(family.name, Metric(family.name, family.help, family.type))
                 for name, labels, value in family.samples:
                     metric.add_sample(name, labels if is_shared else labels | label, value)
 
-        return list(found.values())
+        return list(metrics.values())
 
 
 def exposition(by_worker: Mapping[int, list[Family]] | None = None, shared: Collection[str] = ()) -> tuple[bytes, str]:
@@ -105,7 +103,7 @@ class Siblings:
     def __init__(self, folder: Path, number: int, count: int) -> None:
         self.number = number
         """The number of this process."""
-        self._paths = {other: folder / f"{other}.sock" for other in range(count)}
+        self._paths = {worker: folder / f"{worker}.sock" for worker in range(count)}
 
     @contextlib.asynccontextmanager
     async def describing(self, describe: Callable[[], Awaitable[bytes]]) -> AsyncIterator[None]:

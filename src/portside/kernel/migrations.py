@@ -155,8 +155,12 @@ class Migration:
     @property
     def older_versions(self) -> str | None:
         """The declaration of the file: "run", or the reason why older versions are refused; None without one."""
-        declared = _DECLARATION.search(self.sql)
-        return None if declared is None else _RUN if declared[1] == _RUN else declared[2].rstrip(".")
+        declaration = _DECLARATION.search(self.sql)
+        if declaration is None:
+            return None
+
+        verb, reason = declaration.groups()
+        return _RUN if verb == _RUN else reason.rstrip(".")
 
 
 class DatabaseIsNewer(UserMistake):
@@ -194,12 +198,13 @@ class FunctionFiles:
 def read_migrations(package: str) -> list[Migration]:
     """Read a package's migrations in order. Raises ValueError if two have the same number."""
     name = _short(package)
-    found = [file for file in files(package).joinpath("migrations").iterdir() if re.match(r"\d+_.*\.sql$", file.name)]
-    migrations = sorted(
-        (Migration(name, int(file.name.split("_", 1)[0]), file.name, file.read_text("utf-8")) for file in found),
-        key=lambda migration: migration.number,
-    )
+    migrations: list[Migration] = []
+    for file in files(package).joinpath("migrations").iterdir():
+        if match := re.match(r"(\d+)_.*\.sql$", file.name):
+            migration = Migration(package=name, number=int(match[1]), name=file.name, sql=file.read_text("utf-8"))
+            migrations.append(migration)
 
+    migrations.sort(key=lambda migration: migration.number)
     for former, latter in pairwise(migrations):
         if former.number == latter.number:
             raise ValueError(
@@ -217,16 +222,24 @@ def read_functions(package: str) -> FunctionFiles:
 
     lines = folder.joinpath("order.txt").read_text("utf-8").splitlines()
     order = [line for line in lines if line and not line.startswith("#")]
-    there = [file.name for file in folder.iterdir() if file.name.endswith(".sql")]
-    if sorted([*there, TABLES]) != sorted(order):
+    names = [file.name for file in folder.iterdir() if file.name.endswith(".sql")]
+    if sorted([*names, TABLES]) != sorted(order):
         raise ValueError(f"{package}/functions/order.txt must name {TABLES} and each .sql file of its folder once")
 
-    read = [(name, folder.joinpath(name).read_text("utf-8") if name != TABLES else "") for name in order]
-    tables = order.index(TABLES)
-    revision, *more = folder.joinpath("revision.txt").read_text("utf-8").split()
-    oldest = int(more[1]) if len(more) > 1 else int(revision)
+    # The words are the revision, the checksum, and the oldest revision; older files have no third one.
+    words = folder.joinpath("revision.txt").read_text("utf-8").split()
+    revision = int(words[0])
+    oldest = int(words[2]) if len(words) > 2 else revision
 
-    return FunctionFiles(_short(package), int(revision), oldest, tuple(read[:tables]), tuple(read[tables + 1 :]))
+    texts = {name: folder.joinpath(name).read_text("utf-8") for name in names}
+    tables = order.index(TABLES)
+    return FunctionFiles(
+        package=_short(package),
+        revision=revision,
+        oldest=oldest,
+        before=tuple((name, texts[name]) for name in order[:tables]),
+        after=tuple((name, texts[name]) for name in order[tables + 1 :]),
+    )
 
 
 def created_by(migrations: Iterable[Migration]) -> list[tuple[str, str]]:
@@ -239,7 +252,8 @@ def _created_by(texts: Iterable[str]) -> list[tuple[str, str]]:
     for text in texts:
         for verb, kind, name in _CREATED.findall(text):
             if verb == "drop":
-                created.pop(("unique index" if kind == "index" else kind, name), None)
+                created_kind = "unique index" if kind == "index" else kind
+                created.pop((created_kind, name), None)
             elif kind != "index":
                 created[kind, name] = None
 
@@ -286,9 +300,11 @@ async def find_pending(db: Database, packages: list[str]) -> list[str]:
     pending: list[str] = []
     async with db.pool.acquire() as connection:
         for package in packages:
+            name = _short(package)
             state = await _examine_package(connection, package)
-            pending += [f"{_short(package)}/{migration.name}" for migration in state.missing]
-            pending += [f"{_short(package)}/functions"] if state.is_stale else []
+            pending += [f"{name}/{migration.name}" for migration in state.missing]
+            if state.is_stale:
+                pending.append(f"{name}/functions")
 
     return pending
 
@@ -304,13 +320,17 @@ class _PackageState(NamedTuple):
     """The files of a package's folders, and which of them the database lacks."""
 
     functions: FunctionFiles
+    # The migrations that are to be applied.
     missing: list[Migration]
+    # Whether the functions are to be applied.
     is_stale: bool
+    # The functions and views that the database has.
     objects: list[str]
 
 
 async def _examine_package(connection: Any, package: str) -> _PackageState:
-    known = {migration.number: migration for migration in read_migrations(package)}
+    """Compare the files of a package with the records of the database. Raises UserMistake if it is refused."""
+    migrations = {migration.number: migration for migration in read_migrations(package)}
     functions = read_functions(package)
     name = _short(package)
 
@@ -321,61 +341,77 @@ async def _examine_package(connection: Any, package: str) -> _PackageState:
         name,
     )
 
-    recorded = await connection.fetchrow("select * from applied_functions where package = $1", name)
+    function_row = await connection.fetchrow("select * from applied_functions where package = $1", name)
 
     for row in rows:
-        if row["number"] not in known:
-            if row["older_versions"] == _RUN:
-                continue
+        _check_migration(name, row, migrations.get(row["number"]))
 
-            reason = f" ({row['older_versions']})" if row["older_versions"] else ""
-            raise DatabaseIsNewer(
-                f"the database is newer than this program: {name} has migration {row['name']}, and older versions do "
-                f"not run on that{reason}. {_WAY_BACK}"
-            )
+    is_stale = _are_stale(functions, function_row)
+    objects = function_row["objects"] if function_row else []
 
-        if known[row["number"]].checksum != row["checksum"]:
-            raise UserMistake(
-                f"migration {name}/{row['name']} was changed after it was applied to this database; restore the file"
-            )
+    applied_numbers = {row["number"] for row in rows}
+    applied = [migration for number, migration in migrations.items() if number in applied_numbers]
+    await _check_complete(connection, name, applied=applied, objects=objects)
 
-    is_stale = functions.checksum != (recorded["checksum"] if recorded else FunctionFiles("", 0).checksum)
-    if is_stale and recorded and recorded["revision"] > functions.revision:
-        oldest = recorded.get("oldest")
-        if oldest is None or oldest > functions.revision:
-            raise DatabaseIsNewer(
-                f"the database is newer than this program: the functions of {name} have revision "
-                f"{recorded['revision']}, and this program has {functions.revision}, which cannot call them. "
-                f"{_WAY_BACK}"
-            )
+    missing = [migration for number, migration in migrations.items() if number not in applied_numbers]
+    return _PackageState(functions=functions, missing=missing, is_stale=is_stale, objects=objects)
 
-        is_stale = False
 
-    applied = {row["number"] for row in rows}
-    objects = recorded["objects"] if recorded else []
-    await _check_complete(connection, name, [each for number, each in known.items() if number in applied], objects)
+def _check_migration(package: str, row: Any, migration: Migration | None) -> None:
+    """Raise UserMistake if a recorded migration differs from its file, or has none and this program cannot run."""
+    if migration is None:
+        if row["older_versions"] == _RUN:
+            return
 
-    missing = [migration for number, migration in known.items() if number not in applied]
-    return _PackageState(functions, missing, is_stale, objects)
+        reason = f" ({row['older_versions']})" if row["older_versions"] else ""
+        raise DatabaseIsNewer(
+            f"the database is newer than this program: {package} has migration {row['name']}, and older versions do "
+            f"not run on that{reason}. {_WAY_BACK}"
+        )
+
+    if migration.checksum != row["checksum"]:
+        raise UserMistake(
+            f"migration {package}/{row['name']} was changed after it was applied to this database; restore the file"
+        )
+
+
+def _are_stale(functions: FunctionFiles, row: Any) -> bool:
+    """Whether the functions must be applied; `row` records those of the database. Raises DatabaseIsNewer."""
+    if row is None:
+        return functions.checksum != FunctionFiles("", 0).checksum
+    if functions.checksum == row["checksum"]:
+        return False
+    if row["revision"] <= functions.revision:
+        return True
+
+    oldest = row.get("oldest")
+    if oldest is None or oldest > functions.revision:
+        raise DatabaseIsNewer(
+            f"the database is newer than this program: the functions of {functions.package} have revision "
+            f"{row['revision']}, and this program has {functions.revision}, which cannot call them. {_WAY_BACK}"
+        )
+
+    # Those of the newer program, which this one can call, stay.
+    return False
 
 
 async def _migrate_package(connection: Any, package: str) -> int:
     name = _short(package)
-    functions, missing, is_stale, objects = await _examine_package(connection, package)
-    if is_stale:
-        await _replace_functions_of_tables(connection, functions, may_change=bool(missing))
+    state = await _examine_package(connection, package)
+    if state.is_stale:
+        await _replace_functions_for_tables(connection, state.functions, may_change=bool(state.missing))
 
-    for migration in missing:
+    for migration in state.missing:
         await _execute(connection, migration.sql, f"{name}/migrations/{migration.name}")
         await _record(connection, migration)
 
-    if is_stale:
-        await _replace_functions(connection, functions, objects)
+    if state.is_stale:
+        await _replace_functions(connection, state.functions, state.objects)
 
-    return len(missing)
+    return len(state.missing)
 
 
-async def _check_complete(connection: Any, package: str, applied: list[Migration], objects: list[str]) -> None:
+async def _check_complete(connection: Any, package: str, *, applied: list[Migration], objects: list[str]) -> None:
     """Raise UserMistake if an object of the applied migrations or function files is missing."""
     created = created_by(applied)
     rows = await connection.fetch(_FIND_MISSING, [kind for kind, _ in created], [name for _, name in created])
@@ -388,7 +424,7 @@ async def _check_complete(connection: Any, package: str, applied: list[Migration
         )
 
 
-async def _replace_functions_of_tables(connection: Any, functions: FunctionFiles, *, may_change: bool) -> None:
+async def _replace_functions_for_tables(connection: Any, functions: FunctionFiles, *, may_change: bool) -> None:
     """Apply the files that come before the migrations.
 
     Raises UserMistake where that changes stored data and no migration computes it again.
@@ -399,16 +435,16 @@ async def _replace_functions_of_tables(connection: Any, functions: FunctionFiles
         await _execute(connection, sql, f"{functions.package}/functions/{name}")
 
     after = dict(await connection.fetch(_FUNCTIONS_OF_STORED_DATA))
-    changed = [row["name"] for row in before if after.get(row["name"]) != row["definition"]]
-    if changed and not may_change:
+    changed_names = [row["name"] for row in before if after.get(row["name"]) != row["definition"]]
+    if changed_names and not may_change:
         raise UserMistake(
-            f"{functions.package}/functions changes {', '.join(changed)}, "
+            f"{functions.package}/functions changes {', '.join(changed_names)}, "
             "whose results are stored in indexes or columns. "
             "Add a migration that computes these again (`reindex`, or drop and add the column)"
         )
 
 
-async def _replace_functions(connection: Any, functions: FunctionFiles, recorded: list[str]) -> None:
+async def _replace_functions(connection: Any, functions: FunctionFiles, old_objects: list[str]) -> None:
     """Apply the files that come after the migrations, drop removed functions, and record the result."""
     try:
         async with connection.transaction():
@@ -416,13 +452,15 @@ async def _replace_functions(connection: Any, functions: FunctionFiles, recorded
     except (asyncpg.InvalidFunctionDefinitionError, asyncpg.InvalidTableDefinitionError):
         # A result, a parameter name or a column has changed, which `create or replace` cannot do.
         used_by_tables = {name for _, name in _created_by(sql for _, sql in functions.before)}
-        await _drop(connection, [each for each in recorded if re.split(r"[ (]", each)[1] not in used_by_tables])
+        # An object is its kind, its name and its parameters: function name(text).
+        replaceable = [item for item in old_objects if re.split(r"[ (]", item)[1] not in used_by_tables]
+        await _drop(connection, replaceable)
         await _apply(connection, functions)
 
     created = functions.created
     rows = await connection.fetch(_FIND_REPLACED, [kind for kind, _ in created], [name for _, name in created])
     objects = [row["object"] for row in rows]
-    await _drop(connection, [each for each in recorded if each not in objects])
+    await _drop(connection, [item for item in old_objects if item not in objects])
 
     await connection.execute(
         "insert into applied_functions (package, revision, checksum, objects, oldest) values ($1, $2, $3, $4, $5) "
@@ -443,8 +481,8 @@ async def _apply(connection: Any, functions: FunctionFiles) -> None:
 
 async def _drop(connection: Any, objects: list[str]) -> None:
     """Drop functions and views, in the opposite order of their creation; those that are gone already are skipped."""
-    for each in reversed(objects):
-        kind, name = each.split(" ", 1)
+    for item in reversed(objects):
+        kind, name = item.split(" ", 1)
         await connection.execute(f"drop {kind} if exists {name}")
 
 

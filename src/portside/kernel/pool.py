@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import asyncpg
 
-from portside.kernel.large_reads import ReadReservation, RowMeter, current_read
+from portside.kernel.large_reads import RowMeter, current_read
 from portside.kernel.logs import get_logger
 from portside.kernel.timeouts import timeout
 from portside.kernel.transient_errors import DatabaseUnreachable, log_failure
@@ -150,13 +150,14 @@ class Connection(asyncpg.Connection):
     async def _do_execute(self, *args: Any, **options: Any) -> Any:
         """Run a statement, and remember if it was interrupted. Raises ResponseTooLarge and ReservationNeeded."""
         self._is_interrupted = True
-        read = current_read()
+        reservation = current_read()
         meter = self._meter
         try:
-            if read is None or not read.is_metered or meter is None or meter.read is not None:
+            if reservation is None or not reservation.is_metered or meter is None or meter.reservation is not None:
                 result = await super()._do_execute(*args, **options)  # type: ignore[misc]
             else:
-                result = await self._run_metered(meter, read, args, options)
+                meter.begin(reservation)
+                result = await self._run_metered(meter, args, options)
         except asyncpg.PostgresError:
             self._is_interrupted = False
             raise
@@ -164,8 +165,8 @@ class Connection(asyncpg.Connection):
         self._is_interrupted = False
         return result
 
-    async def _run_metered(self, meter: RowMeter, read: ReadReservation, args: Any, options: Any) -> Any:
-        meter.begin(read)
+    async def _run_metered(self, meter: RowMeter, args: Any, options: Any) -> Any:
+        """Run a statement whose rows are counted, until it ends."""
         try:
             return await super()._do_execute(*args, **options)  # type: ignore[misc]
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
@@ -208,7 +209,8 @@ class _FreeHolders(asyncio.LifoQueue[Any]):
     def _get(self) -> Any:
         holders = self._queue
         last = len(holders) - 1
-        return holders.pop(next((at for at in range(last, -1, -1) if holders[at].is_connected()), last))
+        with_connection = (index for index in range(last, -1, -1) if holders[index].is_connected())
+        return holders.pop(next(with_connection, last))
 
 
 class Pool(asyncpg.Pool):
@@ -227,18 +229,26 @@ class Pool(asyncpg.Pool):
     _full_until: float
 
     @classmethod
-    async def opened(cls, url: str, *, max_size: int, connection_class: type[Connection], **options: Any) -> "Pool":
+    async def open(cls, url: str, *, max_size: int, connection_class: type[Connection], **options: Any) -> "Pool":
         """Open a pool of up to `max_size` connections; idle ones are closed.
 
         Raises the driver's exception if the first connection cannot be opened.
         """
-        sizes = {"min_size": 0, "max_size": max_size, "max_queries": MAX_QUERIES}
-        more = {"loop": None, "setup": None, "record_class": asyncpg.Record, "max_inactive_connection_lifetime": IDLE_S}
-        make: Any = cls
-        pool: Pool = make(url, connection_class=connection_class, **sizes, **more, **options)
+        pool_class: Any = cls
+        pool: Pool = pool_class(
+            url,
+            connection_class=connection_class,
+            record_class=asyncpg.Record,
+            min_size=0,
+            max_size=max_size,
+            max_queries=MAX_QUERIES,
+            max_inactive_connection_lifetime=IDLE_S,
+            loop=None,
+            setup=None,
+            **options,
+        )
         pool._background_lock = asyncio.Lock()
         pool._full_until = 0.0
-
         await pool
 
         if type(pool._queue) is asyncio.LifoQueue:
@@ -267,8 +277,8 @@ class Pool(asyncpg.Pool):
         async with _NO_SLOT if _background.get() is None else self.background_slot():
             holder = self._take_clean()
             if holder is None:
-                async with self.acquire() as lent:
-                    return await getattr(lent, method)(*args, **options)
+                async with self.acquire() as any_connection:
+                    return await getattr(any_connection, method)(*args, **options)
 
             connection = holder._con
             try:
@@ -367,13 +377,14 @@ def _free(holder: Any) -> None:
 def enable_keepalive(connection: Any) -> None:
     """Let the operating system detect that the other end of a connection is gone."""
     # A duplicate, because the socket object of the transport may not support options.
-    with socket.socket(fileno=os.dup(connection._transport.get_extra_info("socket").fileno())) as own:
-        if own.family == socket.AF_UNIX:
+    descriptor = os.dup(connection._transport.get_extra_info("socket").fileno())
+    with socket.socket(fileno=descriptor) as duplicate:
+        if duplicate.family == socket.AF_UNIX:
             return
 
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-
+        duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEPALIVE.items():
             # Not every system has all of these options.
-            if (option := getattr(socket, name, None)) is not None:
-                own.setsockopt(socket.IPPROTO_TCP, option, value)
+            option = getattr(socket, name, None)
+            if option is not None:
+                duplicate.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -63,25 +63,25 @@ class Driver:
     """
 
     def __init__(self, tasks: list[Task]) -> None:
-        twice = {task.report.name for task in tasks if tasks.count(task) > 1}
-        if twice:
-            raise ValueError(f"tasks in the list twice: {', '.join(sorted(twice))}; name each once")
+        duplicates = {task.report.name for task in tasks if tasks.count(task) > 1}
+        if duplicates:
+            raise ValueError(f"tasks in the list twice: {', '.join(sorted(duplicates))}; name each once")
 
         self.tasks = tasks
-        self._running: list[asyncio.Task[None]] = []
+        self._loops: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Start every task's loop."""
-        self._running = [
-            asyncio.create_task(Supervision(task.report.name).run(partial(self._run, task)), name=task.report.name)
-            for task in self.tasks
-        ]
+        for task in self.tasks:
+            name = task.report.name
+            loop = Supervision(name).run(partial(self._run, task))
+            self._loops.append(asyncio.create_task(loop, name=name))
 
     async def close(self) -> None:
         """Stop every loop, and cancel activations that run."""
-        for running in self._running:
-            running.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
 
     def reports(self) -> list[TaskReport]:
         """Return the report of each task."""
@@ -115,7 +115,9 @@ class Driver:
             return Status()
 
         report.did = status.did
-        if task.deletes and (deleted := {name: count for name, count in status.did.items() if count}):
-            log.info("expired data was deleted", task=report.name, **deleted)
+        if task.deletes:
+            counts = {name: count for name, count in status.did.items() if count}
+            if counts:
+                log.info("expired data was deleted", task=report.name, **counts)
 
         return status

@@ -54,15 +54,15 @@ async def spooled(rows: AsyncGenerator[T], kind: type[T]) -> AsyncGenerator[T]:
     """
     spool = _Spool()
     try:
-        encoded = list[msgspec.Raw]()
+        chunk_rows = list[msgspec.Raw]()
         size = 0
         async with aclosing(rows):
             async for row in rows:
-                encoded.append(msgspec.Raw(_encode(row)))
-                size += len(encoded[-1])
+                chunk_rows.append(msgspec.Raw(_encode(row)))
+                size += len(chunk_rows[-1])
                 if size >= _CHUNK_BYTES:
-                    await asyncio.to_thread(spool.append, _encode(encoded))
-                    encoded = []
+                    await asyncio.to_thread(spool.append, _encode(chunk_rows))
+                    chunk_rows = []
                     size = 0
 
         decode = msgspec.msgpack.Decoder(list[kind]).decode  # type: ignore[valid-type]
@@ -70,7 +70,7 @@ async def spooled(rows: AsyncGenerator[T], kind: type[T]) -> AsyncGenerator[T]:
             for row in decode(chunk):
                 yield row
 
-        for row in decode(_encode(encoded)):
+        for row in decode(_encode(chunk_rows)):
             yield row
     finally:
         spool.close()
@@ -85,7 +85,8 @@ class _Spool:
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None
         self._size = 0
-        self._is_read = self._is_closed = False
+        self._is_read = False
+        self._is_closed = False
         self._lock = threading.Lock()
 
     @property
@@ -94,14 +95,16 @@ class _Spool:
 
     def append(self, chunk: bytes) -> None:
         with self._lock:
-            if not self._is_closed:
-                self._reserve(_LENGTH_BYTES + len(chunk))
-                try:
-                    self._write(chunk)
-                except OSError as exc:
-                    raise TooManyDownloads(
-                        f"The server has no space for this download: {exc.strerror}; retry later."
-                    ) from exc
+            if self._is_closed:
+                return
+
+            self._reserve(_LENGTH_BYTES + len(chunk))
+            try:
+                self._write(chunk)
+            except OSError as exc:
+                raise TooManyDownloads(
+                    f"The server has no space for this download: {exc.strerror}; retry later."
+                ) from exc
 
     def _reserve(self, size: int) -> None:
         global _in_files  # noqa: PLW0603 - one limit for all spools of the process
@@ -134,7 +137,8 @@ class _Spool:
                 self._is_read = True
                 self._file.seek(0)
 
-            return self._file.read(int.from_bytes(self._file.read(_LENGTH_BYTES), "big"))
+            length = int.from_bytes(self._file.read(_LENGTH_BYTES), "big")
+            return self._file.read(length)
 
     def close(self) -> None:
         global _in_files  # noqa: PLW0603

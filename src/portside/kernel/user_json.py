@@ -41,12 +41,12 @@ def dump_user(value: Any) -> bytes:
     Raises ValueError if the value is nested too deeply or contains itself.
     """
     try:
-        encoded = orjson.dumps(value, _user_default, _OPTIONS | orjson.OPT_NON_STR_KEYS)
+        raw = orjson.dumps(value, _user_default, _OPTIONS | orjson.OPT_NON_STR_KEYS)
     except (TypeError, ValueError):
         return _encode_plain(_plain(value, MAX_DEPTH))
 
     # orjson shrinks a larger buffer in place, which leaves up to 4 kB unused behind each small value. Copy those.
-    return bytes(memoryview(encoded)) if len(encoded) < COPIED_BELOW_BYTES else encoded
+    return bytes(memoryview(raw)) if len(raw) < COPIED_BELOW_BYTES else raw
 
 
 def _encode_plain(value: Any) -> bytes:
@@ -91,7 +91,7 @@ def _convert_instance(value: Any) -> Any:
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         return _numpy_value(numpy, value)
 
-    for find_form in (_dumped, _read_fields, _form_of_base, _listed):
+    for find_form in (_call_dump, _read_fields, _convert_by_base, _call_list):
         form = find_form(value)
         if form is not _NO_FORM:
             return form
@@ -99,12 +99,12 @@ def _convert_instance(value: Any) -> Any:
     return repr(value)
 
 
-def _dumped(value: Any) -> Any:
-    """Return what an object says that it is as plain data."""
+def _call_dump(value: Any) -> Any:
+    """Return what an object returns as its plain data."""
     return _call_first(value, ("model_dump", "_asdict", "to_dict", "dict"))
 
 
-def _listed(value: Any) -> Any:
+def _call_list(value: Any) -> Any:
     """Return the items of an array of another library, or the text of a URL of pydantic."""
     if callable(getattr(value, "get_secret_value", None)):
         # A secret of pydantic, which shows no more of itself than this.
@@ -124,23 +124,27 @@ def _call_first(value: Any, methods: Sequence[str]) -> Any:
     return _NO_FORM
 
 
-def _form_of_base(value: Any) -> Any:
+def _convert_by_base(value: Any) -> Any:
     """Return the form that instances of a base class have."""
-    return next((form(value) for kind, form in _FORMS_OF_BASES if isinstance(value, kind)), _NO_FORM)
+    for base, convert in _FORMS_OF_BASES:
+        if isinstance(value, base):
+            return convert(value)
+
+    return _NO_FORM
 
 
 def _read_fields(value: Any) -> Any:
     """Return the fields of a data class of the standard library, of attrs or of msgspec."""
-    names: list[str] | None = None
-
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
     elif (attributes := getattr(value, "__attrs_attrs__", None)) is not None:
         names = [attribute.name for attribute in attributes]
     elif (fields := getattr(value, "__struct_fields__", None)) is not None:
         names = list(fields)
+    else:
+        return _NO_FORM
 
-    return _NO_FORM if names is None else {name: getattr(value, name) for name in names}
+    return {name: getattr(value, name) for name in names}
 
 
 def _number(value: Decimal) -> int | float | None:
@@ -194,8 +198,8 @@ def _numbers(numpy: Any, value: Any) -> Any:
     if value.dtype.kind != "c":
         # orjson writes the shortest digits of a number of its size, but refuses other orders of bytes and of items.
         with contextlib.suppress(TypeError):
-            given = value[()] if value.ndim == 0 else numpy.ascontiguousarray(value)
-            return orjson.Fragment(orjson.dumps(given, option=orjson.OPT_SERIALIZE_NUMPY))
+            native_value = value[()] if value.ndim == 0 else numpy.ascontiguousarray(value)
+            return orjson.Fragment(orjson.dumps(native_value, option=orjson.OPT_SERIALIZE_NUMPY))
 
     if value.ndim > 0:
         return value.tolist()
@@ -215,7 +219,8 @@ def _durations(value: Any) -> Any:
     """Write the seconds of durations. Months and years have no fixed number of them: those are counted."""
     unit = str(value.dtype)[len("timedelta64[") : -1]
     is_fixed = unit.strip("0123456789") in _FIXED_UNITS
-    return _seconds((value.astype("timedelta64[us]") if is_fixed else value.astype("int64")).tolist())
+    durations = value.astype("timedelta64[us]" if is_fixed else "int64")
+    return _seconds(durations.tolist())
 
 
 def _seconds(value: Any) -> Any:
@@ -289,6 +294,10 @@ def _plain_scalar(value: Any) -> Any:
 
 def _plain_key(key: Any) -> str:
     try:
-        return str(next(iter(orjson.loads(orjson.dumps({key: None}, option=orjson.OPT_NON_STR_KEYS)))))
+        raw = orjson.dumps({key: None}, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
-        return str(_plain(_base64(key) if isinstance(key, bytes) else str(key), 1))
+        text = _base64(key) if isinstance(key, bytes) else str(key)
+        return str(_plain(text, 1))
+
+    (plain_key,) = orjson.loads(raw)
+    return str(plain_key)

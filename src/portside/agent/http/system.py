@@ -14,11 +14,11 @@ from portside.agent.problems import PROBLEMS, sends_traces
 from portside.agent.queue.backlog import GAUGES_OF_DATABASE, Backlog, Slots
 from portside.kernel.codec import dump_api
 from portside.kernel.http.error_responses import ErrorFormat
-from portside.kernel.http.health import Health, HealthChecks, check_all, show_metrics
+from portside.kernel.http.health import Health, HealthChecks, build_metrics_response, check_all
 from portside.kernel.http.openapi import ServerInfo
 from portside.kernel.http.proxies import get_prefix
 from portside.kernel.http.reference_page import reference_response
-from portside.kernel.metrics import Family, Siblings, exposition, families, request_counts
+from portside.kernel.metrics import Family, Siblings, exposition, list_families, request_counts
 from portside.kernel.version import full_version
 
 routes = Routes("system")
@@ -150,7 +150,7 @@ async def get_metrics(ctx: Context, query: MetricsQuery) -> Any:
         return await _collect_metrics(services)
 
     await services.monitor.set_gauges()
-    return await show_metrics(ctx)
+    return build_metrics_response()
 
 
 async def _collect_metrics(services: AgentServices) -> Metrics:
@@ -186,7 +186,7 @@ async def describe_worker(services: AgentServices) -> bytes:
 
 async def _build_description(services: AgentServices) -> WorkerDescription:
     await services.monitor.set_gauges()
-    return WorkerDescription(families(), await _collect_metrics(services))
+    return WorkerDescription(list_families(), await _collect_metrics(services))
 
 
 async def _join_siblings(services: AgentServices, siblings: Siblings, query: MetricsQuery) -> Any:

@@ -30,6 +30,9 @@ class HealthServices(BaseServices):
     health: HealthChecks
 
 
+routes = Routes[Context[HealthServices]]("system")
+
+
 class Health(msgspec.Struct, omit_defaults=True):
     """Whether the server and each of its dependencies answer, and which parts it cannot keep running."""
 
@@ -40,23 +43,27 @@ class Health(msgspec.Struct, omit_defaults=True):
 
 async def check_all(health: HealthChecks) -> Health:
     """Check every dependency. One after the other is fast enough: only the database is remote."""
-    found = {name: await check() for name, check in health.checks.items()}
-    problems = {name: text for name, describe in health.problems.items() if (text := describe()) is not None}
-    return Health(all(found.values()), found, problems)
-
-
-routes = Routes[Context[HealthServices]]("system")
+    services = {name: await check() for name, check in health.checks.items()}
+    descriptions = {name: describe() for name, describe in health.problems.items()}
+    problems = {name: text for name, text in descriptions.items() if text is not None}
+    return Health(ok=all(services.values()), services=services, problems=problems)
 
 
 @routes.get("/ok", public=True)
 async def check_health(ctx: Context[HealthServices]) -> Response:
     """Answer 200 if every dependency answers, 500 if one does not."""
     health = await check_all(ctx.services.health)
-    return Response(dump_api(health), 200 if health.ok else 500, media_type="application/json")
+    status = 200 if health.ok else 500
+    return Response(dump_api(health), status_code=status, media_type="application/json")
 
 
 @routes.get("/metrics", public=True, media_type="text/plain")
-async def show_metrics(_ctx: Context[Any]) -> Response:
+async def get_metrics(_ctx: Context[Any]) -> Response:
     """Return the metrics in the Prometheus text format."""
+    return build_metrics_response()
+
+
+def build_metrics_response() -> Response:
+    """Return the response with the metrics of this process."""
     body, media_type = exposition()
     return Response(body, media_type=media_type)

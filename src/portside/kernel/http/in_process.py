@@ -93,7 +93,8 @@ class InProcessServer:
 
     async def close(self) -> None:
         """Accept no more requests, and cancel those in flight."""
-        self._loop = self._app = None
+        self._loop = None
+        self._app = None
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -225,9 +226,9 @@ class InProcessResponse:
 
 async def _on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
     try:
-        running = asyncio.run_coroutine_threadsafe(work, loop)
+        future = asyncio.run_coroutine_threadsafe(work, loop)
     except RuntimeError as exc:
         work.close()
         raise ServerNotRunning("the server has stopped") from exc
 
-    return await asyncio.wrap_future(running)
+    return await asyncio.wrap_future(future)

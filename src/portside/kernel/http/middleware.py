@@ -25,7 +25,7 @@ from portside.kernel.http.forwarded_headers import HeaderRules, headers_for_log
 from portside.kernel.http.headers import Header, first_headers, get_request_id
 from portside.kernel.http.hosts import check_host
 from portside.kernel.logs import get_logger, log_request
-from portside.kernel.metrics import latency_of, requests_of
+from portside.kernel.metrics import latency_histogram, request_counter
 from portside.kernel.transient_errors import log_failure
 
 log = get_logger(__name__)
@@ -206,8 +206,8 @@ class RequestMiddleware:
 
     def _record(self, scope: Any, status: int, millis: float) -> None:
         route = scope["state"].get("route", "unrouted")
-        requests_of(scope["method"], route, status).inc()
-        latency_of(scope["method"], route).observe(millis)
+        request_counter(scope["method"], route, status).inc()
+        latency_histogram(scope["method"], route).observe(millis)
 
         if scope["path"] not in QUIET_PATHS:
             selected = {} if self._logged_headers is None else self._logged_headers.select(scope["headers"])

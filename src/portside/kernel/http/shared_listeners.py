@@ -106,7 +106,7 @@ class SharedListener:
 
     def _accept(self) -> None:
         try:
-            accepted, _address = self._listening.accept()
+            connection, _address = self._listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             # Another process was faster, or the client has left.
             return
@@ -115,14 +115,14 @@ class SharedListener:
             self._pause(ACCEPT_AGAIN_AFTER_S)
             return
 
-        accepted.setblocking(False)
-        opening = self._loop.create_task(self._open(accepted))
+        connection.setblocking(False)
+        opening = self._loop.create_task(self._open(connection))
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
         self._on_accepted()
 
-    async def _open(self, accepted: socket.socket) -> None:
+    async def _open(self, connection: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._make_protocol, accepted)
+            await self._loop.connect_accepted_socket(self._make_protocol, connection)
         except OSError:
-            accepted.close()
+            connection.close()

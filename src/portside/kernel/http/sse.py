@@ -63,40 +63,40 @@ class EventStream(Response):
         """Send the head, then chunks. The source is always closed, however the stream ends."""
         with OPEN.track_inprogress():
             is_cut = False
-            gone = asyncio.ensure_future(_client_gone(receive))
+            disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
             try:
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                await self._pump(send, gone)
+                await self._pump(send, disconnect)
             except StreamCut:
                 is_cut = True
             finally:
-                gone.cancel()
-                closing = getattr(self._source, "aclose", None)
-                if closing is not None:
-                    await closing()
+                disconnect.cancel()
+                close = getattr(self._source, "aclose", None)
+                if close is not None:
+                    await close()
 
             if is_cut:
                 await _cut(scope, receive, send)
-            elif not gone.done() or gone.cancelled():
+            elif not disconnect.done() or disconnect.cancelled():
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _pump(self, send: Any, gone: asyncio.Future[Any]) -> None:
+    async def _pump(self, send: Any, disconnect: asyncio.Future[Any]) -> None:
+        """Send chunks until the source ends or the client disconnects."""
         pending: asyncio.Future[Any] | None = None
         try:
-            while not gone.done():
+            while not disconnect.done():
                 pending = pending or asyncio.ensure_future(anext(self._source, b""))
-                await asyncio.wait([pending, gone], timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
-
-                if gone.done() and not pending.done():
-                    return
+                await asyncio.wait([pending, disconnect], timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
 
                 if not pending.done():
+                    if disconnect.done():
+                        return
+
                     await send({"type": "http.response.body", "body": self._keep_alive, "more_body": True})
                     continue
 
                 chunk = pending.result()
                 pending = None
-
                 if not chunk:
                     return
 
@@ -121,9 +121,9 @@ async def _cut(scope: Any, receive: Any, send: Any) -> None:
     close()
 
     # The server logs an error, or middleware completes the response, if this returns before the connection is closed.
-    await _client_gone(receive)
+    await _wait_for_disconnect(receive)
 
 
-async def _client_gone(receive: Any) -> None:
+async def _wait_for_disconnect(receive: Any) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
