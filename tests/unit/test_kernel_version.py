@@ -29,10 +29,10 @@ def test_commit_comes_from_the_checkout_but_not_from_an_outer_repository(tmp_pat
 
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "one")
-    assert version._commit_of_checkout(tmp_path) is None
+    assert version._read_checkout_commit(tmp_path) is None
     (tmp_path / "src" / "portside").mkdir(parents=True)
-    assert version._commit_of_checkout(tmp_path) == git("rev-parse", "HEAD")[:7]
-    assert version._commit_of_checkout(tmp_path / "src") is None
+    assert version._read_checkout_commit(tmp_path) == git("rev-parse", "HEAD")[:7]
+    assert version._read_checkout_commit(tmp_path / "src") is None
 
 
 def test_wheel_contains_the_commit(tmp_path: Path, monkeypatch):
