@@ -24,7 +24,7 @@ from portside.dataplane.builds.build import (
 )
 from portside.dataplane.builds.environment import python_path
 from portside.dataplane.builds.git import GitSource
-from portside.dataplane.builds.wheel import EXECUTOR, installed_wheel_version, pack_wheel, wheel_version
+from portside.dataplane.builds.wheel import EXECUTOR, pack_wheel, read_wheel_version, wheel_version
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import MaskedOutput
@@ -293,7 +293,7 @@ async def test_a_split_build_gets_the_executor_of_a_newer_platform(repository: R
         (older / file).write_text(text.replace(now, then))
 
     await update_wheel(asked.folder, asked.places.wheels)
-    assert installed_wheel_version(venv) == wheel_version(EXECUTOR)
+    assert read_wheel_version(venv) == wheel_version(EXECUTOR)
     assert len(list(venv.glob("lib/*/site-packages/portside-*.dist-info"))) == 1
     command = [str(python_path(asked.folder)), "-P", "-c", "import portside.executor.process"]
 

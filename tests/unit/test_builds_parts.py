@@ -12,18 +12,18 @@ from portside.dataplane.builds import node
 from portside.dataplane.builds.build import ExecutorFiles, Layout, choose_layout
 from portside.dataplane.builds.commands import CommandOutcome
 from portside.dataplane.builds.config import BuildConfig, read_config
-from portside.dataplane.builds.conflicts import explain, missing_requirement, read_pins
+from portside.dataplane.builds.conflicts import explain_conflict, find_missing_requirement, read_pins
 from portside.dataplane.builds.git import is_local, split_credential
 from portside.dataplane.builds.javascript import (
+    find_install_roots,
+    find_missing_packages,
+    find_package_manager,
     install_command,
-    install_roots,
-    missing_packages,
-    node_versions,
-    package_manager,
+    read_node_versions,
 )
-from portside.dataplane.builds.node import NodeTools, NodeVersions, PackageManager, decisive_lines
+from portside.dataplane.builds.node import NodeTools, NodeVersions, PackageManager, find_decisive_lines
 from portside.dataplane.builds.pip_config import read_pip_config
-from portside.dataplane.builds.pyproject import is_project, is_virtual, required_python, suitable_versions
+from portside.dataplane.builds.pyproject import is_project, is_virtual, list_suitable_versions, read_required_python
 from portside.dataplane.builds.wheel import is_behind
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
@@ -132,7 +132,7 @@ def test_package_json_sets_install_command(tmp_path: Path, package: dict[str, ob
 def test_version_of_package_manager(tmp_path: Path, files: dict[str, str], manager: tuple[str, ...]):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert package_manager(tmp_path) == PackageManager(*manager)
+    assert find_package_manager(tmp_path) == PackageManager(*manager)
 
 
 def test_newer_yarn_is_another_package():
@@ -145,18 +145,18 @@ def test_newer_yarn_is_another_package():
 def test_install_roots_follow_packages_and_lock_files(tmp_path: Path):
     below = tmp_path / "apps" / "one"
     below.mkdir(parents=True)
-    assert install_roots(tmp_path, below) == []
+    assert find_install_roots(tmp_path, below) == []
     (below / "package.json").write_text('{"dependencies": {}}')
-    assert install_roots(tmp_path, below) == [below]
+    assert find_install_roots(tmp_path, below) == [below]
     (tmp_path / "package.json").write_text("{}")
-    assert install_roots(tmp_path, below) == [tmp_path, below]
+    assert find_install_roots(tmp_path, below) == [tmp_path, below]
 
     (tmp_path / "package.json").write_text('{"workspaces": ["apps/*"]}')
-    assert install_roots(tmp_path, below) == [tmp_path]
+    assert find_install_roots(tmp_path, below) == [tmp_path]
     (tmp_path / "yarn.lock").write_text("")
-    assert install_roots(tmp_path, below) == [tmp_path]
+    assert find_install_roots(tmp_path, below) == [tmp_path]
     (below / "pnpm-lock.yaml").write_text("")
-    assert install_roots(tmp_path, below) == [below]
+    assert find_install_roots(tmp_path, below) == [below]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_package_outside_of_the_workspace_is_installed_by_itself(
     below.mkdir(parents=True)
     (below / "package.json").write_text('{"dependencies": {"zod": "4"}}')
     (tmp_path / "package.json").write_text(json.dumps({"workspaces": patterns}))
-    assert install_roots(tmp_path, below) == [tmp_path if is_member else below]
+    assert find_install_roots(tmp_path, below) == [tmp_path if is_member else below]
 
 
 def test_members_of_a_workspace_of_pnpm(tmp_path: Path):
@@ -189,7 +189,7 @@ def test_members_of_a_workspace_of_pnpm(tmp_path: Path):
 
     for text, roots in (("packages:\n  - 'packages/*'\n", [below]), ('packages:\n- "examples/*" # all\n', [tmp_path])):
         (tmp_path / "pnpm-workspace.yaml").write_text(text)
-        assert install_roots(tmp_path, below) == roots
+        assert find_install_roots(tmp_path, below) == roots
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_members_of_a_workspace_of_pnpm(tmp_path: Path):
 def test_other_engines_are_refused(tmp_path: Path, engines: object, node_version: int | None, words: str):
     (tmp_path / "package.json").write_text(json.dumps({"engines": engines}))
     with pytest.raises(BuildFailed, match=words):
-        node_versions(tmp_path, node_version)
+        read_node_versions(tmp_path, node_version)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_other_engines_are_refused(tmp_path: Path, engines: object, node_version
 )
 def test_engine_sets_node_version(tmp_path: Path, package: dict[str, object], versions: NodeVersions, preferred: int):
     (tmp_path / "package.json").write_text(json.dumps(package))
-    assert node_versions(tmp_path, None) == versions
+    assert read_node_versions(tmp_path, None) == versions
     assert versions.preferred == preferred
 
 
@@ -248,7 +248,7 @@ def test_engine_sets_node_version(tmp_path: Path, package: dict[str, object], ve
     ],
 )
 def test_failure_begins_with_first_error(lines: list[str], shown: str):
-    found = decisive_lines(CommandOutcome(1, lines))
+    found = find_decisive_lines(CommandOutcome(1, lines))
     assert found.startswith(shown)
     assert "cli.js" not in found
 
@@ -278,14 +278,14 @@ def test_missing_packages_are_noticed(tmp_path: Path):
     below = tmp_path / "apps" / "one"
     below.mkdir(parents=True)
     (below / "package.json").write_text("{}")
-    assert missing_packages(below) is None
+    assert find_missing_packages(below) is None
     (below / "package.json").write_text('{"dependencies": {"zod": "4"}}')
-    assert missing_packages(below) == f"npm i in {below}"
+    assert find_missing_packages(below) == f"npm i in {below}"
     (tmp_path / "pnpm-lock.yaml").write_text("")
 
-    assert missing_packages(below) == f"pnpm i in {tmp_path}"
+    assert find_missing_packages(below) == f"pnpm i in {tmp_path}"
     (tmp_path / "node_modules").mkdir()
-    assert missing_packages(below) is None
+    assert find_missing_packages(below) is None
 
 
 def test_invalid_package_json_is_named(tmp_path: Path):
@@ -366,14 +366,14 @@ def test_uv_source_excludes_dependencies(tmp_path: Path):
 )
 def test_required_python_reads_pyproject(tmp_path: Path, pyproject: str, specifier: str):
     (tmp_path / "pyproject.toml").write_text(pyproject)
-    assert required_python(tmp_path) == specifier
+    assert read_required_python(tmp_path) == specifier
 
 
 def test_suitable_versions_lists_allowed_minors():
-    assert suitable_versions(">=3.9")[:2] == ["3.11", "3.12"]
-    assert suitable_versions(">=3.12.4,<3.14") == ["3.12", "3.13"]
-    assert suitable_versions("~=3.11.0") == ["3.11"]
-    assert suitable_versions("<3.11") == []
+    assert list_suitable_versions(">=3.9")[:2] == ["3.11", "3.12"]
+    assert list_suitable_versions(">=3.12.4,<3.14") == ["3.12", "3.13"]
+    assert list_suitable_versions("~=3.11.0") == ["3.11"]
+    assert list_suitable_versions("<3.11") == []
 
 
 @pytest.mark.parametrize(
@@ -496,7 +496,7 @@ async def test_earlier_javascript_executor_is_restored(tmp_path: Path):
     (runtime / "main.mjs").write_text("earlier")
 
     # As if it was installed from the registry before.
-    shutil.copytree(node._RUNTIME, kept / node._digest(node._RUNTIME))
+    shutil.copytree(node._RUNTIME, kept / node._hash_folder(node._RUNTIME))
     files = ExecutorFiles(build, tmp_path)
     await files.update()
     assert await node.is_runtime_current(build)
@@ -509,9 +509,11 @@ def test_explain_names_at_most_three_packages():
     pins = [f"{name}==1.0    # via mybot" for name in asking]
     core = f"langchain-core==0.2.43    # via {', '.join(asking)}"
     floor = "the agent server needs 0.3.67 or newer"
-    reason = explain(read_pins([core, *pins]), ["langchain-core>=0.3.67"], {})
+    reason = explain_conflict(read_pins([core, *pins]), ["langchain-core>=0.3.67"], {})
     assert reason == f"library-a, library-b, library-c and 3 more give langchain-core 0.2.43; {floor}"
-    reason = explain(read_pins(["langchain-core==0.2.43  # via library-a, mybot"]), ["langchain-core>=0.3.67"], {})
+    reason = explain_conflict(
+        read_pins(["langchain-core==0.2.43  # via library-a, mybot"]), ["langchain-core>=0.3.67"], {}
+    )
     assert reason == f"library-a and mybot give langchain-core 0.2.43; {floor}"
 
 
@@ -542,4 +544,4 @@ def test_requirements_that_no_index_has_are_named_with_their_file(tmp_path: Path
     (tmp_path / "langgraph.json").write_text('{"dependencies": ["orjson"]}')
     (tmp_path / "requirements.txt").write_text("langgrap>=1\n")
     config = BuildConfig(path=tmp_path / "langgraph.json", requirements=[tmp_path / "requirements.txt"])
-    assert missing_requirement(lines, config) == reason
+    assert find_missing_requirement(lines, config) == reason

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from portside import __version__
-from portside.dataplane.builds.wheel import pack_wheel, version_in
+from portside.dataplane.builds.wheel import pack_wheel, read_server_version
 from portside.kernel import version
 
 
@@ -38,11 +38,11 @@ def test_commit_comes_from_the_checkout_but_not_from_an_outer_repository(tmp_pat
 def test_wheel_contains_the_commit(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("portside.dataplane.builds.wheel.commit", lambda: "1234567")
     packages = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
-    assert version_in(tmp_path / "venv") is None
+    assert read_server_version(tmp_path / "venv") is None
 
     with zipfile.ZipFile(pack_wheel(tmp_path / "wheels")) as wheel:
         wheel.extractall(packages)
 
-    assert version_in(tmp_path / "venv") == f"{__version__}+g1234567"
+    assert read_server_version(tmp_path / "venv") == f"{__version__}+g1234567"
     (packages / "portside" / version.COMMIT_FILE).unlink()
-    assert version_in(tmp_path / "venv") == __version__
+    assert read_server_version(tmp_path / "venv") == __version__

@@ -93,17 +93,17 @@ def prepare_node(config: "AgentConfig", home: Path) -> dict[str, str]:
         return {}
 
     from portside.dataplane.builds.config import read_node_version
-    from portside.dataplane.builds.javascript import missing_packages, node_versions
+    from portside.dataplane.builds.javascript import find_missing_packages, read_node_versions
     from portside.dataplane.builds.node import check_runtime, provide_node
     from portside.dataplane.failures import BuildFailed
     from portside.dataplane.masking import MaskedOutput
 
     try:
         check_runtime()
-        if (command := missing_packages(config.folder)) is not None:
+        if (command := find_missing_packages(config.folder)) is not None:
             raise UserMistake(f"the packages of {config.folder} are not installed; run {command}")
 
-        versions = node_versions(config.folder, read_node_version(config.file))
+        versions = read_node_versions(config.folder, read_node_version(config.file))
         provided = interruption.run(provide_node(home / "dataplane", versions, MaskedOutput(say)))
     except BuildFailed as exc:
         raise UserMistake(str(exc)) from exc

@@ -35,10 +35,10 @@ from portside.dataplane.builds.sources import Source
 from portside.dataplane.builds.wheel import (
     EXECUTOR,
     SERVER,
-    installed_wheel_folders,
-    installed_wheel_version,
+    list_wheel_folders,
     pack_wheel,
     packages_folder,
+    read_wheel_version,
     server_versions,
     wheel_version,
 )
@@ -258,7 +258,7 @@ class ExecutorFiles:
         shutil.rmtree(self._earlier, ignore_errors=True)
         self._earlier.mkdir()
 
-        for package_folder in installed_wheel_folders(self._build / "venv"):
+        for package_folder in list_wheel_folders(self._build / "venv"):
             shutil.copytree(package_folder, self._earlier / package_folder.name)
 
         if (runtime := runtime_folder(self._build)).is_dir():
@@ -270,7 +270,7 @@ class ExecutorFiles:
         wheel_folders = [folder for folder in self._earlier.glob("portside*") if folder.is_dir()]
         if wheel_folders:
             venv = self._build / "venv"
-            for folder in installed_wheel_folders(venv):
+            for folder in list_wheel_folders(venv):
                 shutil.rmtree(folder)
 
             for folder in wheel_folders:
@@ -287,7 +287,7 @@ class ExecutorFiles:
 async def is_wheel_current(folder: Path) -> bool:
     """Whether a split build has this platform's executor, or needs none in Python."""
     venv = folder / "venv"
-    return not venv.is_dir() or await asyncio.to_thread(wheel_version, EXECUTOR) == installed_wheel_version(venv)
+    return not venv.is_dir() or await asyncio.to_thread(wheel_version, EXECUTOR) == read_wheel_version(venv)
 
 
 async def update_wheel(folder: Path, wheels: Path) -> None:

@@ -17,7 +17,7 @@ from portside.dataplane.builds.pyproject import (
     is_project,
     is_virtual,
     is_workspace,
-    required_python,
+    read_required_python,
 )
 from portside.dataplane.failures import BuildFailed
 from portside.kernel.aliases import is_javascript
@@ -68,31 +68,32 @@ class FoundLock(msgspec.Struct, frozen=True):
 
 
 class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What to install, and for which Python and Node.
-
-    The commands are for JavaScript; those of the deployment replace them. `has_javascript` and `has_python` say whether
-    there are graphs or handlers in the language, or for Python something to install. `javascript_graphs` has the
-    locations of the JavaScript graphs by their ids. `projects` are installed in place (editable). `requires_python` is
-    a specifier that combines those of all projects; it is empty when any version will do.
-    """
+    """What to install, and for which Python and Node."""
 
     path: Path
     requirements: list[Path] = []
     packages: list[str] = []
+    # Folders that are installed in place (editable).
     projects: list[Path] = []
     uv: UvSource | None = None
     found_locks: list[FoundLock] = []
     pip: PipConfig = msgspec.field(default_factory=PipConfig)
     python_version: str | None = None
+    # A specifier that combines those of all projects; empty when any version will do.
     requires_python: str = ""
     node_version: int | None = None
+    # Whether there are graphs or handlers in Python, or something to install.
     has_python: bool = True
+    # The locations of the JavaScript graphs by their ids.
     javascript_graphs: dict[str, str] = {}
+    # Whether there are graphs or handlers in JavaScript.
     has_javascript: bool = False
     # Whether there are React components for browsers (`ui`).
     has_ui: bool = False
+    # For JavaScript; the commands of the deployment replace them.
     install_command: str | None = None
     build_command: str | None = None
+    # Keys of the file that a build ignores.
     skipped: list[str] = []
     # Unknown keys of the file, with the known ones that somebody may have meant.
     misspelt: dict[str, str] = {}
@@ -121,9 +122,9 @@ class _File(msgspec.Struct):
 
 def read_config(repository: Path, config_path: str) -> BuildConfig:
     """Read the configuration file of a fetched source. Raises BuildFailed with the name of the file."""
-    path = _inside(repository, repository / config_path, config_path)
+    path = _resolve_inside(repository, repository / config_path, config_path)
     if not path.is_file():
-        raise BuildFailed(_missing_file(repository, path, config_path))
+        raise BuildFailed(_describe_missing_file(repository, path, config_path))
 
     content = _read(path, config_path)
     every_key = with_paths_from_above(_decode(content, config_path, dict[str, Any]), path.parent, repository)
@@ -131,12 +132,22 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
         raise BuildFailed(missing_graphs(every_key, config_path))
 
     file = _convert(every_key, config_path, _File)
-    requirements, packages, projects = _dependencies(repository, path, config_path, file.dependencies)
-    uv = _uv_source(repository, path, config_path, file)
-    python_version = _python_version(file.python_version, config_path)
-    javascript_graphs = _javascript_graphs(file, config_path)
-    handlers = {key: _text_at(every_key, key) for key in _HANDLERS}
-    components = [_inside(repository, path.parent / name, name) for name in (file.ui or {}).values()]
+    requirements, packages, projects = _sort_dependencies(repository, path, config_path, file.dependencies)
+    uv = _read_uv_source(repository, path, config_path, file)
+    python_version = _parse_python_version(file.python_version, config_path)
+    javascript_graphs = _find_javascript_graphs(file, config_path)
+    handlers = {key: _get_text(every_key, key) for key in _HANDLERS}
+    components = [_resolve_inside(repository, path.parent / name, name) for name in (file.ui or {}).values()]
+
+    requirement_folders = [file.parent for file in requirements]
+    lock_folders = [*projects, *(file.parent for file in requirements if file.name == "pyproject.toml")]
+    python_folders = [uv.root] if uv else [*projects, *requirement_folders]
+
+    installs_python = bool(requirements or packages or projects or uv)
+    has_python_graphs = len(javascript_graphs) < len(file.graphs)
+    has_python_handlers = any(handler and not is_javascript(handler) for handler in handlers.values())
+    has_javascript_handlers = any(map(is_javascript, handlers.values()))
+    web_app = handlers["http.app"]
 
     return BuildConfig(
         path=path,
@@ -144,30 +155,24 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
         packages=packages,
         projects=projects,
         uv=uv,
-        found_locks=_find_locks(
-            repository, [*projects, *(file.parent for file in requirements if file.name == "pyproject.toml")]
-        ),
-        pip=_pip_config(repository, path, file.pip_config_file),
+        found_locks=_find_locks(repository, lock_folders),
+        pip=_read_project_pip_config(repository, path, file.pip_config_file),
         python_version=python_version,
-        requires_python=_requires_python(
-            repository, [uv.root] if uv else [*projects, *(file.parent for file in requirements)], python_version
-        ),
-        node_version=_node_version(file.node_version, config_path),
-        has_python=bool(requirements or packages or projects or uv)
-        or len(javascript_graphs) < len(file.graphs)
-        or any(handler and not is_javascript(handler) for handler in handlers.values()),
+        requires_python=_combine_requires_python(repository, python_folders, python_version),
+        node_version=_parse_node_version(file.node_version, config_path),
+        has_python=installs_python or has_python_graphs or has_python_handlers,
         javascript_graphs=javascript_graphs,
-        has_javascript=bool(javascript_graphs) or any(map(is_javascript, handlers.values())),
+        has_javascript=bool(javascript_graphs) or has_javascript_handlers,
         has_ui=bool(components),
         install_command=file.install_command,
         build_command=file.build_command,
-        has_web_app=bool(handlers["http.app"]) and not is_javascript(handlers["http.app"]),
+        has_web_app=bool(web_app) and not is_javascript(web_app),
         skipped=[key for key in _SKIPPED if every_key.get(key)],
         misspelt=misspelt_keys(every_key),
     )
 
 
-def _missing_file(repository: Path, path: Path, name: str) -> str:
+def _describe_missing_file(repository: Path, path: Path, name: str) -> str:
     """Return the error for a configuration file that is not there, which names the files that are."""
     if path.is_dir():
         return f"{name} is a folder; name the configuration file in it"
@@ -177,7 +182,7 @@ def _missing_file(repository: Path, path: Path, name: str) -> str:
     return f"{name}: the repository has no such file{others}"
 
 
-def _text_at(content: dict[str, Any], key: str) -> str:
+def _get_text(content: dict[str, Any], key: str) -> str:
     """Return the text at a dotted key; "" if there is none."""
     value: Any = content
     for part in key.split("."):
@@ -188,11 +193,11 @@ def _text_at(content: dict[str, Any], key: str) -> str:
 
 def read_node_version(path: Path) -> int | None:
     """Read `node_version` of a configuration file; None if there is no such file. Raises BuildFailed."""
-    return (
-        _node_version(_decode(_read(path, path.name), path.name, _File).node_version, path.name)
-        if path.is_file()
-        else None
-    )
+    if not path.is_file():
+        return None
+
+    file = _decode(_read(path, path.name), path.name, _File)
+    return _parse_node_version(file.node_version, path.name)
 
 
 def _read(path: Path, name: str) -> bytes:
@@ -217,7 +222,7 @@ def _convert(content: dict[str, Any], name: str, kind: type[T]) -> T:
         raise BuildFailed(f"{name}: {exc}") from exc
 
 
-def _javascript_graphs(file: _File, name: str) -> dict[str, str]:
+def _find_javascript_graphs(file: _File, name: str) -> dict[str, str]:
     """Return the locations of the graphs in JavaScript. Raises BuildFailed for an entry that names no file."""
     locations: dict[str, str] = {}
     for graph_id, graph in file.graphs.items():
@@ -231,7 +236,7 @@ def _javascript_graphs(file: _File, name: str) -> dict[str, str]:
     return locations
 
 
-def _dependencies(
+def _sort_dependencies(
     repository: Path, path: Path, name: str, dependencies: list[str]
 ) -> tuple[list[Path], list[str], list[Path]]:
     """Sort the dependencies into requirements files, packages of an index, and projects in folders."""
@@ -250,7 +255,7 @@ def _dependencies(
             packages.append(dependency)
             continue
 
-        local = _inside(repository, path.parent / dependency.strip(), dependency)
+        local = _resolve_inside(repository, path.parent / dependency.strip(), dependency)
         if local.suffix == ".txt" and local.is_file():
             requirements.append(local)
             continue
@@ -262,9 +267,11 @@ def _dependencies(
         if is_project(folder):
             projects.append(folder)
         elif is_virtual(folder):
-            requirements.append(_inside(repository, folder / "pyproject.toml", f"{dependency}/pyproject.toml"))
+            requirements.append(_resolve_inside(repository, folder / "pyproject.toml", f"{dependency}/pyproject.toml"))
         elif (folder / "requirements.txt").is_file():
-            requirements.append(_inside(repository, folder / "requirements.txt", f"{dependency}/requirements.txt"))
+            requirements.append(
+                _resolve_inside(repository, folder / "requirements.txt", f"{dependency}/requirements.txt")
+            )
 
     return requirements, packages, projects
 
@@ -278,14 +285,17 @@ def _is_local(base: Path, dependency: str) -> bool:
     return text.endswith((".txt", *_FILES)) and "\0" not in text and (base / text).is_file()
 
 
-def _requires_python(repository: Path, folders: list[Path], version: str | None) -> str:
+def _combine_requires_python(repository: Path, folders: list[Path], version: str | None) -> str:
     """Return the specifier that combines those of all folders. Raises BuildFailed when it excludes the version."""
-    specifiers = {folder: specifier for folder in dict.fromkeys(folders) if (specifier := required_python(folder))}
-    for folder, specifier in specifiers.items():
-        name = (folder / "pyproject.toml").relative_to(repository.resolve())
-        check_version(version, specifier, str(name))
+    specifiers = []
+    for folder in dict.fromkeys(folders):
+        specifier = read_required_python(folder)
+        if specifier:
+            name = (folder / "pyproject.toml").relative_to(repository.resolve())
+            check_version(version, specifier, str(name))
+            specifiers.append(specifier)
 
-    return ",".join(dict.fromkeys(specifiers.values()))
+    return ",".join(dict.fromkeys(specifiers))
 
 
 def _find_locks(repository: Path, folders: list[Path]) -> list[FoundLock]:
@@ -303,7 +313,7 @@ def _find_locks(repository: Path, folders: list[Path]) -> list[FoundLock]:
     return locks
 
 
-def _uv_source(repository: Path, path: Path, name: str, file: _File) -> UvSource | None:
+def _read_uv_source(repository: Path, path: Path, name: str, file: _File) -> UvSource | None:
     if file.source is None:
         return None
 
@@ -315,18 +325,21 @@ def _uv_source(repository: Path, path: Path, name: str, file: _File) -> UvSource
     if file.dependencies:
         raise BuildFailed(f"{name}: with source.kind 'uv' the lock file lists what to install; remove 'dependencies'")
 
-    root = _inside(repository, path.parent / source.root, source.root)
+    root = _resolve_inside(repository, path.parent / source.root, source.root)
     if not (root / "uv.lock").is_file() or not (root / "pyproject.toml").is_file():
         raise BuildFailed(f"{name}: source.root {source.root!r} has no pyproject.toml with a uv.lock beside it")
 
     return UvSource(root, source.package)
 
 
-def _pip_config(repository: Path, path: Path, name: str | None) -> PipConfig:
-    return PipConfig() if not name else read_pip_config(_inside(repository, path.parent / name, name), name)
+def _read_project_pip_config(repository: Path, path: Path, name: str | None) -> PipConfig:
+    if not name:
+        return PipConfig()
+
+    return read_pip_config(_resolve_inside(repository, path.parent / name, name), name)
 
 
-def _inside(repository: Path, path: Path, name: str) -> Path:
+def _resolve_inside(repository: Path, path: Path, name: str) -> Path:
     try:
         real = path.resolve()
     except (OSError, RuntimeError, ValueError) as exc:
@@ -338,7 +351,7 @@ def _inside(repository: Path, path: Path, name: str) -> Path:
     return real
 
 
-def _python_version(value: str | float | None, name: str) -> str | None:
+def _parse_python_version(value: str | float | None, name: str) -> str | None:
     """Return the version, which may have a patch, without the suffix of an image name as in 3.12-slim."""
     if value is None:
         return None
@@ -350,7 +363,7 @@ def _python_version(value: str | float | None, name: str) -> str | None:
     return match["version"]
 
 
-def _node_version(value: str | int | None, name: str) -> int | None:
+def _parse_node_version(value: str | int | None, name: str) -> int | None:
     if value is None:
         return None
 

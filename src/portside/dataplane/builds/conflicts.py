@@ -44,7 +44,9 @@ def read_pins(lines: Iterable[str]) -> dict[str, ResolvedPin]:
     }
 
 
-def explain(pins: Mapping[str, ResolvedPin], requirements: Sequence[str], names: Mapping[Path, str]) -> str | None:
+def explain_conflict(
+    pins: Mapping[str, ResolvedPin], requirements: Sequence[str], names: Mapping[Path, str]
+) -> str | None:
     """Explain which pins conflict with the agent server and what requires them; None without a conflict.
 
     The resolver proves in many lines that there is no solution. One line helps more: so the project's dependencies are
@@ -65,56 +67,69 @@ def explain(pins: Mapping[str, ResolvedPin], requirements: Sequence[str], names:
         name for name, pin in conflicting.items() if not all(canonicalize_name(via) in conflicting for via in pin.via)
     ]
 
-    lines = [
-        _sentence(name, conflicting[name], required[name], _own(conflicting[name], pins, names))
-        for name in causes or conflicting
-    ]
+    sentences = []
+    for name in causes or conflicting:
+        origins = _list_origins(conflicting[name], pins, names)
+        sentences.append(_explain_pin(name, conflicting[name], required[name], origins))
 
-    return "; ".join(lines) or None
+    return "; ".join(sentences) or None
 
 
-def _sentence(name: str, pin: ResolvedPin, requirement: Requirement, origins: list[str]) -> str:
+def _explain_pin(name: str, pin: ResolvedPin, requirement: Requirement, origins: list[str]) -> str:
     floor = next((specifier.version for specifier in requirement.specifier if specifier.operator == ">="), None)
     is_old = floor is not None and pin.version < Version(floor)
     ours = f"{floor} or newer" if is_old else str(requirement.specifier)
     verb = "give" if len(origins) > 1 else "gives"
-    return f"{_listed(origins)} {verb} {name} {pin.version}; the agent server needs {ours}"
+    return f"{_join_names(origins)} {verb} {name} {pin.version}; the agent server needs {ours}"
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     """Return `a`, `a and b`, or `a, b, c and 4 more`."""
-    shown = names if len(names) <= _SHOWN_NAMES else [*names[:_SHOWN_NAMES], f"{len(names) - _SHOWN_NAMES} more"]
-    return " and ".join(part for part in (", ".join(shown[:-1]), shown[-1]) if part)
+    if len(names) > _SHOWN_NAMES:
+        names = [*names[:_SHOWN_NAMES], f"{len(names) - _SHOWN_NAMES} more"]
+
+    *first_names, last_name = names
+    return f"{', '.join(first_names)} and {last_name}" if first_names else last_name
 
 
-def _own(pin: ResolvedPin, pins: Mapping[str, ResolvedPin], names: Mapping[Path, str]) -> list[str]:
+def _list_origins(pin: ResolvedPin, pins: Mapping[str, ResolvedPin], names: Mapping[Path, str]) -> list[str]:
     """Return what requires a pin: the project's own files and packages if any, else other packages."""
     origins = [via for via in pin.via if canonicalize_name(via) not in pins]
-    return [_file(Path(via[3:]), names) if via.startswith("-r ") else via for via in origins or pin.via]
+    return [_name_origin(via, names) for via in origins or pin.via]
 
 
-def _file(path: Path, names: Mapping[Path, str]) -> str:
+def _name_origin(via: str, names: Mapping[Path, str]) -> str:
+    """Return the name of a package, or the one under which the user knows a requirements file (`-r PATH`)."""
+    if not via.startswith("-r "):
+        return via
+
+    path = Path(via.removeprefix("-r "))
     return names.get(path) or path.name
 
 
-def missing_requirement(tail: Sequence[str], config: BuildConfig) -> str | None:
+def find_missing_requirement(tail: Sequence[str], config: BuildConfig) -> str | None:
     """Say which requirement no package index has, and which file of the project names it; None for another failure."""
     output = " ".join(" ".join(tail).split())
     if match := _NO_PACKAGE.search(output):
-        return f"no package index has {match['name']}{_named_in(config, match['name'])}; correct its name"
+        return f"no package index has {match['name']}{_find_mention(config, match['name'])}; correct its name"
 
     match = _NO_VERSION.search(output)
-    if match is None or not (where := _named_in(config, match["name"])):
+    if match is None:
         return None
 
+    name = match["name"]
+    mention = _find_mention(config, name)
+    if not mention:
+        return None
+
+    versions = match["versions"] or ""
     if match["has"] == "only":
-        offered = f"{match['name']}{match['versions'] or ''}"
-        return f"no package index has the version of {match['name']} that is wanted{where}, only {offered}"
+        return f"no package index has the version of {name} that is wanted{mention}, only {name}{versions}"
 
-    return f"no package index has {match['name']}{match['versions'] or ''}{where}; name a version that exists"
+    return f"no package index has {name}{versions}{mention}; name a version that exists"
 
 
-def missing_build_system(config: BuildConfig) -> str | None:
+def find_missing_build_system(config: BuildConfig) -> str | None:
     """Say which project is poetry's and names no build system, because uv then takes another one; None without one."""
     folder = next((folder for folder in config.projects if is_poetry_alone(folder)), None)
     if folder is None:
@@ -127,7 +142,7 @@ def missing_build_system(config: BuildConfig) -> str | None:
     )
 
 
-def _named_in(config: BuildConfig, package: str) -> str:
+def _find_mention(config: BuildConfig, package: str) -> str:
     """Return which file of the project names a package, as a part of a sentence; empty if none does."""
     pattern = re.compile(
         rf"(?<![\w.-]){re.sub(r'[-_.]+', '[-_.]+', canonicalize_name(package))}(?![\w-])", re.IGNORECASE

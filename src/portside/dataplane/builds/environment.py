@@ -23,17 +23,24 @@ from uv import find_uv_bin
 
 from portside.dataplane.builds.commands import BuildCommand, CommandOutcome, minimal_environment, run
 from portside.dataplane.builds.config import BuildConfig, FoundLock, UvSource
-from portside.dataplane.builds.conflicts import explain, missing_build_system, missing_requirement, read_pins
-from portside.dataplane.builds.pyproject import is_allowed, suitable_versions
+from portside.dataplane.builds.conflicts import (
+    explain_conflict,
+    find_missing_build_system,
+    find_missing_requirement,
+    read_pins,
+)
+from portside.dataplane.builds.pyproject import is_allowed, list_suitable_versions
 from portside.dataplane.builds.wheel import NAME, SERVER, WheelContent, list_requirements
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
 
 _INTERPRETER = re.compile(r"cpython-(?P<version>\d+\.\d+\.\d+)-\S+\s+(?P<path>.+?)(?: -> .*)?")
+# How uv begins the first line of an error.
+_ERROR_BEGINNINGS = ("error:", "\N{MULTIPLICATION SIGN}")
 _REGISTRY = re.compile(r'^source = \{ registry = "(https?://[^"]+)" \}$', re.MULTILINE)
 
 
-def versions_beside(content: WheelContent, project_pins: Collection[str]) -> list[str]:
+def list_platform_pins(content: WheelContent, project_pins: Collection[str]) -> list[str]:
     """Return the versions of what the platform's wheel requires, and that in turn, as the platform itself has them.
 
     Packages that the project has pinned are left out.
@@ -83,36 +90,39 @@ class Environment:
 
     async def create(self, config: BuildConfig, wheel: Path) -> None:
         """Create the environment and install into it. Raises BuildFailed."""
-        interpreter = await self._interpreter(config)
-        outcome = await self._uv(config, "venv", "--no-project", "--python", interpreter, str(self.folder / "venv"))
+        interpreter = await self._find_interpreter(config)
+        outcome = await self._run_uv(config, "venv", "--no-project", "--python", interpreter, str(self.folder / "venv"))
         if outcome.code != 0:
             raise BuildFailed(f"the virtual environment cannot be created: {' '.join(outcome.tail[-3:])}")
 
-        inputs = await self._inputs(config)
-        result = await self._install(config, inputs, wheel)
-        if result.code != 0 and inputs.locks and config.uv is None and _has_no_solution(result):
+        inputs = await self._list_inputs(config)
+        outcome = await self._install(config, inputs, wheel)
+        # Lock files that the configuration does not ask for (`source.kind`) are only used if they fit.
+        may_go_without_locks = bool(inputs.locks) and config.uv is None
+
+        if outcome.code != 0 and may_go_without_locks and _has_no_solution(outcome):
             self.output.write(
                 "The versions of uv.lock do not go together with what else is needed: installing what pyproject.toml "
                 "asks for"
             )
 
-            inputs = self._inputs_without_locks(config)
-            result = await self._install(config, inputs, wheel)
+            inputs = self._list_inputs_without_locks(config)
+            outcome = await self._install(config, inputs, wheel)
 
-        if result.code != 0:
+        if outcome.code != 0:
             reason = (
-                missing_build_system(config)
-                or await self._conflict(config, inputs)
-                or missing_requirement(result.tail, config)
+                find_missing_build_system(config)
+                or await self._explain_conflict(config, inputs)
+                or find_missing_requirement(outcome.tail, config)
             )
 
-            raise BuildFailed(f"the dependencies cannot be installed: {reason or uv_error(result)}")
+            raise BuildFailed(f"the dependencies cannot be installed: {reason or describe_uv_error(outcome)}")
 
-    async def _inputs(self, config: BuildConfig) -> _Inputs:
+    async def _list_inputs(self, config: BuildConfig) -> _Inputs:
         """Return what to install: what lock files list with its hashes, and everything else that the project names."""
-        inputs = self._inputs_without_locks(config)
+        inputs = self._list_inputs_without_locks(config)
         if config.uv is not None:
-            requirements = await self._locked(config, config.uv)
+            requirements = await self._export_lock(config, config.uv)
             return replace(inputs, files=[requirements, *inputs.files], cwd=config.uv.root, locks=[requirements])
 
         locks: list[Path] = []
@@ -123,7 +133,7 @@ class Environment:
 
         return replace(inputs, files=[*locks, *inputs.files], locks=locks)
 
-    def _inputs_without_locks(self, config: BuildConfig) -> _Inputs:
+    def _list_inputs_without_locks(self, config: BuildConfig) -> _Inputs:
         files = [*config.requirements]
 
         # In a file, because other users can see arguments, and a requirement may be a URL with a token.
@@ -141,15 +151,15 @@ class Environment:
 
         install = ["pip", "install", "--python", str(python_path(self.folder)), *files, *projects]
         if not inputs.locks:
-            return await self._uv(config, *install, "--", str(wheel), cwd=inputs.cwd)
+            return await self._run_uv(config, *install, "--", str(wheel), cwd=inputs.cwd)
 
         constraints = await asyncio.to_thread(self._write_constraints, inputs.locks)
         constrained = ["--constraint", str(constraints)]
 
-        outcome = await self._uv(config, *install, *constrained, "--", str(wheel), cwd=inputs.cwd)
+        outcome = await self._run_uv(config, *install, *constrained, "--", str(wheel), cwd=inputs.cwd)
         if outcome.code != 0:
             self.output.write("Trying again with other versions of what only the platform's own wheel requires")
-            outcome = await self._uv(config, *install, "--", str(wheel), cwd=inputs.cwd)
+            outcome = await self._run_uv(config, *install, "--", str(wheel), cwd=inputs.cwd)
 
         return outcome
 
@@ -158,7 +168,7 @@ class Environment:
 
         uv compares the two without a network. Packages in folders are left out: they are installed in place.
         """
-        outcome = await self._uv(
+        outcome = await self._run_uv(
             None,
             "export",
             "--locked",
@@ -191,12 +201,12 @@ class Environment:
         """Pin what the platform's wheel needs beside lock files, so that two builds of one commit are equal."""
         project_pins = {name for lock in locks for name in read_pins(lock.read_text("utf-8").splitlines())}
         path = self.folder / "beside-the-lock.txt"
-        path.write_text("".join(f"{line}\n" for line in versions_beside(self.content, project_pins)), "utf-8")
+        path.write_text("".join(f"{line}\n" for line in list_platform_pins(self.content, project_pins)), "utf-8")
         return path
 
     async def replace_wheel(self, wheel: Path) -> None:
         """Install another version of the platform's wheel, without its dependencies. Raises BuildFailed."""
-        outcome = await self._uv(
+        outcome = await self._run_uv(
             None,
             "pip",
             "install",
@@ -209,16 +219,16 @@ class Environment:
             str(wheel),
         )
         if outcome.code != 0:
-            raise BuildFailed(f"the platform's wheel cannot be installed: {uv_error(outcome)}")
+            raise BuildFailed(f"the platform's wheel cannot be installed: {describe_uv_error(outcome)}")
 
-    async def _conflict(self, config: BuildConfig, inputs: _Inputs) -> str | None:
+    async def _explain_conflict(self, config: BuildConfig, inputs: _Inputs) -> str | None:
         """Explain a conflict of the project with the agent server; None when something else is wrong."""
         projects = self.folder / "projects.txt"
         projects.write_text("".join(f"-e {folder}\n" for folder in config.projects))
         lists = [str(file) for file in inputs.files]
         silent = self.output.silent()
 
-        alone = await self._uv(
+        alone = await self._run_uv(
             config,
             "pip",
             "compile",
@@ -240,18 +250,18 @@ class Environment:
 
         names = {self.folder / "packages.txt": config.path.name, **dict.fromkeys(inputs.locks, "uv.lock")}
         pins = read_pins((self.folder / "alone.txt").read_text().splitlines())
-        reason = explain(pins, list_requirements(distribution(NAME), self.content), names)
+        reason = explain_conflict(pins, list_requirements(distribution(NAME), self.content), names)
 
         return reason and f"{reason}. Change these requirements. The build log has the output of uv"
 
-    async def _locked(self, config: BuildConfig, source: UvSource) -> Path:
+    async def _export_lock(self, config: BuildConfig, source: UvSource) -> Path:
         """Export the lock file to a requirements file."""
         path = self.folder / "locked.txt"
         package = [] if source.package is None else ["--package", source.package]
 
         # Without a package, uv exports the workspace member of its working folder.
         cwd = source.root if source.package else config.path.parent
-        outcome = await self._uv(
+        outcome = await self._run_uv(
             config,
             "export",
             "--frozen",
@@ -267,39 +277,44 @@ class Environment:
             cwd=cwd,
         )
         if outcome.code != 0:
-            raise BuildFailed(f"uv.lock cannot be exported: {uv_error(outcome)}")
+            raise BuildFailed(f"uv.lock cannot be exported: {describe_uv_error(outcome)}")
 
         return path
 
-    async def _interpreter(self, config: BuildConfig) -> str:
+    async def _find_interpreter(self, config: BuildConfig) -> str:
         """Return the interpreter: the listener's own if it fits, else an installed one, else one that uv downloads.
 
         Without a wanted patch, another patch of the same minor version does.
         """
         version = config.python_version or ""
         minor = ".".join(version.split(".")[:2])
-        specifier = _joined(
-            version and (f"=={version}" if version != minor else f"=={minor}.*"), config.requires_python
-        )
-        if interpreter := await self._find(specifier):
+        exact = f"=={minor}.*" if version == minor else f"=={version}"
+        specifier = _join_specifiers(exact if version else "", config.requires_python)
+        interpreter = await self._find_installed(specifier)
+        if interpreter is not None:
             return interpreter
 
-        download = version or suitable_versions(specifier)[0]
+        download = version or list_suitable_versions(specifier)[0]
         self.output.write(f"Python {download} is not on this machine; uv downloads it")
-        await self._uv(None, "python", "install", download, may_download=True)
+        await self._run_uv(None, "python", "install", download, may_download=True)
 
-        if interpreter := await self._find(specifier):
+        interpreter = await self._find_installed(specifier)
+        if interpreter is not None:
             return interpreter
 
-        if version != minor and (interpreter := await self._find(_joined(f"=={minor}.*", config.requires_python))):
+        if version != minor:
+            interpreter = await self._find_installed(_join_specifiers(f"=={minor}.*", config.requires_python))
+
+        if interpreter is not None:
             self.output.write(
                 f"Python {version} could not be downloaded: another patch of Python {minor} is used, {interpreter}"
             )
             return interpreter
 
         requirement = f"{download} ({config.requires_python})" if config.requires_python else download
-        versions = [platform.python_version(), *(one[0] for one in await self._installed(">=3"))]
-        has = ", ".join(sorted(set(versions), key=_numbers))
+        versions = {platform.python_version()}
+        versions |= {version for version, _path in await self._list_installed(">=3")}
+        has = ", ".join(sorted(versions, key=_parse_version))
 
         raise BuildFailed(
             f"the project needs Python {requirement}, which the listener's machine does not have and could not "
@@ -307,18 +322,19 @@ class Environment:
             f"Python {has}"
         )
 
-    async def _find(self, specifier: str) -> str | None:
+    async def _find_installed(self, specifier: str) -> str | None:
         """Return the listener's own interpreter if it fits, else an installed one, else None."""
         if is_allowed(platform.python_version(), specifier):
             return str(getattr(sys, "_base_executable", sys.executable))
 
-        interpreters = await self._installed(specifier)
+        interpreters = await self._list_installed(specifier)
         return interpreters[0][1] if interpreters else None
 
-    async def _installed(self, specifier: str) -> list[tuple[str, str]]:
+    async def _list_installed(self, specifier: str) -> list[tuple[str, str]]:
         """Return version and path of installed interpreters that fit: oldest minor version first, its newest patch."""
-        path = os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, await asyncio.to_thread(_pyenv_folders))])
-        outcome = await self._uv(
+        pyenv_folders = await asyncio.to_thread(_list_pyenv_folders)
+        path = os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, pyenv_folders)])
+        outcome = await self._run_uv(
             None, "python", "list", "--only-installed", specifier, output=self.output.silent(), variables={"PATH": path}
         )
 
@@ -328,9 +344,13 @@ class Environment:
             if (match := _INTERPRETER.fullmatch(line)) and is_allowed(match["version"], specifier)
         ]
 
-        return sorted(interpreters, key=lambda one: (_numbers(one[0])[:2], -_numbers(one[0])[2]))
+        def get_order(interpreter: tuple[str, str]) -> tuple[int, int, int]:
+            major, minor, patch = _parse_version(interpreter[0])
+            return major, minor, -patch
 
-    async def _uv(
+        return sorted(interpreters, key=get_order)
+
+    async def _run_uv(
         self,
         config: BuildConfig | None,
         *arguments: str,
@@ -367,13 +387,13 @@ def uv_command(
     return BuildCommand([find_uv_bin(), *arguments], build, environment, build)
 
 
-def _pyenv_folders() -> list[Path]:
+def _list_pyenv_folders() -> list[Path]:
     """Return where pyenv keeps interpreters: of those on the PATH it shows only the ones that somebody selected."""
     root = os.environ.get("PYENV_ROOT") or Path(os.environ.get("HOME", "/"), ".pyenv")
     return sorted(Path(root).glob("versions/*/bin"))
 
 
-def _joined(*specifiers: str) -> str:
+def _join_specifiers(*specifiers: str) -> str:
     return ",".join(specifier for specifier in specifiers if specifier)
 
 
@@ -389,18 +409,18 @@ def _read_index(lock: Path) -> dict[str, str]:
     return {"UV_DEFAULT_INDEX": indexes.pop(), "UV_INDEX": ""} if len(indexes) == 1 else {}
 
 
-def _numbers(version: str) -> list[int]:
+def _parse_version(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-def uv_error(outcome: CommandOutcome) -> str:
+def describe_uv_error(outcome: CommandOutcome) -> str:
     """Return the output of uv from its first error line on; without one, its last lines or how it ended."""
     tail = outcome.tail
-    errors = [
-        number for number, line in enumerate(tail) if line.lstrip().startswith(("error:", "\N{MULTIPLICATION SIGN}"))
-    ]
-
     if outcome.code < 0 or not tail:
         return f"uv {outcome.exit}"
 
-    return "\n".join(tail[errors[0] :] if errors else tail[-10:])
+    for number, line in enumerate(tail):
+        if line.lstrip().startswith(_ERROR_BEGINNINGS):
+            return "\n".join(tail[number:])
+
+    return "\n".join(tail[-10:])

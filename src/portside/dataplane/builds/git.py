@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from portside.dataplane.builds.commands import BuildCommand, minimal_environment, run
-from portside.dataplane.builds.sources import within_size
+from portside.dataplane.builds.sources import run_within_size
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput, mask_credentials
 from portside.kernel.files import make_private_dir
@@ -103,7 +103,7 @@ class Git:
         command = BuildCommand(["git", "-c", "protocol.ext.allow=never", *arguments], folder, environment, self.build)
         outcome = await run(command, output or self.output)
         if outcome.code != 0:
-            raise BuildFailed(_reason(outcome.tail) or f"git {arguments[0]} {outcome.exit}")
+            raise BuildFailed(_find_reason(outcome.tail) or f"git {arguments[0]} {outcome.exit}")
 
         return outcome.tail
 
@@ -160,7 +160,7 @@ def _split_url(url: str) -> SplitResult | None:
         raise BuildFailed(f"the repository's address cannot be read: {exc}") from exc
 
 
-def _reason(tail: list[str]) -> str:
+def _find_reason(tail: list[str]) -> str:
     errors = [line for line in tail if line.startswith(("fatal:", "error:", "remote:", "ERROR:"))]
     return "; ".join(errors or tail[-3:])
 
@@ -202,7 +202,7 @@ class GitCheckout:
     def __init__(self, source: GitSource, folder: Path, output: MaskedOutput) -> None:
         address, secret = split_credential(source.url, source.credential)
         self._source = source
-        self._git = Git(address, secret, folder, output)
+        self._git = Git(address=address, secret=secret, build=folder, output=output)
         self._submodules: list[Path] = []
         self.files = self._git.files
 
@@ -213,7 +213,7 @@ class GitCheckout:
 
         self.files.mkdir(parents=True)
         await self._git.run(self.files, "init", "--quiet", "--template=")
-        await within_size(self._fetch(), self.files, self._source.max_bytes, "repository")
+        await run_within_size(self._fetch(), self.files, self._source.max_bytes, "repository")
 
         return (await self._git.run(self.files, "rev-parse", "--verify", "HEAD", output=_SILENT))[-1]
 
@@ -246,7 +246,7 @@ class GitCheckout:
             await self._git.run(self.files, "checkout", "--quiet", "--force", "--detach", self._source.commit or "")
             fetching = self._fetch_submodules(self.files, git.address, 1)
 
-            await within_size(fetching, self.files, self._source.max_bytes, "repository")
+            await run_within_size(fetching, self.files, self._source.max_bytes, "repository")
         except (BuildFailed, OSError, shutil.Error) as exc:
             git.output.write(f"The copy of this commit from an earlier build cannot be used: {exc}")
             await asyncio.to_thread(shutil.rmtree, self.files, ignore_errors=True)
@@ -289,8 +289,11 @@ class GitCheckout:
             raise BuildFailed(await self._describe_missing(ref)) from exc
 
     async def _describe_missing(self, ref: str) -> str:
-        kind, names = ("tag", "tags") if ref.startswith("refs/tags/") else ("branch", "branches")
-        folder = "refs/tags/" if kind == "tag" else "refs/heads/"
+        if ref.startswith("refs/tags/"):
+            kind, names, folder = "tag", "tags", "refs/tags/"
+        else:
+            kind, names, folder = "branch", "branches", "refs/heads/"
+
         lines: list[str] = []
         output = MaskedOutput(lines.append, max_lines=_MAX_REFS)
 

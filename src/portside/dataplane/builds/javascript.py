@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from portside.dataplane.builds.config import BuildConfig
-from portside.dataplane.builds.node import OLDEST_NODE, NodeTools, NodeVersions, PackageManager, decisive_lines
+from portside.dataplane.builds.node import OLDEST_NODE, NodeTools, NodeVersions, PackageManager, find_decisive_lines
 from portside.dataplane.failures import BuildFailed
 
 _MAX_BYTES = 1_000_000
@@ -38,8 +38,11 @@ _LOCKED_INSTALLS = {
 }
 # What installs without a version: the major versions that most projects use, by the versions of lock files.
 _NEWEST = {"yarn": "1", "pnpm": "10", "bun": "1", "npm": "10"}
-_YARN_OF_LOCK = ((7, "4"), (5, "3"), (1, "2"))
-_PNPM_OF_LOCK = ((9, "10"), (6, "8"), (5, "7"))
+# The oldest version of a lock file that a major version of a manager writes, the newest first.
+_MANAGERS_BY_LOCK_VERSION = {
+    "yarn": ((7, "4"), (5, "3"), (1, "2")),
+    "pnpm": ((9, "10"), (6, "8"), (5, "7")),
+}
 _LOCK_VERSION = re.compile(r"^(?:lockfileVersion|  version): *['\"]?(\d+)", re.MULTILINE)
 _NAMED = re.compile(
     r"\^?(?P<name>[a-z]+)(?:@(?P<version>[\^~]?\d[\w.-]*)(?:\+(?P<checksum>[a-z0-9]+\.[A-Za-z0-9+/=]+))?.*)?"
@@ -60,15 +63,15 @@ class Scripts:
 
 def install_command(folder: Path) -> str:
     """Return the command that installs a folder's packages. Raises BuildFailed for an invalid package.json."""
-    manager = package_manager(folder)
-    is_locked = _lock_file(folder) is not None
+    manager = find_package_manager(folder)
+    is_locked = _find_lock_file(folder) is not None
     if manager.package == "@yarnpkg/cli-dist":
-        return f"yarn install --{'' if is_locked else 'no-'}immutable"
+        return "yarn install --immutable" if is_locked else "yarn install --no-immutable"
 
     return (_LOCKED_INSTALLS if is_locked else _INSTALLS)[manager.name]
 
 
-def missing_packages(folder: Path) -> str | None:
+def find_missing_packages(folder: Path) -> str | None:
     """Return the command that installs the packages of a project, if they are not installed, as a person would run it.
 
     Raises BuildFailed for an invalid package.json.
@@ -78,8 +81,8 @@ def missing_packages(folder: Path) -> str | None:
     if not package.get("dependencies") or any((candidate / "node_modules").is_dir() for candidate in folders):
         return None
 
-    root = next((candidate for candidate in folders if _lock_file(candidate)), folder)
-    return f"{_INSTALLS[package_manager(root).name]} in {root}"
+    root = next((candidate for candidate in folders if _find_lock_file(candidate)), folder)
+    return f"{_INSTALLS[find_package_manager(root).name]} in {root}"
 
 
 def find_workspace(folder: Path) -> Path | None:
@@ -87,7 +90,7 @@ def find_workspace(folder: Path) -> Path | None:
 
     None if the folder has no package or a lock file of its own. Raises BuildFailed for an invalid package.json.
     """
-    if not (folder / "package.json").is_file() or _lock_file(folder):
+    if not (folder / "package.json").is_file() or _find_lock_file(folder):
         return None
 
     repository = next((parent for parent in (folder, *folder.parents) if (parent / ".git").exists()), None)
@@ -95,27 +98,26 @@ def find_workspace(folder: Path) -> Path | None:
     return next((parent for parent in above if _is_workspace(parent) and _is_member(parent, folder)), None)
 
 
-def package_manager(folder: Path) -> PackageManager:
+def find_package_manager(folder: Path) -> PackageManager:
     """Return the package manager of a folder. Raises BuildFailed for an invalid package.json."""
     package = _read_package(folder)
-    lock = _lock_file(folder)
-    preferred = _named_manager(package)
+    lock = _find_lock_file(folder)
+    preferred = _find_named_manager(package)
     if lock is None:
         return preferred or PackageManager("npm", _NEWEST["npm"])
 
     name = _LOCK_FILES[lock]
-    return (
-        preferred
-        if preferred and preferred.name == name
-        else PackageManager(name, _version_of_lock(folder / lock, name))
-    )
+    if preferred is not None and preferred.name == name:
+        return preferred
+
+    return PackageManager(name, _read_lock_version(folder / lock, name))
 
 
-def _named_manager(package: dict[str, Any]) -> PackageManager | None:
+def _find_named_manager(package: dict[str, Any]) -> PackageManager | None:
     """Return the manager that a package.json names, if it is one of those that are known."""
     text = package.get("packageManager")
     if not (isinstance(text, str) and text):
-        engine = _below(_below(package, "devEngines"), "packageManager")
+        engine = _get_object(_get_object(package, "devEngines"), "packageManager")
         text = f"{engine.get('name')}@{engine.get('version', '')}"
 
     match = _NAMED.match(text)
@@ -125,20 +127,22 @@ def _named_manager(package: dict[str, Any]) -> PackageManager | None:
     return PackageManager(match["name"], match["version"] or _NEWEST[match["name"]], match["checksum"])
 
 
-def _version_of_lock(lock: Path, name: str) -> str:
+def _read_lock_version(lock: Path, name: str) -> str:
     """Return the major version of a manager that writes such a lock file."""
-    versions = {"yarn": _YARN_OF_LOCK, "pnpm": _PNPM_OF_LOCK}.get(name, ())
-    lock_version = _LOCK_VERSION.search(_beginning(lock, 2000)) if versions else None
-    return next(
-        (manager for oldest, manager in versions if lock_version and int(lock_version[1]) >= oldest), _NEWEST[name]
-    )
+    versions = _MANAGERS_BY_LOCK_VERSION.get(name, ())
+    match = _LOCK_VERSION.search(_read_beginning(lock, 2000)) if versions else None
+    if match is None:
+        return _NEWEST[name]
+
+    lock_version = int(match[1])
+    return next((manager for oldest, manager in versions if lock_version >= oldest), _NEWEST[name])
 
 
-def _lock_file(folder: Path) -> str | None:
+def _find_lock_file(folder: Path) -> str | None:
     return next((name for name in _LOCK_FILES if (folder / name).is_file()), None)
 
 
-def install_roots(source: Path, config_folder: Path) -> list[Path]:
+def find_install_roots(source: Path, config_folder: Path) -> list[Path]:
     """Return the folders to install in, the outermost first.
 
     The nearest one with a lock file above or in the configuration file's folder, else the source's root if it has a
@@ -148,7 +152,7 @@ def install_roots(source: Path, config_folder: Path) -> list[Path]:
     folders = [config_folder, *config_folder.parents]
     folders = folders[: folders.index(source) + 1] if source in folders else [config_folder]
 
-    root = next((folder for folder in folders if _lock_file(folder)), folders[-1])
+    root = next((folder for folder in folders if _find_lock_file(folder)), folders[-1])
     has_own = bool({"dependencies", "devDependencies"} & _read_package(config_folder).keys())
     if has_own and config_folder != root and _is_workspace(root) and not _is_member(root, config_folder):
         return [config_folder]
@@ -169,19 +173,19 @@ def _is_member(root: Path, folder: Path) -> bool:
     """Whether a folder is a package of the workspaces of a root, by the patterns that the root has for them."""
     workspaces = _read_package(root).get("workspaces")
     patterns = workspaces.get("packages") if isinstance(workspaces, dict) else workspaces
-
     if (root / "pnpm-workspace.yaml").is_file():
-        patterns = _PNPM_PACKAGE.findall(_beginning(root / "pnpm-workspace.yaml"))
+        patterns = _PNPM_PACKAGE.findall(_read_beginning(root / "pnpm-workspace.yaml"))
 
+    # The last pattern that matches decides.
     is_member = False
-
     for pattern in patterns if isinstance(patterns, list) else ():
         if not isinstance(pattern, str):
             continue
 
         excludes = pattern.startswith("!")
-        name = pattern.removeprefix("!").removeprefix("./").rstrip("/")
-        if _matches(folder.relative_to(root).parts, tuple(part for part in name.split("/") if part)):
+        path = pattern.removeprefix("!").removeprefix("./")
+        pattern_parts = tuple(part for part in path.split("/") if part)
+        if _matches(folder.relative_to(root).parts, pattern_parts):
             is_member = not excludes
 
     return is_member
@@ -207,10 +211,10 @@ def _is_ignored_by_workspace(folder: Path, manager: PackageManager) -> bool:
 
 
 def _has_package(folder: Path) -> bool:
-    return (folder / "package.json").is_file() or _lock_file(folder) is not None
+    return (folder / "package.json").is_file() or _find_lock_file(folder) is not None
 
 
-def node_versions(folder: Path, node_version: int | None) -> NodeVersions:
+def read_node_versions(folder: Path, node_version: int | None) -> NodeVersions:
     """Return the versions of Node that a configuration file and the package.json of a folder allow.
 
     Raises BuildFailed if they contradict each other, or if the package requires another engine.
@@ -255,11 +259,11 @@ class JavaScript:
             return False
 
         source = self.source.resolve()
-        roots = [source] if install else install_roots(source, config_folder)
-        await self.tools.install(node_versions(roots[0] if roots else config_folder, config.node_version))
+        roots = [source] if install else find_install_roots(source, config_folder)
+        await self.tools.install(read_node_versions(roots[0] if roots else config_folder, config.node_version))
 
         # A package of a workspace is managed as its root says.
-        managers = {folder: package_manager(folder) for folder in (*roots, config_folder)}
+        managers = {folder: find_package_manager(folder) for folder in (*roots, config_folder)}
         project_managers = {manager.name: manager for manager in reversed(managers.values())}
         for root in roots:
             command = install or install_command(root)
@@ -297,7 +301,7 @@ class JavaScript:
         """Return what a newer yarn does not know: npm's registry, and that Node must find packages by itself."""
         registry = await self.tools.registry(root)
         settings = root / ".yarnrc.yml"
-        text = _beginning(settings) if settings.is_file() else ""
+        text = _read_beginning(settings) if settings.is_file() else ""
 
         return {
             **({} if _LINKER.search(text) else {"YARN_NODE_LINKER": "node-modules"}),
@@ -322,7 +326,7 @@ class JavaScript:
         self.tools.output.write(f"Running {command}")
         outcome = await self.tools.run(["/bin/sh", "-c", command], folder, variables=variables)
         if outcome.code != 0:
-            raise BuildFailed(f"{command!r} ({field}) {outcome.exit}: {decisive_lines(outcome)}")
+            raise BuildFailed(f"{command!r} ({field}) {outcome.exit}: {find_decisive_lines(outcome)}")
 
 
 def _read_package(folder: Path) -> dict[str, Any]:
@@ -338,11 +342,11 @@ def _read_package(folder: Path) -> dict[str, Any]:
         raise BuildFailed(f"package.json: {exc}") from exc
 
 
-def _beginning(path: Path, characters: int = _MAX_BYTES) -> str:
+def _read_beginning(path: Path, characters: int = _MAX_BYTES) -> str:
     with path.open(encoding="utf-8", errors="replace") as file:
         return file.read(characters)
 
 
-def _below(parent: dict[str, Any], name: str) -> dict[str, Any]:
+def _get_object(parent: dict[str, Any], name: str) -> dict[str, Any]:
     child = parent.get(name)
     return child if isinstance(child, dict) else {}

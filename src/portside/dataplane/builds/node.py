@@ -21,7 +21,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from filecmp import cmp
@@ -33,7 +33,7 @@ from typing import IO, NamedTuple
 
 from portside.dataplane.builds.caches import cache_folder, node_cache_folder
 from portside.dataplane.builds.commands import BuildCommand, CommandOutcome, minimal_environment, run
-from portside.dataplane.builds.environment import uv_command, uv_error
+from portside.dataplane.builds.environment import describe_uv_error, uv_command
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
 from portside.kernel.files import make_private_dir
@@ -177,8 +177,9 @@ class NodeTools:
 
     async def _is_wanted(self, node: str, versions: NodeVersions) -> bool:
         outcome = await self.run([node, "--version"], self.build, self.output.silent())
-        text = outcome.tail[-1].strip().lstrip("v").split(".")[0] if outcome.tail else ""
-        return outcome.code == 0 and text.isdigit() and versions.oldest <= int(text) <= versions.newest
+        version = outcome.tail[-1].strip() if outcome.tail else ""
+        major = version.lstrip("v").split(".")[0]
+        return outcome.code == 0 and major.isdigit() and versions.oldest <= int(major) <= versions.newest
 
     async def _install_wheel(self, versions: NodeVersions) -> None:
         folder = self._folder / "wheel"
@@ -200,7 +201,7 @@ class NodeTools:
         if outcome.code != 0:
             raise BuildFailed(
                 f"the project needs Node {versions} with npm, which the listener's machine does not have on its PATH, "
-                f"and the package {_WHEEL} {major} cannot be installed instead: {uv_error(outcome)}"
+                f"and the package {_WHEEL} {major} cannot be installed instead: {describe_uv_error(outcome)}"
             )
 
         _link(self._bin / "node", self._wheel_node)
@@ -229,23 +230,24 @@ class NodeTools:
         folder.mkdir(parents=True, exist_ok=True)
         silent = self.output.silent()
 
-        packed = await self.run(["npm", "pack", "--silent", "--pack-destination", str(folder), package], folder, silent)
+        command = ["npm", "pack", "--silent", "--pack-destination", str(folder), package]
+        outcome = await self.run(command, folder, silent)
         archives = list(folder.glob("*.tgz"))
-        if packed.code != 0 or len(archives) != 1:
-            reason = decisive_lines(packed)
+        if outcome.code != 0 or len(archives) != 1:
+            reason = find_decisive_lines(outcome)
             raise BuildFailed(
                 f"the project installs with {manager.name} {manager.version}, which the listener's machine does not "
                 f"have, and npm cannot fetch {package}: {reason}"
             )
 
         if manager.checksum is not None:
-            await asyncio.to_thread(_check, archives[0], manager)
+            await asyncio.to_thread(_check_checksum, archives[0], manager)
 
         # Its bundle has what it needs; the package of bun has a program for each system among its dependencies.
         command = ["npm", "install", "--no-save", "--no-package-lock", "--prefix", str(folder), str(archives[0])]
         outcome = await self.run(command, folder, silent)
         if outcome.code != 0:
-            raise BuildFailed(f"{package} cannot be installed: {decisive_lines(outcome)}")
+            raise BuildFailed(f"{package} cannot be installed: {find_decisive_lines(outcome)}")
 
         for program in (folder / "node_modules" / ".bin").iterdir():
             _link(self._bin / program.name, program)
@@ -337,7 +339,7 @@ class NodeTools:
         except TimeoutError:
             reason = f"they were not read within {_READ_TYPES_WITHIN_S:g} seconds"
         else:
-            reason = decisive_lines(outcome) if outcome.code else ""
+            reason = find_decisive_lines(outcome) if outcome.code else ""
 
         if reason:
             self.output.write(f"The types cannot be read now, and are read when they are requested: {reason}")
@@ -349,7 +351,7 @@ class NodeTools:
 
         outcome = await self.run([str(node_path(self.build)), str(program), str(config)], config.parent)
         if outcome.code != 0:
-            raise BuildFailed(f"the components of ui cannot be bundled: {decisive_lines(outcome)}")
+            raise BuildFailed(f"the components of ui cannot be bundled: {find_decisive_lines(outcome)}")
 
     async def installed_runtime(self, runtimes: Path) -> Path:
         """Return the folder of the programs that execute JavaScript graphs, with their packages.
@@ -357,7 +359,7 @@ class NodeTools:
         They are installed once for each version of the programs, into a folder below `kept`; after that no registry is
         needed. Raises BuildFailed.
         """
-        runtime = runtimes / await asyncio.to_thread(_digest, _RUNTIME)
+        runtime = runtimes / await asyncio.to_thread(_hash_folder, _RUNTIME)
         if not runtime.is_dir():
             self.output.write("Installing the JavaScript executor, once for this version of Portside")
             await self._install_runtime(_RUNTIME, runtime)
@@ -376,10 +378,10 @@ class NodeTools:
             if outcome.code != 0:
                 raise BuildFailed(
                     "the JavaScript executor cannot be installed; it is fetched once for each version of "
-                    f"Portside from npm's registry: {decisive_lines(outcome)}"
+                    f"Portside from npm's registry: {find_decisive_lines(outcome)}"
                 )
 
-            await asyncio.to_thread(_keep, folder, into)
+            await asyncio.to_thread(_move_into_place, folder, into)
 
         await asyncio.to_thread(_remove_old, into)
 
@@ -393,7 +395,7 @@ async def provide_node(dataplane: Path, versions: NodeVersions, output: MaskedOu
     make_private_dir(folder)
     with (folder / "lock").open("w") as lock:
         await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
-        tools = NodeTools(folder, output, cache_folder(dataplane), node_cache_folder(dataplane))
+        tools = NodeTools(folder, output, uv_cache=cache_folder(dataplane), cache=node_cache_folder(dataplane))
         await tools.install(versions)
         return node_path(folder), await tools.installed_runtime(dataplane / RUNTIMES)
 
@@ -406,7 +408,8 @@ async def update_runtime(build: Path, dataplane: Path) -> None:
     if await is_runtime_current(build):
         return
 
-    tools = NodeTools(build, MaskedOutput(lambda _line: None), cache_folder(dataplane), node_cache_folder(dataplane))
+    output = MaskedOutput(lambda _line: None)
+    tools = NodeTools(build, output, uv_cache=cache_folder(dataplane), cache=node_cache_folder(dataplane))
     try:
         await tools.add_runtime(dataplane / RUNTIMES)
     except BuildFailed as exc:
@@ -439,7 +442,7 @@ def _cache_variables(cache: Path) -> dict[str, str]:
     }
 
 
-def _check(archive: Path, manager: PackageManager) -> None:
+def _check_checksum(archive: Path, manager: PackageManager) -> None:
     """Compare a package with the checksum that package.json has for it. Raises BuildFailed."""
     algorithm, _dot, expected = (manager.checksum or "").partition(".")
     try:
@@ -480,15 +483,17 @@ def _link(link: Path, target: Path) -> None:
     link.symlink_to(target)
 
 
-def decisive_lines(outcome: CommandOutcome, count: int = 10) -> str:
+def find_decisive_lines(outcome: CommandOutcome, count: int = 10) -> str:
     """Return the output from its first error on, without stacks; without an error its end, or how the program ended."""
     lines = [line for line in outcome.tail if not line.lstrip().startswith("at ")]
     lines = [line for line in lines if not _NOT_DECISIVE.match(line)] or lines
-    errors = [number for number, line in enumerate(lines) if _ERROR.match(line)]
-    return "\n".join(lines[errors[0] :][:count] if errors else lines[-count:]) or outcome.exit
+    first_error = next((number for number, line in enumerate(lines) if _ERROR.match(line)), None)
+    begin = max(0, len(lines) - count) if first_error is None else first_error
+    lines = lines[begin : begin + count]
+    return "\n".join(lines) or outcome.exit
 
 
-def _digest(folder: Path) -> str:
+def _hash_folder(folder: Path) -> str:
     """Return a name for the content of a folder."""
     digest = hashlib.sha256()
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -499,7 +504,7 @@ def _digest(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _keep(folder: Path, into: Path) -> None:
+def _move_into_place(folder: Path, into: Path) -> None:
     try:
         folder.rename(into)
     except OSError:
@@ -527,7 +532,7 @@ def copy_linked(source: Path, target: Path) -> None:
 
 def _remove_old(current: Path) -> None:
     """Remove other versions that no build has used for a day; builds have links to the files of their own versions."""
-    others: Iterable[Path] = (folder for folder in current.parent.iterdir() if folder != current)
+    others = [folder for folder in current.parent.iterdir() if folder != current]
     for folder in others:
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > _KEPT_S:

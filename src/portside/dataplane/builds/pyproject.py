@@ -41,13 +41,13 @@ def is_poetry_alone(folder: Path) -> bool:
     return "poetry" in _table(content, "tool") and not has_others
 
 
-def required_python(folder: Path) -> str:
+def read_required_python(folder: Path) -> str:
     """Return the version specifier of Python in a folder's `pyproject.toml`; empty without one."""
     content = _read_pyproject(folder)
     specifier = _table(content, "project").get("requires-python")
     if specifier is None:
         poetry = _table(_table(content, "tool"), "poetry")
-        specifier = _from_poetry(_table(poetry, "dependencies").get("python"))
+        specifier = _translate_poetry(_table(poetry, "dependencies").get("python"))
 
     try:
         return str(SpecifierSet(specifier)) if isinstance(specifier, str) else ""
@@ -62,14 +62,14 @@ def check_version(version: str | None, specifier: str, name: str) -> None:
             f"python_version {version} is outside requires-python '{specifier}' of {name}; change one of the two"
         )
 
-    if not suitable_versions(specifier):
+    if not list_suitable_versions(specifier):
         raise BuildFailed(
             f"requires-python '{specifier}' of {name} allows no version that Portside supports: change it to allow one "
             f"from {'.'.join(map(str, OLDEST_PYTHON))} to {OLDEST_PYTHON[0]}.{_NEWEST_MINOR}"
         )
 
 
-def suitable_versions(specifier: str) -> list[str]:
+def list_suitable_versions(specifier: str) -> list[str]:
     """Return the minor versions that a specifier allows, the oldest first."""
     minors = (f"{OLDEST_PYTHON[0]}.{minor}" for minor in range(OLDEST_PYTHON[1], _NEWEST_MINOR + 1))
     return [minor for minor in minors if _allows(specifier, minor)]
@@ -87,7 +87,7 @@ def _allows(specifier: str, version: str) -> bool:
     return any(is_allowed(candidate, specifier) for candidate in versions)
 
 
-def _from_poetry(specifier: Any) -> Any:
+def _translate_poetry(specifier: Any) -> Any:
     """Translate Poetry's `^3.11` and `~3.11` into a version specifier."""
     match = _POETRY.fullmatch(specifier.strip()) if isinstance(specifier, str) else None
     if match is None:

@@ -42,7 +42,7 @@ class Source(Protocol):
         """Return the checkout of the source into a build's folder."""
 
 
-async def within_size(work: Coroutine[Any, Any, None], folder: Path, max_bytes: int, what: str) -> None:
+async def run_within_size(work: Coroutine[Any, Any, None], folder: Path, max_bytes: int, what: str) -> None:
     """Run work that fills a folder; cancel it when the folder exceeds the limit. Raises BuildFailed."""
     watching = asyncio.create_task(_watch_size(folder, max_bytes, what))
     filling = asyncio.create_task(work)

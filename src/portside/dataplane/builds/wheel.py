@@ -41,8 +41,8 @@ class WheelContent(NamedTuple):
 
 # pyproject.toml has the versions.
 SERVER = WheelContent(
-    "The agent server of Portside, as deployments run it.",
-    (
+    summary="The agent server of Portside, as deployments run it.",
+    files=(
         "__init__.py",
         "__main__.py",
         "agent/",
@@ -54,7 +54,7 @@ SERVER = WheelContent(
         "executor/",
         "kernel/",
     ),
-    (
+    required=(
         "asyncpg",
         "cachetools",
         "click",
@@ -79,13 +79,13 @@ SERVER = WheelContent(
         "uvloop",
         "websockets",
     ),
-    ("grpc", "redis"),
+    extras=("grpc", "redis"),
     has_command=True,
 )
 # langgraph brings everything else that the executor imports. It executes graphs of older versions than the server does.
 EXECUTOR = WheelContent(
-    "The part of Portside that executes a project's graphs.",
-    (
+    summary="The part of Portside that executes a project's graphs.",
+    files=(
         "__init__.py",
         "executor/",
         "kernel/__init__.py",
@@ -96,7 +96,7 @@ EXECUTOR = WheelContent(
         "kernel/timeouts.py",
         "kernel/user_json.py",
     ),
-    ("langgraph",),
+    required=("langgraph",),
     changed=(("langgraph", "langgraph>=0.4,<2"),),
 )
 _EXECUTORS = EXECUTOR._replace(files=(*EXECUTOR.files, "executor_js/"))
@@ -110,20 +110,20 @@ _EXTRA = re.compile(r"""extra == ['"]([^'"]+)['"]""")
 def pack_wheel(folder: Path, content: WheelContent = SERVER) -> Path:
     """Return a wheel in a folder, written if it is missing; old wheels are removed."""
     platform = distribution(NAME)
-    files, version = _packed(platform, content)
+    files, version = _pack_files(platform, content)
 
     path = folder / f"{NAME}-{version}-py3-none-any.whl"
     if path.exists():
         return path
 
     info = f"{NAME}-{version}.dist-info"
-    files[f"{info}/METADATA"] = _metadata(platform, content, version).encode()
+    files[f"{info}/METADATA"] = _build_metadata(platform, content, version).encode()
     files[f"{info}/WHEEL"] = _WHEEL.encode()
 
     if content.has_command:
         files[f"{info}/entry_points.txt"] = (platform.read_text("entry_points.txt") or "").encode()
 
-    files[f"{info}/RECORD"] = _record(files, f"{info}/RECORD")
+    files[f"{info}/RECORD"] = _build_record(files, f"{info}/RECORD")
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{path.name}.{os.getpid()}"
     temporary.write_bytes(_zip(files))
@@ -149,7 +149,7 @@ def server_versions(*, has_javascript: bool) -> tuple[str, str]:
 
 @lru_cache(maxsize=8)
 def _version_at(content: WheelContent, _state: str) -> str:
-    return _packed(distribution(NAME), content)[1]
+    return _pack_files(distribution(NAME), content)[1]
 
 
 def _hash_file_states(package: Path) -> str:
@@ -165,26 +165,37 @@ def _hash_file_states(package: Path) -> str:
     return digest.hexdigest()
 
 
-def _packed(platform: Distribution, content: WheelContent) -> tuple[dict[str, bytes], str]:
+def _pack_files(platform: Distribution, content: WheelContent) -> tuple[dict[str, bytes], str]:
     """Return the package's files in a wheel, and its version."""
     files = {f"{NAME}/{name}": data for name, data in _package_files(content).items()}
-    if content.has_command and (platform_commit := commit()) is not None:
+    platform_commit = commit() if content.has_command else None
+    if platform_commit is not None:
         files[f"{NAME}/{COMMIT_FILE}"] = f"{platform_commit}\n".encode()
 
-    digest = _digest(files, _metadata(platform, content, ""))
-    return files, f"{platform.version}{'.' if '+' in platform.version else '+'}{digest}"
+    digest = _hash_files(files, _build_metadata(platform, content, ""))
+    separator = "." if "+" in platform.version else "+"
+    return files, f"{platform.version}{separator}{digest}"
 
 
 def list_requirements(platform: Distribution, content: WheelContent = SERVER) -> list[str]:
     """Return the platform's requirements that a wheel has too. Raises KeyError for a missing one."""
     lines = platform.requires or []
-    requirements = {match[0]: line for line in lines if not _EXTRA.search(line) and (match := _REQUIREMENT.match(line))}
-    extras = [line for line in lines if (match := _EXTRA.search(line)) and match[1] in content.extras]
+    requirements = {}
+    extras = []
+    for line in lines:
+        name = _REQUIREMENT.match(line)
+        extra = _EXTRA.search(line)
+        if extra is not None:
+            if extra[1] in content.extras:
+                extras.append(line)
+        elif name is not None:
+            requirements[name[0]] = line
+
     requirements.update(content.changed)
     return [*(requirements[name] for name in content.required), *extras]
 
 
-def _metadata(platform: Distribution, content: WheelContent, version: str) -> str:
+def _build_metadata(platform: Distribution, content: WheelContent, version: str) -> str:
     lines = [
         "Metadata-Version: 2.1",
         f"Name: {NAME}",
@@ -212,10 +223,13 @@ def is_behind(venv: Path) -> bool:
     It refuses a database that this version has migrated.
     """
     build_package = next(venv.glob(f"lib/*/site-packages/{NAME}"), venv)
-    ours, theirs = (
-        {file.name for file in folder.glob("agent/migrations/*.sql")} for folder in (_package_folder(), build_package)
-    )
-    return not ours <= theirs or _functions_revision(_package_folder()) > _functions_revision(build_package)
+    platform_package = _package_folder()
+    lacks_migrations = not _list_migrations(platform_package) <= _list_migrations(build_package)
+    return lacks_migrations or _functions_revision(platform_package) > _functions_revision(build_package)
+
+
+def _list_migrations(package: Path) -> set[str]:
+    return {file.name for file in package.glob("agent/migrations/*.sql")}
 
 
 def _functions_revision(package: Path) -> int:
@@ -225,23 +239,26 @@ def _functions_revision(package: Path) -> int:
         return 0
 
 
-def version_in(venv: Path) -> str | None:
+def read_server_version(venv: Path) -> str | None:
     """Return the version and commit of the agent server in a build, or None when it has no agent server."""
-    if (info := _installed_info(venv)) is None:
+    info = _find_wheel_info(venv)
+    if info is None:
         return None
 
     version = _parse_version(info).partition("+")[0]
     return with_commit(version, read_commit(info.parent / NAME))
 
 
-def installed_wheel_version(venv: Path) -> str | None:
+def read_wheel_version(venv: Path) -> str | None:
     """Return the `wheel_version` of the wheel in a build, or None when it has none."""
-    return None if (info := _installed_info(venv)) is None else _parse_version(info)
+    info = _find_wheel_info(venv)
+    return None if info is None else _parse_version(info)
 
 
-def installed_wheel_folders(venv: Path) -> list[Path]:
+def list_wheel_folders(venv: Path) -> list[Path]:
     """Return the folders of the wheel in a build: the package and what pip knows of it."""
-    return [] if (info := _installed_info(venv)) is None else [info.parent / NAME, info]
+    info = _find_wheel_info(venv)
+    return [] if info is None else [info.parent / NAME, info]
 
 
 def packages_folder(venv: Path) -> Path:
@@ -249,7 +266,7 @@ def packages_folder(venv: Path) -> Path:
     return next(venv.glob("lib/*/site-packages"))
 
 
-def _installed_info(venv: Path) -> Path | None:
+def _find_wheel_info(venv: Path) -> Path | None:
     return next(iter(sorted(venv.glob(f"lib/*/site-packages/{NAME}-*.dist-info"))), None)
 
 
@@ -271,12 +288,15 @@ def _package_files(content: WheelContent) -> dict[str, bytes]:
 
 
 def _is_packed(path: Path, names: tuple[str, ...]) -> bool:
-    is_left_out = path.suffix == ".pyc" or any(part == "__pycache__" or part.startswith(".") for part in path.parts)
+    if path.suffix == ".pyc" or any(part == "__pycache__" or part.startswith(".") for part in path.parts):
+        return False
+
     name = path.as_posix()
-    return not is_left_out and (name in names or name.startswith(tuple(entry for entry in names if entry[-1] == "/")))
+    folders = tuple(entry for entry in names if entry.endswith("/"))
+    return name in names or name.startswith(folders)
 
 
-def _digest(files: dict[str, bytes], metadata: str) -> str:
+def _hash_files(files: dict[str, bytes], metadata: str) -> str:
     digest = hashlib.sha256(metadata.encode())
     for name in sorted(files):
         digest.update(f"\0{name}\0{len(files[name])}\0".encode())
@@ -285,7 +305,7 @@ def _digest(files: dict[str, bytes], metadata: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _record(files: dict[str, bytes], own_name: str) -> bytes:
+def _build_record(files: dict[str, bytes], own_name: str) -> bytes:
     lines = []
     for name in sorted(files):
         digest = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=").decode()

@@ -24,7 +24,7 @@ import msgspec
 
 from portside.dataplane.builds.environment import python_path
 from portside.dataplane.builds.node import node_settings
-from portside.dataplane.builds.wheel import version_in
+from portside.dataplane.builds.wheel import read_server_version
 from portside.dataplane.compute.activation import SleepCycle, WakeQueue
 from portside.dataplane.compute.containers.manager import ContainerHost, ContainerManager
 from portside.dataplane.compute.databases import UNREACHABLE, Databases
@@ -572,7 +572,7 @@ class MachineTarget:
 
         environment = server_environment(release.deployment, revision, runtime, os.environ)
         server = str(python)
-        version = version_in(build.folder / "venv")
+        version = read_server_version(build.folder / "venv")
 
         if build.server_code:
             graphs_file = self.folder.known_graphs(revision.id, build.describing_code)
