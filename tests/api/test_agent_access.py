@@ -85,7 +85,7 @@ class Site(NamedTuple):
         signed_in = sessions.SignIn(
             kind="bearer", method="password", lifetime=timedelta(hours=1), user_id=UUID(made["user_id"])
         )
-        token = (await sessions.begin(self.plane.db, self.plane.services.authenticator, signed_in)).token
+        token = (await sessions.begin_session(self.plane.db, self.plane.services.authenticator, signed_in)).token
         login = bearer(token) | {"x-api-key": ""}
         tenant = {"x-tenant-id": workspace}
         key = good(await self.plane.client.post("/api-key/current", json={}, headers=login | tenant))

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from portside.audit.actions import Action
 from portside.audit.entries import AuditedDatabase, BackgroundDatabase, PendingEntry, record_at, record_operation
 from portside.audit.log import ExpiredEntries, verify_entries
 from portside.audit.recording import MAX_REFUSALS, Recorder
+from portside.audit.types import Action
 from portside.identity.sql import sql as identity
 from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden

@@ -10,7 +10,7 @@ from portside.identity.authentication import Authenticator, SessionEnded, hash_t
 from portside.identity.first_start import get_first_owner, set_up
 from portside.identity.keys import KeyFilter, Owner, Revocation, create_key, list_keys, revoke_key
 from portside.identity.logins import check_credentials, set_password
-from portside.identity.sessions import Origin, SignIn, begin
+from portside.identity.sessions import Origin, SignIn, begin_session
 from portside.identity.sql import sql
 from portside.identity.types import Actor, Credentials, KeyRequest, NewPassword
 from portside.kernel.db import Database
@@ -230,7 +230,7 @@ async def test_sign_in_with_the_old_password_ends_with_it(db: Database, key: str
     async with db.transaction() as tx:
         await tx.fetchval(sql.lock_user, id=actor.user_id)
         await tx.execute(sql.set_password, id=actor.user_id, session_id=None, password=b"another")
-        late = asyncio.create_task(begin(db, authenticator, sign_in))
+        late = asyncio.create_task(begin_session(db, authenticator, sign_in))
         await until_a_statement_waits(db)
 
     with pytest.raises(SessionEnded):
@@ -238,14 +238,14 @@ async def test_sign_in_with_the_old_password_ends_with_it(db: Database, key: str
 
     await db.pool.execute("update users set password = $1", old.password)
     async with db.transaction() as tx:
-        await begin(tx, authenticator, sign_in)
+        await begin_session(tx, authenticator, sign_in)
         body = NewPassword(current="the old password", new="the new password")
         changed = asyncio.create_task(set_password(db, authenticator, actor, body))
         await until_a_statement_waits(db)
 
     await changed
     assert await db.pool.fetchval("select count(*) from sessions") == 0
-    assert (await begin(db, authenticator, msgspec.structs.replace(sign_in, password=None))).token
+    assert (await begin_session(db, authenticator, msgspec.structs.replace(sign_in, password=None))).token
 
 
 async def until_a_statement_waits(db: Database) -> None:

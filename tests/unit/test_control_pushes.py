@@ -7,7 +7,7 @@ import pytest
 
 from portside.control.git_hosts import is_at
 from portside.control.polling import is_new
-from portside.control.push_events import is_signed, normalize, read_delivery_id
+from portside.control.push_events import is_signed, normalize_address, read_delivery_id
 
 
 def test_the_published_example_of_a_signature() -> None:
@@ -45,7 +45,7 @@ def test_a_delivery_is_named_after_what_is_signed_of_it() -> None:
     ],
 )
 def test_addresses_of_one_repository_normalize_to_one(url: str) -> None:
-    assert normalize(url) == "git.example.com/Team/agent"
+    assert normalize_address(url) == "git.example.com/Team/agent"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_addresses_of_one_repository_normalize_to_one(url: str) -> None:
     ],
 )
 def test_addresses_of_other_repositories_differ(url: str) -> None:
-    assert normalize(url) != "git.example.com/Team/agent"
+    assert normalize_address(url) != "git.example.com/Team/agent"
 
 
 @pytest.mark.parametrize(

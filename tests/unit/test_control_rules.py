@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from portside.control import rules, sources
-from portside.control.content import RevisionContent, apply_patch, first_content
+from portside.control.content import RevisionContent, apply_patch, build_first_content
 from portside.control.errors import BadCombination, IllegalTransition, Immutable, SourceNotAvailable
 from portside.control.http import routes
 from portside.control.placement import Placement, check_compute
@@ -48,7 +48,7 @@ def create(**over: object) -> DeploymentCreate:
 
 def check_create(body: DeploymentCreate) -> None:
     rules.check_create(body)
-    first_content(body)
+    build_first_content(body)
 
 
 def patch(**body: object) -> DeploymentPatch:

@@ -3,7 +3,7 @@
 import pytest
 
 from portside.control import rules, sources
-from portside.control.content import first_content
+from portside.control.content import build_first_content
 from portside.control.errors import BadCombination
 from portside.control.resources import (
     check_resources,
@@ -69,7 +69,7 @@ def test_every_source_can_be_created() -> None:
     for source in (ARCHIVE, PUSHED):
         empty = of_source(source, {"deployment_type": "dev_zero"}, {})
         rules.check_create(empty)
-        assert first_content(empty) is None
+        assert build_first_content(empty) is None
 
     with pytest.raises(BadCombination, match="secret_references can only be set for external_image"):
         references = [{"name": "A", "secret_name": "s", "secret_key": "k"}]

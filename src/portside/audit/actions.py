@@ -3,36 +3,13 @@
 Every route that may change something is named here: in `RECORDED` with its action, or in `NOT_RECORDED` with a reason.
 `find_action` refuses any other, so the platform does not start with a route that nobody thought of. Of the reading
 routes those are named that hand out secrets or the audit log itself, or that sign somebody in.
-
-An action is written `object.verb`. `made_by` is the query that creates the object: its parameter `id` is the id of the
-new object. Where the id comes from elsewhere, `ids` names the field of the body, of the query or of the path.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
+from portside.audit.types import Action
 from portside.kernel.http.routes import READING_METHODS, Route
-
-
-class Action(msgspec.Struct, frozen=True):
-    """What one route does, as the audit log names it."""
-
-    name: str
-    made_by: str | None = None
-    ids: tuple[str, ...] = ()
-    makes: str | None = None
-    """Another query of the action whose `id` is named too, such as the one that stores a deployment's new revision."""
-    is_sign_in: bool = False
-    """Whether nobody is signed in yet, and a 401 is a refused sign-in."""
-    by_browser: bool = False
-    """Whether the route is public, and the session of the browser says who acts."""
-    is_read: bool = False
-    """Whether the action reads a secret: it is recorded when the response is ready, once for each thing read."""
-    if_shown: bool = False
-    """Whether some callers are shown no secret: only responses with one are recorded, and no refusal is."""
-
 
 SHOW_SECRETS = Action("secret.read", is_read=True, if_shown=True)
 _SIGN_IN = Action("session.create", "insert_session", is_sign_in=True)

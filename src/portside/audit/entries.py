@@ -12,9 +12,8 @@ from uuid import UUID
 import asyncpg
 from msgspec import UNSET
 
-from portside.audit.actions import Action
 from portside.audit.sql import sql
-from portside.audit.types import Outcome
+from portside.audit.types import Action, Outcome
 from portside.kernel.db import Database, Isolation, Query, Record, Session, Transaction
 from portside.kernel.errors import UserMistake
 from portside.kernel.ids import uuid7
@@ -128,7 +127,7 @@ class AuditedDatabase(Database):
                 # Of transactions at the same time one appends the entry.
                 if entry.is_ready and not (entry.is_written or entry.is_being_written):
                     is_ours = entry.is_being_written = True
-                    is_appended = await append(tx, entry.values, only_if_changed=True)
+                    is_appended = await append_entry(tx, entry.values, only_if_changed=True)
 
             entry.is_written |= is_appended
         finally:
@@ -151,7 +150,7 @@ class BackgroundDatabase(Database):
             yield tx
 
 
-async def append(db: Session, values: Mapping[str, Any], *, only_if_changed: bool = False) -> bool:
+async def append_entry(db: Session, values: Mapping[str, Any], *, only_if_changed: bool = False) -> bool:
     """Append an entry and return True; with `only_if_changed`, return False if the transaction has changed nothing."""
     entry = {"id": str(uuid7()), **values}
     return bool(await db.fetchval(sql.append_entry, entry=entry, only_if_changed=only_if_changed))
@@ -193,7 +192,7 @@ async def record_command(db: Session, action: str, name: str) -> None:
 async def record_operation(db: Session, action: str, *, fields: Sequence[str] = (), name: str | None = None) -> None:
     """Record what the platform, or somebody with access to its machine, has done without a request."""
     values = {"actor_kind": "platform", "fields": list(fields), "object_name": name}
-    await append(db, PendingEntry(Action(action), values).values)
+    await append_entry(db, PendingEntry(Action(action), values).values)
 
 
 def shorten(text: str) -> str:

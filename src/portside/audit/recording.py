@@ -22,8 +22,9 @@ from cachetools import TTLCache
 from msgspec import NODEFAULT, UNSET
 from starlette.responses import Response
 
-from portside.audit.actions import SHOW_SECRETS, Action, find_action
-from portside.audit.entries import AuditedDatabase, PendingEntry, append, shorten, to_text
+from portside.audit.actions import SHOW_SECRETS, find_action
+from portside.audit.entries import AuditedDatabase, PendingEntry, append_entry, shorten, to_text
+from portside.audit.types import Action
 from portside.identity.services import Context
 from portside.identity.signin import find_browser_actor
 from portside.identity.types import Actor
@@ -57,6 +58,7 @@ class Recorder:
     def __init__(self, db: Database, trusted_proxies: Sequence[Network] = ()) -> None:
         self._db = db
         self._trusted_proxies = trusted_proxies
+        # The reads of listeners, and the secrets shown to others, that were recorded already.
         self._read: set[tuple[Any, ...]] = set()
         self._shown: TTLCache[tuple[Any, ...], bool] = TTLCache(_MAX_READ, SHOWN_AGAIN_AFTER_S)
         self._refusals: Counter[tuple[Any, ...]] = Counter()
@@ -83,9 +85,8 @@ class Recorder:
             try:
                 return await guard(ctx, route)
             except Forbidden as exc:
-                await self._record_refusal(
-                    self._build_entry(ctx, action, {}).with_outcome("refused", exc.status, exc.code)
-                )
+                entry = self._build_entry(ctx, action, {})
+                await self._record_refusal(entry.with_outcome("refused", exc.status, exc.code))
                 raise
 
         def choose(ctx: Any, route: Route[Any]) -> Awaitable[Any]:
@@ -95,6 +96,32 @@ class Recorder:
         return choose
 
     def _wrap_route(self, route: Route[Any], action: Action) -> Route[Any]:
+        handler = self._wrap_read(route, action) if action.is_read else self._wrap_change(route, action)
+        if not action.if_shown:
+            handler.audited_as = action  # type: ignore[attr-defined]
+
+        return dataclasses.replace(route, handler=handler)
+
+    def _wrap_read(self, route: Route[Any], action: Action) -> Handler:
+        """Return a handler that records who read a secret, before the response is sent."""
+        handler: Handler = route.handler
+
+        @functools.wraps(handler)
+        async def record(ctx: Context, **arguments: Any) -> Any:
+            entry = self._build_entry(ctx, action, arguments)
+            result = await handler(ctx, **arguments)
+
+            if action.if_shown:
+                await self._record_shown(entry, result)
+            else:
+                await self._record_read(entry, result)
+
+            return result
+
+        return record
+
+    def _wrap_change(self, route: Route[Any], action: Action) -> Handler:
+        """Return a handler that records what it changes, or how it failed."""
         handler: Handler = route.handler
 
         @functools.wraps(handler)
@@ -103,15 +130,6 @@ class Recorder:
                 ctx.actor = await find_browser_actor(ctx)
 
             entry = self._build_entry(ctx, action, arguments)
-            if action.is_read:
-                result = await handler(ctx, **arguments)
-                if action.if_shown:
-                    await self._record_shown(entry, result)
-                else:
-                    await self._record_read(entry, result)
-
-                return result
-
             ctx.services = dataclasses.replace(ctx.services, db=AuditedDatabase(self._db, entry))
             try:
                 result = await handler(ctx, **arguments)
@@ -129,15 +147,12 @@ class Recorder:
 
             return result
 
-        if not action.if_shown:
-            record.audited_as = action  # type: ignore[attr-defined]
-
-        return dataclasses.replace(route, handler=record)
+        return record
 
     def _build_entry(self, ctx: Context, action: Action, arguments: Mapping[str, Any]) -> PendingEntry:
         scope = ctx.scope
         values = {
-            **_actor_values(ctx.actor),
+            **_to_actor_columns(ctx.actor),
             "address": client_address(scope, self._trusted_proxies),
             "client": shorten(get_header(scope, b"user-agent") or "") or None,
             "request_id": scope.get("state", {}).get("request_id"),
@@ -169,7 +184,7 @@ class Recorder:
         """Record how a request ended, if no transaction has done that."""
         is_refused = status == Forbidden.status or (entry.action.is_sign_in and status in _REFUSALS)
         if status < 400 and not entry.is_written:
-            await append(self._db, entry.values)
+            await append_entry(self._db, entry.values)
         elif is_refused and not entry.is_written:
             await self._record_refusal(entry.with_outcome("refused", status, error))
         elif status >= 400 and (entry.is_written or status >= 500):
@@ -178,14 +193,15 @@ class Recorder:
     async def _record_refusal(self, entry: PendingEntry) -> None:
         """Record a request that was refused or failed, unless there were too many of them in this minute."""
         values = entry.values
-        caller = (values.get("session_id") or values.get("key_id") or values.get("address"), entry.action.name)
-        if self._refusals.total() >= MAX_REFUSALS or self._refusals[caller] >= MAX_REFUSALS_OF_ONE:
+        caller = values.get("session_id") or values.get("key_id") or values.get("address")
+        key = (caller, entry.action.name)
+        if self._refusals.total() >= MAX_REFUSALS or self._refusals[key] >= MAX_REFUSALS_OF_ONE:
             self._suppressed += 1
             return
 
-        self._refusals[caller] += 1
+        self._refusals[key] += 1
         try:
-            await append(self._db, values)
+            await append_entry(self._db, values)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
             # The request has failed already, and its client learns why.
             log_failure("the audit log could not record a refused request", exc)
@@ -193,7 +209,7 @@ class Recorder:
     async def _record_read(self, entry: PendingEntry, result: Any) -> None:
         """Record a read before the response is sent; what a listener asks for again and again, only once."""
         if not isinstance(result, Desired):
-            await append(self._db, entry.values)
+            await append_entry(self._db, entry.values)
             return
 
         for deployment in result.deployments:
@@ -209,7 +225,7 @@ class Recorder:
                     "fields": [shorten(f"secrets.{secret.name}") for secret in revision.secrets[:_MAX_FIELDS]],
                 }
 
-                await append(self._db, {**entry.values, **values})
+                await append_entry(self._db, {**entry.values, **values})
                 if len(self._read) >= _MAX_READ:
                     self._read.clear()
 
@@ -245,7 +261,7 @@ class Recorder:
 
         async with self._db.transaction() as tx:
             for values in reads.values():
-                await append(tx, {**entry.values, **values})
+                await append_entry(tx, {**entry.values, **values})
 
         self._shown.update(dict.fromkeys(reads, True))
 
@@ -255,7 +271,7 @@ class Recorder:
         suppressed = self._suppressed
         if suppressed:
             values = {"actor_kind": "platform", "outcome": "refused", "count": suppressed}
-            await append(self._db, PendingEntry(Action("audit_log.suppress"), values).values)
+            await append_entry(self._db, PendingEntry(Action("audit_log.suppress"), values).values)
             self._suppressed -= suppressed
 
         return suppressed
@@ -275,7 +291,7 @@ class SuppressedRefusals(Task):
         return Status({"suppressed": await self._recorder.end_minute()})
 
 
-def _actor_values(actor: Actor | None) -> dict[str, Any]:
+def _to_actor_columns(actor: Actor | None) -> dict[str, Any]:
     if actor is None:
         return {"actor_kind": "anonymous"}
 

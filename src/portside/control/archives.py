@@ -72,7 +72,7 @@ async def create_upload_address(scope: Scope, deployment_id: UUID, base_url: str
 
     address = UploadAddress(
         upload_url=f"{base_url}/v2/uploads/{archive_id}?token={token}",
-        object_path=object_path(deployment_id, archive_id),
+        object_path=to_object_path(deployment_id, archive_id),
     )
     if body.supports_upload_headers:
         address.upload_headers = _HEADERS
@@ -105,7 +105,7 @@ async def receive_archive(
             await asyncio.to_thread(partial.publish)
 
 
-def object_path(deployment_id: UUID, archive_id: UUID) -> str:
+def to_object_path(deployment_id: UUID, archive_id: UUID) -> str:
     """Return the path by which `source_tarball_path` names an archive."""
     return f"{_PREFIX}{deployment_id}/{archive_id}{SUFFIX}"
 
@@ -117,7 +117,7 @@ def _find_archive_id(deployment_id: UUID, path: str) -> UUID | None:
     except ValueError:
         return None
 
-    return archive_id if path == object_path(deployment_id, archive_id) else None
+    return archive_id if path == to_object_path(deployment_id, archive_id) else None
 
 
 async def claim_archive(tx: Transaction, deployment_id: UUID, path: str) -> None:

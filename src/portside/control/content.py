@@ -43,7 +43,7 @@ class RevisionContent(msgspec.Struct, kw_only=True):
     built_from: UUID | None = None
 
 
-def first_content(body: DeploymentCreate) -> RevisionContent | None:
+def build_first_content(body: DeploymentCreate) -> RevisionContent | None:
     """Return the content of a deployment's first revision; None if the code comes later. Raises BadCombination."""
     content = RevisionContent(source=body.source, secrets=[])
     patch = DeploymentPatch(
@@ -61,7 +61,7 @@ def first_content(body: DeploymentCreate) -> RevisionContent | None:
     return content
 
 
-async def next_content(
+async def build_next_content(
     tx: Transaction, scope: Scope, deployment: Record, revision_source: str | None = None
 ) -> RevisionContent:
     """Return the content of the next revision of a locked deployment if nothing changes; no commit is pinned."""
@@ -72,7 +72,7 @@ async def next_content(
         sources=source_names(canonical_source(source)),
     )
 
-    content = await _inherited_content(tx, scope, deployment, source)
+    content = await _inherit_content(tx, scope, deployment, source)
     if code is not None:
         for name in _FROM_SAME_SOURCE:
             setattr(content, name, code[name])
@@ -80,7 +80,7 @@ async def next_content(
     return content
 
 
-async def _inherited_content(tx: Transaction, scope: Scope, deployment: Record, source: str) -> RevisionContent:
+async def _inherit_content(tx: Transaction, scope: Scope, deployment: Record, source: str) -> RevisionContent:
     commands = {name: deployment[name] for name in ("install_command", "build_command")}
     latest_id = deployment["latest_revision_id"]
     if latest_id is None:
@@ -101,7 +101,7 @@ async def _inherited_content(tx: Transaction, scope: Scope, deployment: Record, 
     )
 
 
-def redeployed_content(scope: Scope, revision: Record) -> RevisionContent:
+def build_redeploy_content(scope: Scope, revision: Record) -> RevisionContent:
     """Return a revision's content, pinned to its commit and its build, to deploy it again."""
     return RevisionContent(
         source=revision["source"],

@@ -7,14 +7,19 @@ checks the fields, `revisions.py` has the revisions, and `desired_state.py` tell
 from datetime import timedelta
 from uuid import UUID
 
-import msgspec
-
 from portside.control import revisions, rules
 from portside.control.addresses import get_public_url
 from portside.control.agent_access import to_columns
 from portside.control.archives import claim_archive
-from portside.control.content import RevisionContent, apply_patch, check_content, first_content, has_code, next_content
-from portside.control.errors import BadCombination, BeingDeleted, DeploymentNotFound, NameTaken
+from portside.control.content import (
+    RevisionContent,
+    apply_patch,
+    build_first_content,
+    build_next_content,
+    check_content,
+    has_code,
+)
+from portside.control.errors import BadCombination, BeingDeleted, DeploymentNotFound, NameTaken, NoRegistry
 from portside.control.integrations import check_integration
 from portside.control.placement import Placement, check_compute, choose_placement, get_placement
 from portside.control.revisions import lock_deployment, read_deployment
@@ -36,7 +41,7 @@ from portside.control.types import (
 from portside.control.views import to_deployment
 from portside.kernel.aliases import canonical_source
 from portside.kernel.db import Database, Record, Session, Transaction
-from portside.kernel.errors import BadRequest, Invalid
+from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
 from portside.listener_api import DeploymentStatus
 from portside.tracing import projects
@@ -52,11 +57,13 @@ async def create_deployment(scope: Scope, body: DeploymentCreate) -> Deployment:
     BadCombination and NameTaken.
     """
     rules.check_create(body)
-    content = first_content(body)
+    content = build_first_content(body)
+
     deployment_id = uuid7()
     async with scope.change() as tx:
         _check_routable(scope, body.source_config.custom_url)
         await check_integration(tx, scope, body.source_config.integration_id, body.source_config.repo_url)
+
         placement = await choose_placement(tx, scope, canonical_source(body.source), body.source_config)
         check_compute(placement, body)
         await _insert(tx, scope, deployment_id, body=body, placement=placement)
@@ -177,10 +184,11 @@ async def _apply(
     if row["status"] == DeploymentStatus.AWAITING_DELETE:
         raise BeingDeleted
 
+    # The address that clients see, which they may send back.
     visible_url = get_public_url(row, scope.addresses)
     rules.check_patch(body, {**row, "custom_url": visible_url})
     build_on_push = _builds_on_push(body, row)
-    content = await next_content(tx, scope, row, body.revision_source)
+    content = await build_next_content(tx, scope, row, body.revision_source)
     apply_patch(content, body)
 
     placement = await get_placement(tx, scope, row)
@@ -188,7 +196,7 @@ async def _apply(
     check_push(build_on_push=build_on_push, repo_ref=content.repo_ref)
 
     config = body.source_config or SourceConfig()
-    # Clients may send back what they read, which is no request for that address.
+    # Sending it back is no request for that address.
     requested_url = None if config.custom_url == visible_url else config.custom_url
     _check_routable(scope, requested_url)
     await _update(tx, deployment_id, body, requested_url)
@@ -282,18 +290,6 @@ async def _request_delete(tx: Transaction, deployment_id: UUID, *, delete_tracin
 async def move_repositories(db: Database, before: str, after: str) -> int:
     """Change the addresses of repositories in a folder that was moved; return how many deployments have one there."""
     return len(await db.fetch(sql.move_repositories, before=before, after=after))
-
-
-class NoRegistry(BadRequest):
-    """The platform has no image registry; push to a registry of your own and deploy the image as an external_image."""
-
-    code = "no_registry"
-
-
-class PushTokenRequest(msgspec.Struct):
-    """The client's capabilities."""
-
-    supports_registry_username: bool = False
 
 
 async def refuse_push_token(scope: Scope, deployment_id: UUID) -> None:

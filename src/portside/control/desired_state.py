@@ -53,6 +53,7 @@ async def wait_for_desired(scope: Scope, address: PlatformAddress, listener_id: 
     generation = await _wait_for_change(scope, query)
     await replace_invalid_keys(scope)
     await scope.db.execute(sql.take_deployments, workspace_id=scope.workspace_id, listener_id=listener_id)
+
     rows = await scope.db.fetch(sql.desired_state, workspace_id=scope.workspace_id, listener_id=listener_id)
     rows_by_deployment = groupby(rows, key=lambda row: row["id"])
 

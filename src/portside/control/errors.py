@@ -108,3 +108,9 @@ class Immutable(BadRequest):
     """A field cannot be changed after the deployment was created; create another deployment."""
 
     code = "immutable_field"
+
+
+class NoRegistry(BadRequest):
+    """The platform has no image registry; push to a registry of your own and deploy the image as an external_image."""
+
+    code = "no_registry"

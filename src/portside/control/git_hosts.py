@@ -62,12 +62,12 @@ def parse_base_url(kind: GitHostKind, base_url: str | None) -> str:
 
     try:
         parts = urlsplit(url)
-        is_valid = parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0 and bool(httpx2.URL(url).host)
+        is_address = parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0 and bool(httpx2.URL(url).host)
+        has_more = any((parts.query, parts.fragment, "@" in parts.netloc, " " in url, ".." in parts.path))
     except (ValueError, httpx2.InvalidURL):
-        is_valid = False
+        is_address = False
 
-    has_more = is_valid and any((parts.query, parts.fragment, "@" in parts.netloc, " " in url, ".." in parts.path))
-    if not is_valid or has_more:
+    if not is_address or has_more:
         raise Invalid.field(field, "must be an http or https address without user, password, query or fragment")
 
     return f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}"

@@ -20,7 +20,7 @@ from portside.control.archives import (
     find_archive,
     receive_archive,
 )
-from portside.control.deployments import NoRegistry, PushTokenRequest, refuse_push_token
+from portside.control.deployments import refuse_push_token
 from portside.control.errors import (
     BadCombination,
     BeingDeleted,
@@ -32,6 +32,7 @@ from portside.control.errors import (
     ListenerNotFound,
     NameTaken,
     NeverBuilt,
+    NoRegistry,
     NotBeingDeleted,
     OtherCompute,
     RedeployRefused,
@@ -70,6 +71,7 @@ from portside.control.types import (
     LogQuery,
     Offset,
     PushResponse,
+    PushTokenRequest,
     PushWebhook,
     Revision,
     RevisionHistory,

@@ -14,6 +14,7 @@ from portside.control.sources import IMAGE
 from portside.control.sql import sql
 from portside.control.types import ComputeConfig, DeploymentCreate, DeploymentPatch, SourceConfig
 from portside.kernel.db import Record, Transaction
+from portside.listener_api import ComputeType
 
 _MAX_NAMED_LISTENERS = 100
 
@@ -22,7 +23,7 @@ class Placement(msgspec.Struct, frozen=True):
     """The listener and namespace of a deployment; without a listener any process listener may take it."""
 
     listener_id: UUID | None = None
-    compute_type: str = "process"
+    compute_type: ComputeType = "process"
     k8s_namespace: str | None = None
 
 

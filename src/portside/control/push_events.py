@@ -121,10 +121,10 @@ def _list_addresses(repositories: Sequence[_PushedRepository]) -> frozenset[str]
         # All fields but the first, default_branch, are addresses.
         addresses += msgspec.structs.astuple(repository)[1:]
 
-    return frozenset(normalize(address) for address in addresses if address)
+    return frozenset(normalize_address(address) for address in addresses if address)
 
 
-def normalize(url: str) -> str:
+def normalize_address(url: str) -> str:
     """Return a repository's address for comparison: host and path.
 
     Scheme, user, default port, a `.git` suffix and the case of the host are dropped.

@@ -8,9 +8,9 @@ hosts that cannot call this platform.
 from collections.abc import Mapping
 from uuid import UUID
 
-from portside.control.content import next_content
+from portside.control.content import build_next_content
 from portside.control.integrations import decrypt_token
-from portside.control.push_events import Push, is_signed, normalize, parse_push, read_delivery_id
+from portside.control.push_events import Push, is_signed, normalize_address, parse_push, read_delivery_id
 from portside.control.revisions import lock_deployment, start_revision
 from portside.control.scope import Scope, ScopeFactory
 from portside.control.sql import sql
@@ -77,7 +77,7 @@ async def _find_followers(tx: Transaction, integration: Record, push: Push) -> l
         limit=MAX_DEPLOYMENTS,
     )
 
-    return [row for row in rows if normalize(row["repo_url"] or "") in push.repositories]
+    return [row for row in rows if normalize_address(row["repo_url"] or "") in push.repositories]
 
 
 async def build_commit(tx: Transaction, scope: Scope, deployment_id: UUID, *, branch: str, commit: str) -> UUID | None:
@@ -97,7 +97,7 @@ async def build_commit(tx: Transaction, scope: Scope, deployment_id: UUID, *, br
     if latest["repo_commit_sha"] == commit:
         return None
 
-    content = await next_content(tx, scope, deployment)
+    content = await build_next_content(tx, scope, deployment)
     content.repo_commit_sha = commit
     return await start_revision(tx, scope, deployment_id, content)
 

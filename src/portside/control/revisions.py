@@ -8,7 +8,7 @@ delete. A terminal status never changes. `revision_logs.py` has the logs.
 
 from uuid import UUID
 
-from portside.control.content import RevisionContent, redeployed_content
+from portside.control.content import RevisionContent, build_redeploy_content
 from portside.control.errors import DeploymentNotFound, IllegalTransition, NeverBuilt, RedeployRefused, RevisionNotFound
 from portside.control.rules import MAX_TEXT_BYTES
 from portside.control.scope import Scope
@@ -110,7 +110,7 @@ async def redeploy_revision(scope: Scope, deployment_id: UUID, revision_id: UUID
         if not row["is_built"] and row["image_uri"] is None:
             raise NeverBuilt
 
-        await start_revision(tx, scope, deployment_id, redeployed_content(scope, row))
+        await start_revision(tx, scope, deployment_id, build_redeploy_content(scope, row))
 
 
 async def interrupt_revision(scope: Scope, deployment_id: UUID, revision_id: UUID) -> Revision:

@@ -489,6 +489,12 @@ class DeploymentMetrics(MetricsReport, frozen=True, kw_only=True):
     measured_at: Moment | None = None
 
 
+class PushTokenRequest(msgspec.Struct):
+    """The client's capabilities."""
+
+    supports_registry_username: bool = False
+
+
 class UploadRequest(msgspec.Struct):
     """The client's capabilities: whether it sends the headers that the response names."""
 

@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import secrets
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any, Literal
 from uuid import UUID
 
@@ -40,6 +41,13 @@ _MAX_OPEN_OF_ADDRESS = 30
 MAX_ATTEMPTS = 20
 ATTEMPTS_WITHIN = timedelta(minutes=10)
 _CODE_BYTES = 32
+
+
+class Decision(StrEnum):
+    """What a person decided about a terminal, as its row stores it."""
+
+    APPROVED = "approved"
+    DENIED = "denied"
 
 
 class TooManySignIns(TooManyRequests):
@@ -165,7 +173,7 @@ async def get_pending_terminal(db: Database, actor: Actor, user_code: str) -> Pe
 async def decide_terminal(db: Database, actor: Actor, user_code: str, *, approves: bool) -> None:
     """Approve or refuse the terminal that waits with a user code. Raises like `get_pending_terminal`."""
     terminal = await get_pending_terminal(db, actor, user_code)
-    decision = "approved" if approves else "denied"
+    decision = Decision.APPROVED if approves else Decision.DENIED
     decided_id = await db.fetchval(sql.decide_cli_authorization, id=terminal.id, decision=decision, **_get_owner(actor))
     if decided_id is None:
         raise UserCodeUnknown
@@ -194,8 +202,7 @@ async def poll_device(db: Database, authenticator: Authenticator, device_code: s
             raise SlowDown
         if row["decision"] is None:
             raise AuthorizationPending
-
-        if row["decision"] == "denied":
+        if row["decision"] == Decision.DENIED:
             raise AccessDenied
 
     return await _exchange(db, authenticator, origin, code=device_code, proof=None)
@@ -214,7 +221,7 @@ async def approve_browser(db: Database, actor: Actor, target: RedirectTarget, ad
         **msgspec.structs.asdict(target),
         **_get_owner(actor),
         address=address,
-        decision="approved",
+        decision=Decision.APPROVED,
         expires_at=now() + AUTHORIZATION_CODE_LIFETIME,
     )
 
@@ -279,7 +286,7 @@ async def _exchange(
                 origin=_add_host_name(origin, row["host_name"]),
             )
 
-            session = await sessions.begin(tx, authenticator, sign_in)
+            session = await sessions.begin_session(tx, authenticator, sign_in)
             await tx.execute(sql.set_session_of_cli_authorization, id=row["id"], session_id=session.id)
             return session
 
@@ -298,7 +305,7 @@ async def _exchange(
 
 
 def _is_redeemable(row: Record, code: str, proof: CodeExchange | None) -> bool:
-    if row["session_id"] is not None or row["decision"] != "approved" or row["is_expired"]:
+    if row["session_id"] is not None or row["decision"] != Decision.APPROVED or row["is_expired"]:
         return False
     if not hmac.compare_digest(row["code_hash"], hash_token(code)):
         return False

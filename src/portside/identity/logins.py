@@ -10,7 +10,7 @@ from uuid import UUID
 
 from portside.identity.authentication import Authenticator
 from portside.identity.passwords import hash_password, verify_password
-from portside.identity.sessions import LimitedKey, NotAUser, Origin, SignIn, begin
+from portside.identity.sessions import LimitedKey, NotAUser, Origin, SignIn, begin_session
 from portside.identity.sql import sql
 from portside.identity.types import Actor, Credentials, LoggedIn, NewPassword
 from portside.kernel.db import Database, Session
@@ -48,7 +48,7 @@ async def check_credentials(db: Session, credentials: Credentials, origin: Origi
 
 
 async def log_in(db: Session, authenticator: Authenticator, credentials: Credentials, origin: Origin) -> LoggedIn:
-    """Return a bearer token for a user. Raises LoginRefused, TooManyLogins, and SessionEnded as `begin` does."""
+    """Return a bearer token for a user. Raises LoginRefused, TooManyLogins, and what `begin_session` raises."""
     user = await check_credentials(db, credentials, origin)
     sign_in = SignIn(
         kind="bearer",
@@ -59,7 +59,7 @@ async def log_in(db: Session, authenticator: Authenticator, credentials: Credent
         origin=origin,
     )
 
-    session = await begin(db, authenticator, sign_in)
+    session = await begin_session(db, authenticator, sign_in)
     return LoggedIn(session.token, session.expires_at)
 
 

@@ -63,7 +63,7 @@ Secret = Annotated[str, msgspec.Meta(max_length=200)]
 # The only addresses that get a code: a program on the browser's own machine listens there.
 Loopback = Annotated[str, msgspec.Meta(pattern=r"^http://127\.0\.0\.1:[1-9][0-9]{0,4}/callback$(?!\n)", max_length=60)]
 UserCode = Annotated[str, msgspec.Meta(max_length=100)]
-Decision = Literal["approve", "deny"]
+DecisionButton = Literal["approve", "deny"]
 _NO_STORE = {"Cache-Control": "no-store"}
 
 
@@ -82,7 +82,7 @@ class AuthorizationRequest(msgspec.Struct):
 class AuthorizationForm(AuthorizationRequest, kw_only=True):
     """The request again, with the click."""
 
-    decision: Decision
+    decision: DecisionButton
 
 
 class DeviceForm(msgspec.Struct):
@@ -118,7 +118,7 @@ class UserCodeForm(msgspec.Struct):
 class DecisionForm(UserCodeForm):
     """The code again, with the click."""
 
-    decision: Decision
+    decision: DecisionButton
 
 
 class TokenForm(msgspec.Struct):

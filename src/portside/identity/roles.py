@@ -4,7 +4,6 @@ Organization admins have all permissions in all workspaces. Other users have a r
 """
 
 from collections.abc import Collection, Mapping
-from uuid import NAMESPACE_URL, uuid5
 
 from portside.identity.types import EVERYTHING, Actor, Role
 from portside.kernel.errors import Forbidden, Invalid
@@ -27,40 +26,27 @@ _RESOURCES = (
 _NOT_FOR_EDITORS = frozenset({"runs:delete", "workspaces:manage", "deployments:delete"})
 _VERBS = ("create", "read", "update", "delete", "share", "manage")
 CALL_AGENTS = "deployments:call"
-
-
-def _build_role(name: str, scope: str, permissions: Collection[str]) -> Role:
-    code = name.upper().replace(" ", "_") if scope == "organization" else f"WORKSPACE_{name.upper()}"
-    return Role(
-        id=uuid5(NAMESPACE_URL, f"portside:role:{code}"),
-        name=code,
-        display_name=name,
-        access_scope=scope,
-        permissions=tuple(sorted(permissions)),
-    )
-
-
 _ALL_PERMISSIONS = [*(f"{resource}:{verb}" for resource in _RESOURCES for verb in _VERBS), CALL_AGENTS]
 # Both in the order of their rank, the highest first: `provisioning.py` depends on it.
 ORGANIZATION_ROLES = {
     role.display_name: role
     for role in (
-        _build_role(ORGANIZATION_ADMIN, "organization", {EVERYTHING}),
-        _build_role(
+        Role.build(ORGANIZATION_ADMIN, "organization", {EVERYTHING}),
+        Role.build(
             "Organization Operator",
             "organization",
             {"organization:read", "organization:manage", "organization:pats:create"},
         ),
-        _build_role("Organization User", "organization", {"organization:read", "organization:pats:create"}),
-        _build_role("Organization Viewer", "organization", {"organization:read"}),
+        Role.build("Organization User", "organization", {"organization:read", "organization:pats:create"}),
+        Role.build("Organization Viewer", "organization", {"organization:read"}),
     )
 }
 WORKSPACE_ROLES = {
     role.display_name: role
     for role in (
-        _build_role(WORKSPACE_ADMIN, "workspace", {f"{resource}:*" for resource in _RESOURCES}),
-        _build_role("Editor", "workspace", set(_ALL_PERMISSIONS) - _NOT_FOR_EDITORS),
-        _build_role("Viewer", "workspace", {f"{resource}:read" for resource in _RESOURCES}),
+        Role.build(WORKSPACE_ADMIN, "workspace", {f"{resource}:*" for resource in _RESOURCES}),
+        Role.build("Editor", "workspace", set(_ALL_PERMISSIONS) - _NOT_FOR_EDITORS),
+        Role.build("Viewer", "workspace", {f"{resource}:read" for resource in _RESOURCES}),
     )
 }
 # A key may also be for a listener, or for everything of a resource.

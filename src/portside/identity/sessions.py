@@ -84,7 +84,7 @@ class NewSession(msgspec.Struct, frozen=True):
     expires_at: datetime
 
 
-async def begin(db: Session, authenticator: Authenticator, sign_in: SignIn) -> NewSession:
+async def begin_session(db: Session, authenticator: Authenticator, sign_in: SignIn) -> NewSession:
     """Make a session for somebody who has proved who they are.
 
     Raises SessionEnded if the password that proved it has been changed meanwhile.

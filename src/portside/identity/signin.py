@@ -244,7 +244,7 @@ async def _attempt(step: Callable[[], Awaitable[Response]], page: SignInPage) ->
 async def _enter(ctx: Context, sign_in: SignIn, target: str) -> Response:
     """Make a new session, whatever the browser had before, and continue."""
     await sessions.end_cookie_sessions(ctx.db, ctx.services.authenticator, ctx.request)
-    session = await sessions.begin(ctx.db, ctx.services.authenticator, sign_in)
+    session = await sessions.begin_session(ctx.db, ctx.services.authenticator, sign_in)
 
     response = redirect(target)
     _set_cookie(ctx, response, SESSION_COOKIE, session.token, max_age_s=int(sign_in.lifetime.total_seconds()))

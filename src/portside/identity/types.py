@@ -1,9 +1,10 @@
 """The structs of identity: the actor of a request, and keys, workspaces and members as the API shows them."""
 
+from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Annotated, ClassVar, NewType, Self
-from uuid import UUID
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 import msgspec
 
@@ -199,6 +200,22 @@ class Role(msgspec.Struct, frozen=True):
     display_name: str
     access_scope: str
     permissions: tuple[str, ...]
+
+    @classmethod
+    def build(cls, display_name: str, access_scope: str, permissions: Collection[str]) -> Self:
+        """Return a role of the platform. Its id follows from its name, so it is the same on every installation."""
+        if access_scope == "organization":
+            name = display_name.upper().replace(" ", "_")
+        else:
+            name = f"WORKSPACE_{display_name.upper()}"
+
+        return cls(
+            id=uuid5(NAMESPACE_URL, f"portside:role:{name}"),
+            name=name,
+            display_name=display_name,
+            access_scope=access_scope,
+            permissions=tuple(sorted(permissions)),
+        )
 
 
 class Organization(msgspec.Struct):

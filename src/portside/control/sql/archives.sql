@@ -12,6 +12,7 @@ delete from source_archives where id in (
 )
 
 -- name: find_open_upload
+-- Nothing for an address that is unknown, expired or was used: a client cannot tell these apart.
 select id, deployment_id from source_archives
 where id = :id and token_hash = :token_hash and expires_at > now() and uploaded_at is null
 
@@ -22,6 +23,7 @@ where id = :id and uploaded_at is null
 returning id
 
 -- name: use_archive
+-- Several revisions may use one archive; the first use makes it stay.
 update source_archives set used_at = coalesce(used_at, now())
 where id = :id and deployment_id = :deployment_id and uploaded_at is not null
 returning id
@@ -36,4 +38,5 @@ delete from source_archives
 where used_at is null and created_at < now() - make_interval(secs => :older_than_s)
 
 -- name: known_archives
+-- Which files on the disk have a row.
 select id from source_archives where id = any(:ids)

@@ -119,6 +119,7 @@ update deployments set latest_revision_id = :revision_id, secrets_sealed = null,
 update deployments set active_revision_id = :revision_id, updated_at = now() where id = :id
 
 -- name: request_delete
+-- The row stays until its listener has removed the compute (`delete_deployment`).
 update deployments set
     status = 'AWAITING_DELETE',
     status_message = null,
@@ -149,6 +150,7 @@ order by d.created_at, d.id
 delete from deployments where id = :id
 
 -- name: deployments_without_key
+-- Skips rows that another request has locked, which polls at the same time: that one replaces their keys.
 select d.id, d.name
 from deployments d
 join api_keys k on k.id = d.service_key_id

@@ -39,9 +39,11 @@ select exists (select from deployments where assigned_listener_id = :id or liste
 delete from listeners where id = :id
 
 -- name: touch_listener
+-- The key is the one with which the listener polled last; its deployments' status says if the platform refuses it.
 update listeners set last_seen_at = now(), key_id = :key_id where id = :id and workspace_id = :workspace_id returning id
 
 -- name: find_listeners
+-- One listener by its id, or a page of all, or of those of a compute type.
 select id, compute_type, compute_id, compute_config, version, last_seen_at, created_at, updated_at
 from listeners
 where workspace_id = :workspace_id

@@ -6,6 +6,7 @@ on conflict (deployment_id) do update set measured_at = excluded.measured_at, me
 returning deployment_id
 
 -- name: get_metrics
+-- A deployment without metrics has a row of nulls; no row means that there is no such deployment.
 select m.measured_at, m.metrics
 from deployments d
 left join deployment_metrics m on m.deployment_id = d.id

@@ -3,6 +3,7 @@
 select name from deployments where workspace_id = :workspace_id order by name limit 10
 
 -- name: empty_workspace
+-- What is left of a workspace without deployments.
 with without_integrations as (
     delete from integrations where workspace_id = :workspace_id
 ),

@@ -34,6 +34,7 @@ left join branch_polls p on p.deployment_id = d.id
 where d.id = :id
 
 -- name: record_seen_commit
+-- The commit that later polls compare with. The branch could be read, so an earlier failure is over.
 insert into branch_polls (deployment_id, polled_at, last_ref, last_commit)
 values (:deployment_id, now(), :ref, :commit)
 on conflict (deployment_id) do update set last_ref = excluded.last_ref, last_commit = excluded.last_commit, failure = null

@@ -33,6 +33,7 @@ where deployment_id = :deployment_id and source = any(:sources::text[])
 order by number desc limit 1
 
 -- name: list_revisions
+-- With the same message of the active revision as `get_revision`.
 select r.id, r.status, coalesce(r.status_message, case when r.id = d.active_revision_id then d.status_message end)
            as status_message, r.source, r.repo_ref, r.graph_config_path, r.repo_commit_sha, r.image_uri,
        r.source_tarball_path, r.created_at, r.updated_at
@@ -61,10 +62,12 @@ update revisions set
 where id = :id
 
 -- name: update_waiting_revision
+-- There is at most one waiting revision, so its id is not needed.
 update revisions set status = :status, status_message = :reason, updated_at = now()
 where deployment_id = :deployment_id and status = 'QUEUED'
 
 -- name: interrupt_revision_in_progress
+-- The same statuses as `revision_in_progress`; a waiting revision is changed by `update_waiting_revision`.
 update revisions set status = 'INTERRUPTED', status_message = :reason, updated_at = now()
 where deployment_id = :deployment_id
   and status in ('CREATING', 'AWAITING_BUILD', 'BUILDING', 'AWAITING_DEPLOY', 'DEPLOYING')

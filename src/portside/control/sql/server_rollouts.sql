@@ -14,6 +14,7 @@ update server_rollouts set status = 'running', deployment_id = null, reason = nu
 where id = :id
 
 -- name: skip_in_rollout
+-- While a rollout runs, its status stays.
 update server_rollouts set skipped = :skipped where id = :id
 
 -- name: change_rollout
@@ -21,9 +22,11 @@ update server_rollouts set status = :status, deployment_id = :deployment_id, rea
 where id = :id
 
 -- name: request_roll_forward
+-- Each request has a number of its own, so that a report of an earlier one does not end it.
 update deployments set roll_forward = nextval('roll_forward_requests') where id = :id
 
 -- name: end_roll_forward
+-- 0 means that nothing is requested.
 update deployments set roll_forward = 0 where id = :id
 
 -- name: list_servers

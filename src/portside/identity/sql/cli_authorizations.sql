@@ -27,10 +27,12 @@ select count(*) from user_code_attempts
 where caller_id = :caller_id and attempted_at > now() - :within::interval
 
 -- name: open_cli_authorization
+-- A code that was decided or has expired is as unknown as any other.
 select id, user_code_hash, host_name, address from cli_authorizations
 where user_code_hash = :user_code_hash and decision is null and expires_at > now()
 
 -- name: decide_cli_authorization
+-- Returns no row if somebody has decided meanwhile, or the code has expired.
 update cli_authorizations set decision = :decision, user_id = :user_id, key_id = :key_id
 where id = :id and decision is null and expires_at > now()
 returning id
@@ -52,6 +54,7 @@ where c.id = asked.id
 returning c.decision, c.expires_at <= now() as is_expired, asked.is_early, c.session_id
 
 -- name: lock_cli_authorization
+-- Of two exchanges of one code at the same time, the second one waits here and then sees the session.
 select id, code_hash, code_challenge, redirect_uri, host_name, decision, user_id, key_id, session_id,
        expires_at <= now() as is_expired
 from cli_authorizations

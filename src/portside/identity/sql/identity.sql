@@ -1,4 +1,5 @@
 -- name: first_workspace
+-- The platform's own listener and its service keys belong to it.
 select id, organization_id from workspaces order by created_at limit 1
 
 -- name: insert_organization

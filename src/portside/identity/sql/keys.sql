@@ -58,6 +58,7 @@ where k.organization_id = :organization_id and k.revoked_at is null
 order by k.created_at desc, k.id desc
 
 -- name: expire_key
+-- Never later than the key would expire anyway.
 update api_keys set expires_at = least(expires_at, now() + :after) where id = :id
 
 -- name: revoke_key

@@ -1,4 +1,5 @@
 -- name: insert_user
+-- Returns no row if the address is taken, even by a request that commits at the same moment.
 insert into users (id, organization_id, email, full_name, password)
 values (:id, :organization_id, :email, :full_name, :password::bytea)
 on conflict (email) do nothing
@@ -46,6 +47,7 @@ left join workspace_members a on a.workspace_id = m.workspace_id and a.user_id =
 where m.user_id = :user_id and w.organization_id = :organization_id and w.deleted_at is null
 
 -- name: count_other_admins
+-- After `lock_organization`, so that the number holds until the commit.
 select count(*) from organization_members
 where organization_id = :organization_id and role = :role and user_id <> :user_id
 

@@ -1,4 +1,5 @@
 -- name: user_of_subject
+-- Also a member that was removed, who must not come back as a new one.
 select u.id, u.removed_at from oidc_subjects o join users u on u.id = o.user_id
 where o.issuer = :issuer and o.subject = :subject
 
@@ -9,6 +10,7 @@ from users u
 where u.organization_id = :organization_id and u.removed_at is null and lower(u.email) = lower(:email)
 
 -- name: link_subject
+-- A member that was removed and added again has a new row, and so the link changes.
 insert into oidc_subjects (issuer, subject, user_id) values (:issuer, :subject, :user_id)
 on conflict (issuer, subject) do update set user_id = excluded.user_id
 
@@ -37,6 +39,7 @@ select id, tenant_handle from workspaces
 where organization_id = :organization_id and tenant_handle = any(:handles::text[]) and deleted_at is null
 
 -- name: grant_workspace_role
+-- The role of the groups replaces one that an admin gave.
 insert into workspace_members (workspace_id, user_id, role) values (:workspace_id, :user_id, :role)
 on conflict (workspace_id, user_id) do update set role = excluded.role
 

@@ -1,4 +1,5 @@
 -- name: insert_workspace
+-- Returns no row if the id or the handle is taken.
 insert into workspaces (id, organization_id, display_name, tenant_handle)
 values (:id, :organization_id, :display_name, :tenant_handle)
 on conflict do nothing
@@ -41,6 +42,7 @@ without_keys as (
 update workspaces set deleted_at = now(), tenant_handle = tenant_handle || ' (deleted ' || id || ')' where id = :id
 
 -- name: next_to_empty
+-- One at a time, the oldest first. `mark_emptied` ends it.
 select id from workspaces
 where deleted_at < now() - make_interval(secs => :deleted_for_s::float8) and emptied_at is null
 order by deleted_at limit 1
