@@ -3,7 +3,6 @@
 The fields are those of `RunsClient.create` in langgraph_sdk. No I/O: the service takes an admission to the queue.
 """
 
-import hashlib
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,8 +12,9 @@ import msgspec
 
 from portside.agent.problems import sends_traces
 from portside.agent.queue.priorities import parse_priority
-from portside.agent.queue.types import Admission, AdmissionOutcome, Admitted, ClaimedRun, RequestKey
+from portside.agent.queue.types import Admission, AdmissionOutcome, Admitted, ClaimedRun
 from portside.agent.runs.errors import ThreadBusy
+from portside.agent.runs.idempotency import KEY_LOC
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import ANYONE, UNRESTRICTED, Caller, Grant
 from portside.agent.types.assistants import Assistant
@@ -27,15 +27,9 @@ from portside.kernel.http.forwarded_headers import forwarded_headers
 from portside.kernel.http.routes import refuse_field
 from portside.kernel.user_json import dump_user
 
-DEFAULT_MODES = ["values"]
-KEY_LOC = ["header", "Idempotency-Key"]
-KEY_LIMIT = 255
 FEEDBACK_FIELD = "feedback_keys"
 FEEDBACK_KEYS_AT_MOST = 50
 FEEDBACK_KEY_LENGTH = 180
-FLAGS = ("stream_subgraphs", "stream_resumable", "strict_resume")
-# The scope of the idempotency keys of stateless runs.
-STATELESS = UUID(int=0)
 
 
 class RunIds(NamedTuple):
@@ -55,7 +49,7 @@ def refuse_unsupported(body: RunCreate) -> None:
     if body.checkpoint is not None and body.checkpoint_id is not None:
         raise Invalid.field(["body", "checkpoint_id"], "Give either checkpoint or checkpoint_id")
 
-    for mode in _modes(body):
+    for mode in body.modes:
         if mode not in STREAM_MODES:
             allowed = ", ".join(STREAM_MODES)
             raise Invalid.field(["body", "stream_mode"], f"Invalid stream mode '{mode}'; allowed are {allowed}", "enum")
@@ -77,33 +71,6 @@ def refuse_feedback(keys: Sequence[str]) -> None:
         )
 
 
-def _modes(body: RunCreate) -> list[str]:
-    modes = body.stream_mode or DEFAULT_MODES
-    return modes if isinstance(modes, list) else [modes]
-
-
-def build_request_key(key: str, thread_id: UUID | None, bodies: list[RunCreate], caller: Caller = ANYONE) -> RequestKey:
-    """Return the idempotency key that a client sent. Its scope is the thread, or this caller's stateless runs.
-
-    Raises Invalid.
-    """
-    if not 0 < len(key) <= KEY_LIMIT:
-        raise Invalid.field(KEY_LOC, f"Expected 1 to {KEY_LIMIT} characters")
-
-    if caller.identity:
-        # The same key of another caller must not find this caller's run.
-        key = f"{hashlib.sha256(caller.identity.encode('utf-8', 'replace')).hexdigest()}:{key}"
-
-    digest = hashlib.sha256(msgspec.json.encode([_normalized(body) for body in bodies], order="sorted"))
-    return RequestKey(thread_id or STATELESS, key, digest.hexdigest())
-
-
-def _normalized(body: RunCreate) -> RunCreate:
-    """Fill in defaults, so that a request that sends a default has the same digest as one that leaves it out."""
-    flags = {name: bool(getattr(body, name)) for name in FLAGS}
-    return msgspec.structs.replace(body, stream_mode=list(_modes(body)), **flags)
-
-
 def build_admission(
     assistant: Assistant,
     body: RunCreate,
@@ -123,14 +90,16 @@ def build_admission(
         priority = 0
 
     labels = {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
+    client_metadata = body.metadata or {}
     # A client cannot claim that its run is of another assistant.
-    metadata = {"graph_id": assistant.graph_id, **(body.metadata or {}), "assistant_id": str(assistant.assistant_id)}
+    metadata = {"graph_id": assistant.graph_id, **client_metadata, "assistant_id": labels["assistant_id"]}
     is_temporary = is_stateless and body.on_completion != "keep"
     kwargs = build_kwargs(assistant, body, ids, {**assistant.metadata, **metadata}) | {"temporary": is_temporary}
 
     # A thread's config shows only the assistant's part of `configurable`.
     thread_config = {name: value for name, value in kwargs["config"].items() if name != "metadata"}
     thread_config["configurable"] = assistant.config.get("configurable", {})
+
     return Admission(
         run_id=ids.run_id,
         thread_id=ids.thread_id,
@@ -140,7 +109,7 @@ def build_admission(
         kwargs=kwargs,
         strategy=body.multitask_strategy or "enqueue",
         priority=priority,
-        thread_metadata={**(body.metadata or {}), **labels} if is_stateless else labels,
+        thread_metadata={**client_metadata, **labels} if is_stateless else labels,
         thread_config=thread_config,
         create_thread=is_stateless or (body.on_not_exist == "create" and grant.creates),
         is_temporary=is_temporary,
@@ -169,9 +138,9 @@ def build_kwargs(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: d
     return {
         "input": body.input,
         "command": None if body.command is None else msgspec.to_builtins(body.command),
-        "config": _config(assistant, body, ids, metadata),
+        "config": _build_config(assistant, body, ids, metadata),
         "context": {**assistant.config.get("configurable", {}), **assistant.context, **context},
-        "stream_mode": _modes(body),
+        "stream_mode": body.modes,
         "interrupt_before": body.interrupt_before,
         "interrupt_after": body.interrupt_after,
         "webhook": body.webhook,
@@ -185,7 +154,7 @@ def build_kwargs(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: d
     }
 
 
-def _config(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dict[str, Any]) -> dict[str, Any]:
+def _build_config(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dict[str, Any]) -> dict[str, Any]:
     body_config: dict[str, Any] = msgspec.to_builtins(body.config) if body.config else {}
     checkpoint: dict[str, Any] = {"checkpoint_id": body.checkpoint_id} if body.checkpoint_id else {}
 

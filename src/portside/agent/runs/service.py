@@ -42,10 +42,10 @@ from portside.agent.queue.types import (
 from portside.agent.queue.worker import Worker
 from portside.agent.rows import from_row
 from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
+from portside.agent.runs.idempotency import build_request_key
 from portside.agent.runs.requests import (
     RunIds,
     build_admission,
-    build_request_key,
     raise_if_refused,
     refuse_unsupported,
     to_claimed_run,
@@ -84,10 +84,12 @@ from portside.kernel.timeouts import timeout
 from portside.kernel.transient_errors import log_failure
 
 log = get_logger(__name__)
+# Followers after this id get every kept event.
 FROM_THE_START = "-1"
 DISCONNECTED = "the client disconnected (on_disconnect=cancel)"
 ALL_STATUSES = ["pending", "running", *TERMINAL]
 STATUSES = {"all": ["pending", "running"], "pending": ["pending"], "running": ["running"]}
+# How often a client waits for a run of another process before the database is asked again.
 ELSEWHERE_POLL_S = 0.5
 
 Awaited = Literal["end", "events", "nothing"]
@@ -98,7 +100,7 @@ class CreatedRun(NamedTuple):
 
     run: Run
     stream: RunStream
-    followed: LogSubscription | None
+    subscription: LogSubscription | None
 
 
 class ScheduledRun(NamedTuple):
@@ -180,26 +182,33 @@ class Runs:
             await self.webhooks.policy.check(body.webhook)
 
         is_stateless = thread_id is None
-        ids = RunIds(grant.run_id or uuid7(), thread_id or uuid7(), request_id, grant.caller)
+        ids = RunIds(
+            run_id=grant.run_id or uuid7(),
+            thread_id=thread_id or uuid7(),
+            request_id=request_id,
+            caller=grant.caller,
+        )
         stream = self.hub.open(ids.run_id, ids.thread_id, is_resumable=bool(body.stream_resumable))
 
         # Followed before the admission: a run that is claimed at once may have ended when that returns.
-        followed = stream.follow() if awaited == "events" else None
-        key = None if grant.key is None else build_request_key(grant.key, thread_id, [body], grant.caller)
-        counted_as = grant.caller.limit_key if self._pending_limit.is_enabled else None
-        async with self._pending_limit.reserve(1, counted_as):
+        subscription = stream.follow() if awaited == "events" else None
+        key = None if grant.key is None else build_request_key(grant.key, thread_id, [body], caller=grant.caller)
+        limit_key = grant.caller.limit_key if self._pending_limit.is_enabled else None
+
+        async with self._pending_limit.reserve(1, limit_key):
             with self.worker.reserve_slot() as starts:
                 while True:
                     assistant = await self._assistants.find_cached(body.assistant_id)
                     await self._assistants.refuse_other_language(assistant.graph_id, thread_id)
+
                     admission = build_admission(assistant, body, ids, is_stateless=is_stateless, grant=grant)
                     admission.key = key
-                    admission.caller = counted_as
+                    admission.caller = limit_key
                     admission.starts = starts
                     admission.assistant_updated_at = assistant.updated_at
-
                     admission.is_awaited = awaited != "nothing"
                     admission.is_streamed = awaited == "events"
+
                     try:
                         admitted = await self._admissions.admit(admission)
                         break
@@ -219,7 +228,7 @@ class Runs:
                     else:
                         self._wake_workers(cancels=admission.strategy in SUPERSEDING)
 
-                    return CreatedRun(run, stream, followed)
+                    return CreatedRun(run, stream, subscription)
 
         raise_if_refused(admitted, ids.thread_id)
         # The idempotency key was used before: join the run that it was first used for.
@@ -227,14 +236,15 @@ class Runs:
         is_resumable = bool(run.kwargs.get("resumable"))
         stream = self.hub.find(run.run_id) or self.hub.open(run.run_id, run.thread_id, is_resumable=is_resumable)
 
-        return CreatedRun(run, stream, stream.follow(after=FROM_THE_START) if awaited == "events" else None)
+        subscription = stream.follow(after=FROM_THE_START) if awaited == "events" else None
+        return CreatedRun(run, stream, subscription)
 
     async def create_batch(
         self, bodies: list[RunCreate], request_id: str, *, key: str | None = None, caller: Caller = ANYONE
     ) -> list[Run]:
         """Create stateless runs, all or none. Raises Invalid, AssistantNotFound and TooManyPendingRuns."""
-        batch_key = None if key is None else build_request_key(key, None, bodies, caller)
-        counted_as = caller.limit_key if self._pending_limit.is_enabled else None
+        batch_key = None if key is None else build_request_key(key, None, bodies, caller=caller)
+        limit_key = caller.limit_key if self._pending_limit.is_enabled else None
         assistants: dict[str, Assistant] = {}
         admissions: list[Admission] = []
         for index, body in enumerate(bodies):
@@ -245,47 +255,49 @@ class Runs:
             if body.assistant_id not in assistants:
                 assistants[body.assistant_id] = await self._assistants.resolve(body.assistant_id)
 
-            ids = RunIds(uuid7(), uuid7(), request_id, caller)
+            ids = RunIds(run_id=uuid7(), thread_id=uuid7(), request_id=request_id, caller=caller)
             admission = build_admission(assistants[body.assistant_id], body, ids, is_stateless=True)
             admission.key = batch_key and batch_key._replace(batch_index=index)
-            admission.caller = counted_as
-
+            admission.caller = limit_key
             admissions.append(admission)
 
-        async with self._pending_limit.reserve(len(bodies), counted_as):
-            admitted = await self._admit_batch(admissions)
+        async with self._pending_limit.reserve(len(bodies), limit_key):
+            batch = await self._admit_batch(admissions)
 
         self._wake_workers()
-        runs = [to_run(*pair) for pair in zip(admissions, admitted, strict=True)]
-        repeated = [each.run_id for each in admitted if each.outcome is AdmissionOutcome.REPEATED]
-        rows = await self._db.fetch(sql.get_runs, run_ids=repeated) if repeated else []
+
+        # Where the key was used before, the first runs are returned in place of these.
+        repeated_ids = [admitted.run_id for admitted in batch if admitted.outcome is AdmissionOutcome.REPEATED]
+        rows = await self._db.fetch(sql.get_runs, run_ids=repeated_ids) if repeated_ids else []
         first_runs = {row["run_id"]: from_row(Run, row) for row in rows}
 
-        return [first_runs.get(each.run_id, run) for each, run in zip(admitted, runs, strict=True)]
+        runs = [to_run(admission, admitted) for admission, admitted in zip(admissions, batch, strict=True)]
+        return [first_runs.get(admitted.run_id, run) for admitted, run in zip(batch, runs, strict=True)]
 
     async def _admit_batch(self, admissions: list[Admission]) -> list[Admitted]:
         # With a key, a run may be refused after others were admitted: a transaction undoes these.
         session = contextlib.nullcontext(self._db) if admissions[0].key is None else self._db.transaction()
         async with session as db:
-            found = await statements.admit_runs(db, admissions, self.worker.worker_id)
-            admitted = [each for each in found if each is not None]
-            for each in admitted:
-                raise_if_refused(each, each.thread_id)
+            results = await statements.admit_runs(db, admissions, self.worker.worker_id)
+            # None of them depends on when its assistant changed.
+            batch = [admitted for admitted in results if admitted is not None]
+            for admitted in batch:
+                raise_if_refused(admitted, admitted.thread_id)
 
-        return admitted
+        return batch
 
     async def admit_scheduled(
         self, session: Session, assistant: Assistant, body: RunCreate, scheduled: ScheduledRun
     ) -> str:
         """Admit a run inside the caller's transaction; the caller wakes the workers after it. Returns the outcome."""
         is_stateless = scheduled.thread_id is None
-        ids = RunIds(scheduled.run_id, scheduled.thread_id or uuid7(), "")
+        ids = RunIds(run_id=scheduled.run_id, thread_id=scheduled.thread_id or uuid7(), request_id="")
         admission = build_admission(assistant, body, ids, is_stateless=is_stateless)
         admission.access = None if is_stateless else scheduled.access
-        admission.thread_metadata = {**scheduled.thread_metadata, **admission.thread_metadata}
-
-        admission.kwargs["config"]["configurable"].update(scheduled.configurable)
         admission.caller = scheduled.caller if self._pending_limit.is_enabled else None
+        admission.thread_metadata = {**scheduled.thread_metadata, **admission.thread_metadata}
+        admission.kwargs["config"]["configurable"].update(scheduled.configurable)
+
         (admitted,) = await statements.admit_runs(session, [admission], self.worker.worker_id)
         assert admitted is not None  # noqa: S101 - it does not depend on when the assistant changed
 
@@ -328,8 +340,7 @@ class Runs:
             raise ThreadNotFound.of(thread_id)
 
         fields = query.select or ListedRun.__struct_fields__
-        runs = [from_row(Run, row) for row in rows]
-        return [ListedRun(**{name: getattr(run, name) for name in fields}) for run in runs]
+        return [_to_listed_run(from_row(Run, row), fields) for row in rows]
 
     async def search(self, query: RunSearch, visible: Filter | None = None) -> FoundRuns:
         """Return runs across threads that the caller may see, and whether there are more after them. Raises Invalid."""
@@ -344,7 +355,8 @@ class Runs:
             offset=query.offset or 0,
         )
 
-        return FoundRuns([from_row(FoundRun, row) for row in rows[:limit]], len(rows) > limit)
+        runs = [from_row(FoundRun, row) for row in rows[:limit]]
+        return FoundRuns(runs, has_more=len(rows) > limit)
 
     async def find_thread(self, run_id: UUID) -> UUID:
         """Return the thread of a run. Raises RunNotFound."""
@@ -362,13 +374,14 @@ class Runs:
         Raises StreamCut when this process stops before: the client has to join the run elsewhere.
         """
         stream = self.hub.find(run_id)
-        is_kept = False
+        is_result_kept = False
 
         if stream is not None and stream.is_admitted_here and not (stream.is_local or stream.ended.is_set()):
             await _wait(stream.change)
 
         while True:
-            if (result := await _local_result(stream)) is not None:
+            result = await _wait_for_local_result(stream)
+            if result is not None:
                 return result
 
             if stream is None or stream.ended.is_set():
@@ -378,20 +391,20 @@ class Runs:
             row = await self._db.fetchrow(sql.run_result, run_id=run_id, thread_id=thread_id)
             if row is None:
                 # A stateless run leaves no row; it may have started and ended here while the database answered.
-                return await _local_result(stream) or RUN_NOT_FOUND_RESULT
+                return await _wait_for_local_result(stream) or RUN_NOT_FOUND_RESULT
 
             if row["status"] in TERMINAL:
-                [complete] = await with_long_values(self._db, [row])
-                return _stored_result(complete, self._interrupt_fields)
+                [whole_row] = await with_long_values(self._db, [row])
+                return _to_result(whole_row, self._interrupt_fields)
 
             if self.hub.is_stopped:
                 raise StreamCut
 
-            if row["is_temporary"] and not is_kept:
+            if row["is_temporary"] and not is_result_kept:
                 # Otherwise its process would delete the result with the run. Then look again: the run may have ended
                 # meanwhile.
                 await statements.keep_result(self._db, self.worker.worker_id, run_id)
-                is_kept = True
+                is_result_kept = True
                 continue
 
             await _wait(change)
@@ -413,22 +426,23 @@ class Runs:
         if is_resumable:
             stream.segment.make_resumable()
 
-        return self.events(CreatedRun(run, stream, await self.hub.follow(stream, after=after, modes=modes)))
+        subscription = await self.hub.follow(stream, after=after, modes=modes)
+        return self.events(CreatedRun(run, stream, subscription))
 
     async def events(self, created: CreatedRun) -> AsyncIterator[bytes]:
         """Yield the events of a run that was just created, or is followed. Raises StreamCut."""
         stream = created.stream
-        followed = created.followed
-        if followed is None:
+        subscription = created.subscription
+        if subscription is None:
             return
 
-        if followed.remote is None and not (stream.is_local or stream.ended.is_set()):
-            followed.remote = await self.hub.transport.subscribe(stream.log, stream)
+        if subscription.remote is None and not (stream.is_local or stream.ended.is_set()):
+            subscription.remote = await self.hub.transport.subscribe(stream.log, stream)
 
         if self.hub.is_stopped:
-            followed.cut()
+            subscription.cut()
 
-        while frames := await followed.take():
+        while frames := await subscription.take():
             yield b"".join(frames)
 
     # Cancelling
@@ -447,7 +461,6 @@ class Runs:
         """
         scope = _to_scope(body)
         scopes = [scope]
-
         if visible is not None:
             rows = await self._db.fetch(
                 sql.threads_with_active_runs, statuses=scope.statuses, thread_id=scope.thread_id, access=visible
@@ -455,8 +468,8 @@ class Runs:
             scopes = [msgspec.structs.replace(scope, thread_id=row["thread_id"]) for row in rows]
 
         cancellation = Cancellation(action, f"{action} requested via POST /runs/cancel")
-        cancelled = [await self._cancel(thread_scope, cancellation) for thread_scope in scopes]
-        if any(cancelled):
+        cancelled_runs = [await self._cancel(thread_scope, cancellation) for thread_scope in scopes]
+        if any(cancelled_runs):
             return
 
         if visible is not None:
@@ -506,13 +519,13 @@ class Runs:
 
         Raises AssistantNotFound.
         """
-        deleted = await self._assistants.delete(assistant_id, delete_threads=delete_threads, threads=threads)
+        thread_ids = await self._assistants.delete(assistant_id, delete_threads=delete_threads, threads=threads)
         reason = f"interrupt requested via DELETE /assistants/{assistant_id}"
         await self._cancel(CancelScope(assistant_id=assistant_id), Cancellation("interrupt", reason))
 
         # Also without cancelled runs: those of deleted threads are gone, and their workers must stop them.
         self.wake_workers()
-        self.hub.threads_deleted(deleted)
+        self.hub.threads_deleted(thread_ids)
 
     async def delete(self, thread_id: UUID, run_id: UUID) -> None:
         """Stop a run if need be and delete it with its checkpoints; returns when it is deleted.
@@ -538,14 +551,14 @@ class Runs:
             await self.worker.wait_for_end(run_id, ELSEWHERE_POLL_S)
 
     async def _cancel(self, scope: CancelScope, cancellation: Cancellation) -> Sequence[CancelledRun]:
-        cancelled = await statements.cancel_runs(self._db, scope, cancellation)
-        for run in cancelled:
+        runs = await statements.cancel_runs(self._db, scope, cancellation)
+        for run in runs:
             self._end_unstarted(run)
 
-        if cancelled:
+        if runs:
             self.wake_workers()
 
-        return cancelled
+        return runs
 
     def _end_unstarted(self, run: CancelledRun) -> None:
         """End the streams of a run that the database ended before any worker started it."""
@@ -573,16 +586,23 @@ def _choose_search(query: RunSearch) -> tuple[Query, dict[str, Any]]:
     if query.run_id is not None and (query.thread_id is None or query.cron_id is not None):
         raise Invalid.field(["body", "run_id"], "Give the thread_id of the run, and no cron_id")
 
-    every = query.status or ALL_STATUSES
     if query.cron_id is not None:
-        return sql.search_runs_of_cron, {"cron_id": query.cron_id, "thread_id": query.thread_id, "statuses": every}
+        return sql.search_runs_of_cron, {
+            "cron_id": query.cron_id,
+            "thread_id": query.thread_id,
+            "statuses": query.status or ALL_STATUSES,
+        }
     if query.thread_id is not None:
-        return sql.search_runs_of_thread, {"thread_id": query.thread_id, "run_id": query.run_id, "statuses": every}
+        return sql.search_runs_of_thread, {
+            "thread_id": query.thread_id,
+            "run_id": query.run_id,
+            "statuses": query.status or ALL_STATUSES,
+        }
 
     statuses = query.status or STATUSES["all"]
-    if not set(statuses) - set(STATUSES["all"]):
+    if set(statuses) <= set(STATUSES["all"]):
         return sql.search_active_runs, {"statuses": statuses}
-    if not set(statuses) - {"error", "timeout"}:
+    if set(statuses) <= {"error", "timeout"}:
         return sql.search_failed_runs, {"statuses": statuses}
 
     reason = "Give pending and running, or error and timeout; a thread_id or a cron_id allows every status"
@@ -603,6 +623,10 @@ def _to_scope(body: CancelMany) -> CancelScope:
     return CancelScope(thread_id=body.thread_id, run_ids=body.run_ids)
 
 
+def _to_listed_run(run: Run, fields: Sequence[str]) -> ListedRun:
+    return ListedRun(**{name: getattr(run, name) for name in fields})
+
+
 async def _wait(change: asyncio.Event) -> None:
     """Wait until a run starts or ends in this process; for a run of another process, a moment."""
     with contextlib.suppress(TimeoutError):
@@ -610,7 +634,7 @@ async def _wait(change: asyncio.Event) -> None:
             await change.wait()
 
 
-async def _local_result(stream: RunStream | None) -> bytes | None:
+async def _wait_for_local_result(stream: RunStream | None) -> bytes | None:
     """Wait for the result of a run of this process; None when another one executes it or it was handed back."""
     if stream is None or not (stream.is_local or stream.ended.is_set()):
         return None
@@ -620,15 +644,17 @@ async def _local_result(stream: RunStream | None) -> bytes | None:
     return None if result is None else result.as_json()
 
 
-def _stored_result(row: Any, fields: Sequence[str]) -> bytes:
+def _to_result(row: Any, interrupt_fields: Sequence[str]) -> bytes:
     """Return the result that an ended run left on its thread, as a waiting client receives it."""
     if row["status"] == "error":
         return dump_api({"__error__": row["error"]})
 
     values: bytes = (row["values"] or "null").encode()
-    stored_interrupts = (interrupt for of_task in (row["interrupts"] or {}).values() for interrupt in of_task)
-
-    interrupts = [{field: interrupt.get(field) for field in fields} for interrupt in stored_interrupts]
+    interrupts = [
+        {field: interrupt.get(field) for field in interrupt_fields}
+        for task_interrupts in (row["interrupts"] or {}).values()
+        for interrupt in task_interrupts
+    ]
     if not interrupts:
         return values
 

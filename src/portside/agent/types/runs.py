@@ -9,9 +9,24 @@ from msgspec import UNSET, UnsetType
 from portside.agent.types.threads import Checkpoint
 
 RunStatus = Literal["pending", "running", "success", "error", "timeout", "interrupted"]
+DEFAULT_MODES = ["values"]
 STREAM_MODES = ("values", "messages", "messages-tuple", "updates", "events", "tasks", "checkpoints", "debug", "custom")
 # `runs.requests` refuses unknown names, and lists the valid ones in the error; a Literal type could not do that.
 StreamMode = Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(STREAM_MODES)})]
+RunField = Literal[
+    "run_id",
+    "thread_id",
+    "assistant_id",
+    "metadata",
+    "status",
+    "kwargs",
+    "multitask_strategy",
+    "created_at",
+    "updated_at",
+    "error",
+    "cancel_reason",
+    "langsmith_session_name",
+]
 MultitaskStrategy = Literal["reject", "rollback", "interrupt", "enqueue"]
 CancelAction = Literal["interrupt", "rollback"]
 Durability = Literal["sync", "async", "exit"]
@@ -70,6 +85,12 @@ class RunCreate(msgspec.Struct, kw_only=True):
     strict_resume: bool | None = None
     langsmith_tracer: LangSmithTracer | None = None
 
+    @property
+    def modes(self) -> list[str]:
+        """The stream modes as a list; by default `values`."""
+        modes = self.stream_mode or DEFAULT_MODES
+        return modes if isinstance(modes, list) else [modes]
+
 
 RunBatch = Annotated[list[RunCreate], msgspec.Meta(min_length=1, max_length=1000)]
 
@@ -89,22 +110,6 @@ class Run(msgspec.Struct):
     error: dict[str, Any] | None
     cancel_reason: str | None
     langsmith_session_name: str | None = None
-
-
-RunField = Literal[
-    "run_id",
-    "thread_id",
-    "assistant_id",
-    "metadata",
-    "status",
-    "kwargs",
-    "multitask_strategy",
-    "created_at",
-    "updated_at",
-    "error",
-    "cancel_reason",
-    "langsmith_session_name",
-]
 
 
 class ListedRun(msgspec.Struct):

@@ -27,7 +27,7 @@ ThreadField = Literal[
 SortBy = Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"]
 SortOrder = Literal["asc", "desc"]
 Json = msgspec.Raw
-# `threads/records.py` parses these paths and refuses others; the pattern is only for the OpenAPI document.
+# `threads/paths.py` parses these paths and refuses others; the pattern is only for the OpenAPI document.
 ExtractedPath = Annotated[
     str,
     msgspec.Meta(
@@ -42,6 +42,16 @@ Limit = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)]
 # At most a thousand years: Postgres can represent the expiry.
 Minutes = Annotated[float, msgspec.Meta(gt=0, le=525_600_000)]
+
+_STATE_FIELDS = (
+    "values|next|tasks|metadata|created_at|checkpoint|parent_checkpoint|interrupts|checkpoint_id|parent_checkpoint_id"
+)
+# A field of a state, or a part of its values. In a query string commas separate fields.
+StateField = Annotated[str, msgspec.Meta(pattern=rf"^({_STATE_FIELDS}|values\..+)$")]
+QueriedStateField = Annotated[str, msgspec.Meta(pattern=rf"^({_STATE_FIELDS}|values\.[^,]+)$")]
+
+# `agent/streams/events.py` refuses other names; this list is only for the OpenAPI document.
+FollowMode = Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["run_modes", "lifecycle", "state_update"]})]
 
 
 class ShownTtl(msgspec.Struct):
@@ -197,14 +207,6 @@ class Checkpoint(msgspec.Struct):
     checkpoint_map: dict[str, Any] | None = None
 
 
-_STATE_FIELDS = (
-    "values|next|tasks|metadata|created_at|checkpoint|parent_checkpoint|interrupts|checkpoint_id|parent_checkpoint_id"
-)
-# A field of a state, or a part of its values. In a query string commas separate fields.
-StateField = Annotated[str, msgspec.Meta(pattern=rf"^({_STATE_FIELDS}|values\..+)$")]
-QueriedStateField = Annotated[str, msgspec.Meta(pattern=rf"^({_STATE_FIELDS}|values\.[^,]+)$")]
-
-
 class StateQuery(msgspec.Struct):
     """Whether to include subgraphs, and the fields to return: their names, or `values.<key>`."""
 
@@ -296,10 +298,6 @@ class NamedCheckpoint(msgspec.Struct):
     checkpoint: Checkpoint
     configurable: Checkpoint
     checkpoint_id: str | None
-
-
-# `agent/streams/events.py` refuses other names; this list is only for the OpenAPI document.
-FollowMode = Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["run_modes", "lifecycle", "state_update"]})]
 
 
 class ThreadStreamQuery(msgspec.Struct):
