@@ -175,15 +175,12 @@ async def judge(db: Database, measured: Mapping[str, Sequence[Measurement]], at:
             await _store(tx, evaluation, at)
 
             was_notified = row is not None and row["notified_at"] is not None
-            if evaluation.step == Step.FIRING:
-                is_silenced = any(
-                    silence["rule"] == rule_name and silence["subject"] in (None, subject) for silence in silences
-                )
-                needs_message = not was_notified and not is_silenced
-            else:
-                needs_message = evaluation.step == Step.ENDED and was_notified
-
-            if needs_message:
+            is_silenced = any(
+                silence["rule"] == rule_name and silence["subject"] in (None, subject) for silence in silences
+            )
+            begins = evaluation.step == Step.FIRING and not was_notified and not is_silenced
+            ends = evaluation.step == Step.ENDED and was_notified
+            if begins or ends:
                 await tx.execute(sql.notify, alert_id=evaluation.alert_id, event=evaluation.step.value)
                 queued += 1
 

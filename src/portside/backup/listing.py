@@ -96,7 +96,7 @@ def list_restorable_backups(store: Store) -> list[RestorableBackup]:
 
 
 def _find_restorable(store: Store, installation: str, backups: list[ListedBackup]) -> list[RestorableBackup]:
-    """Return those of one home; `backups` are ordered by time."""
+    """Return the backups of one home from which times can be restored; `backups` are ordered by time."""
     folder = f"{FOLDER}/{installation}/"
     names = [file.name.removeprefix(folder) for file in store.list(folder.rstrip("/"))]
     segments = sorted(name for name in names if is_segment(name))
@@ -105,16 +105,21 @@ def _find_restorable(store: Store, installation: str, backups: list[ListedBackup
     def get_time(name: str) -> datetime:
         if name not in archived_at:
             archived_at[name] = read_stored_header(store, folder + name).created_at
+
         return archived_at[name]
 
-    ends = sorted((get_time(name), match["segment"]) for name in names if (match := _END_FILE.fullmatch(name)))
+    # When each backup ended, and the segment in which it began.
+    matches = [match for match in map(_END_FILE.fullmatch, names) if match is not None]
+    ends = sorted((get_time(match[0]), match["segment"]) for match in matches)
+
     restorable = []
     for backup, following in pairwise([*backups, None]):
         assert backup is not None  # noqa: S101 - only the last one is
 
         for ended_at, first in ends:
-            is_own = backup.created_at <= ended_at and (following is None or ended_at < following.created_at)
-            if is_own and (last := _find_last_segment(segments, first)) is not None:
+            is_of_backup = backup.created_at <= ended_at and (following is None or ended_at < following.created_at)
+            last = _find_last_segment(segments, first) if is_of_backup else None
+            if last is not None:
                 span = TimeSpan(ended_at, max(ended_at, get_time(last)))
                 restorable.append(RestorableBackup(backup.name, installation, first, span))
                 break

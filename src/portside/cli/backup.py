@@ -369,7 +369,8 @@ class BytesRead:
     def __call__(self, size: int) -> None:
         """Count bytes."""
         self._bytes += size
-        if (now := time.monotonic()) - self._said_at >= _REPORT_EVERY_S:
+        now = time.monotonic()
+        if now - self._said_at >= _REPORT_EVERY_S:
             self._said_at = now
             say(f"{self._phase}: {_format_size(self._bytes)}")
 

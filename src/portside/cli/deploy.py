@@ -25,6 +25,7 @@ class DeployOptions(msgspec.Struct):
     """The options of a deploy."""
 
     source: str
+    """The absolute path of a folder, or the address of a repository."""
     name: str
     ref: str | None
     config: str
@@ -32,6 +33,7 @@ class DeployOptions(msgspec.Struct):
     integration: str | None
     build_on_push: bool | None
     settings: dict[str, Any]
+    """Fields of the request that a user may leave out: who may call the agent, and how long threads are pinned."""
     install_command: str | None
     build_command: str | None
 
@@ -207,7 +209,8 @@ def _get_local_ref(folder: Path, ref: str | None) -> str:
     if ref is not None:
         check_branch(folder, ref)
 
-    if ref in {None, current} and (count := count_uncommitted(folder)):
+    count = count_uncommitted(folder) if ref in {None, current} else 0
+    if count:
         files = "1 changed file is" if count == 1 else f"{count} changed files are"
         say(f"{files} not committed; commit them or use --upload")
 

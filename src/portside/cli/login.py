@@ -99,7 +99,8 @@ def logout(url: str) -> None:
     """
     address = _parse_address(url)
     logins = user_logins()
-    if (session := logins.find(address)) is None:
+    session = logins.find(address)
+    if session is None:
         raise UserMistake(f"you are not logged in at {address}")
 
     logins.keep(address, None)

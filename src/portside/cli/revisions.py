@@ -92,20 +92,24 @@ def show_revisions(
 ) -> None:
     """Print revisions as a table, with the number of threads that use each one's code if that is given."""
     active = " (serving)" if deployment["status"] == "READY" else " (active)"
-    counts = {"THREADS": [threads.get(revision["id"], 0) for revision in revisions]} if threads is not None else {}
-    rows = [
-        (
+    rows = []
+    for revision in revisions:
+        row = [
             revision["id"],
             revision["status"] + (active if revision["id"] == deployment["active_revision_id"] else ""),
             _describe_code(revision["source_revision_config"]),
             revision["created_at"][:19],
-            *(numbers[position] for numbers in counts.values()),
-            reason_in_brief(revision),
-        )
-        for position, revision in enumerate(revisions)
-    ]
+        ]
+        if threads is not None:
+            row.append(threads.get(revision["id"], 0))
 
-    show_table(("REVISION", "STATUS", "CODE", "CREATED", *counts, "REASON"), rows)
+        rows.append([*row, reason_in_brief(revision)])
+
+    headings = ["REVISION", "STATUS", "CODE", "CREATED"]
+    if threads is not None:
+        headings.append("THREADS")
+
+    show_table([*headings, "REASON"], rows)
 
 
 def with_shown_status(platform: Platform, deployment: dict[str, Any]) -> dict[str, Any]:

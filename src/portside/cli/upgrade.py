@@ -327,7 +327,8 @@ def _get_state(platform: Platform) -> dict[str, Any]:
 def _roll_forward(platform: Platform, skip: tuple[str, ...]) -> None:
     """Begin or continue with the agents, and follow them. Raises UserMistake at a halt."""
     ids = {agent["name"]: agent["id"] for agent in _get_state(platform)["agents"]}
-    if unknown := [name for name in skip if name not in ids]:
+    unknown = [name for name in skip if name not in ids]
+    if unknown:
         raise UserMistake(f"--skip: there is no agent {unknown[0]} that serves")
 
     platform.call("POST", f"{_UPGRADE}/roll-forward", body={"skip": [ids[name] for name in skip]})

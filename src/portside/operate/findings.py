@@ -42,10 +42,12 @@ class ExaminedInstallation(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8700
     front: FrontOptions = FrontOptions()
     is_fronted: bool = True
+    """Whether the platform is behind its own front, which needs a Caddy."""
     caddy: str | None = None
     database_url: str | None = None
     max_connections: int | None = None
     has_listener: bool = True
+    """Whether deployments are built and run on this machine."""
     reserve: DiskReserve = DiskReserve()
     public_url: str | None = None
     trusted_proxies: str = ""
@@ -54,6 +56,7 @@ class ExaminedInstallation(msgspec.Struct, frozen=True, kw_only=True):
     model_prices_file: str | None = None
     backup_to: str | None = None
     keeps_wal: bool = False
+    """Whether the WAL is archived beside the backups, for point-in-time recovery."""
     store_environment: Mapping[str, str] = {}
     """The variables that name the store of backups and its credentials."""
     problem: str | None = None

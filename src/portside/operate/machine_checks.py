@@ -181,13 +181,16 @@ def check_disk(installation: ExaminedInstallation) -> Iterator[Finding]:
 
     do = "make room: 'portside disk' shows what takes the space"
     space = measure(folder)
+    shortage = find_shortage(folder, installation.reserve)
+    coming_shortage = find_shortage(folder, installation.reserve, 2.0)
 
-    if (shortage := find_shortage(folder, installation.reserve)) is not None:
+    if shortage is not None:
         yield fault("disk", f"the disk of {folder} is nearly full, and new data is refused: {shortage}", do)
-    elif (shortage := find_shortage(folder, installation.reserve, 2.0)) is not None:
-        yield warning("disk", f"the disk of {folder} is filling up: {shortage}", do)
+    elif coming_shortage is not None:
+        yield warning("disk", f"the disk of {folder} is filling up: {coming_shortage}", do)
 
-    if installation.home.exists() and (notice := read_notice(installation.home / WATCHED_FOLDER)) is not None:
+    notice = read_notice(installation.home / WATCHED_FOLDER) if installation.home.exists() else None
+    if notice is not None:
         yield fault("database-size", f"new data is refused: {notice}", "delete data, or raise DATABASE_MAX_BYTES")
 
     temporary = Path(tempfile.gettempdir())

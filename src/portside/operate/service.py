@@ -170,9 +170,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         parts = (str(self.python), "-P", "-m", "portside", "up", "--home", str(self.home), "--no-example")
         # An interpreter below /home or /root must stay readable, also one that a virtual environment links to.
         interpreters = (self.python, self.python.resolve())
-        is_hidden = not any(
-            path.is_relative_to(folder) for path in interpreters for folder in ("/home", "/root", "/run/user")
-        )
+        personal_folders = ("/home", "/root", "/run/user")
+        is_hidden = not any(path.is_relative_to(folder) for path in interpreters for folder in personal_folders)
 
         optional_folders = [_quote(f"-{folder}") for folder in self.writable_folders]
         return _UNIT.format(

@@ -110,10 +110,8 @@ async def open_database(installation: ExaminedInstallation) -> AsyncIterator[Ope
     url = installation.database_url
     engine = None
     if url is None:
-        if (
-            not (installation.home / "postgres" / "data" / "PG_VERSION").exists()
-            or installation.home.stat().st_uid != os.geteuid()
-        ):
+        has_data = (installation.home / "postgres" / "data" / "PG_VERSION").exists()
+        if not has_data or installation.home.stat().st_uid != os.geteuid():
             yield None
             return
 
@@ -166,12 +164,13 @@ async def _check_server(installation: ExaminedInstallation, db: Database) -> Asy
             "name the primary in DATABASE_URL, or: alter system set default_transaction_read_only = off",
         )
 
-    for name, is_right, harm, level in (
+    settings = (
         ("fsync", facts["syncs"], "a crash of the machine destroys the database", fault),
         ("full_page_writes", facts["writes_full_pages"], "a crash of the machine destroys the database", fault),
         ("autovacuum", facts["vacuums"], "tables grow without end, and in the end it accepts no writes", fault),
         ("synchronous_commit", facts["commits_synchronously"], "a crash loses what was acknowledged", warning),
-    ):
+    )
+    for name, is_right, harm, level in settings:
         if not is_right:
             do = f"alter system set {name} = on; select pg_reload_conf()"
             yield level("postgres-settings", f"{name} is off: {harm}", do)
@@ -221,7 +220,8 @@ async def _check_content(installation: ExaminedInstallation, db: Database) -> As
         return
 
     try:
-        if pending := await find_pending(db, list(installation.packages)):
+        pending = await find_pending(db, list(installation.packages))
+        if pending:
             names = ", ".join(pending[:3]) + (" …" if len(pending) > 3 else "")
             yield warning(
                 "migrations",
@@ -261,10 +261,11 @@ async def _check_content(installation: ExaminedInstallation, db: Database) -> As
 
 async def _check_keys(installation: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
     """Check that the key files of the home hold valid keys."""
-    for file, do in (
-        ("api-key", "write a valid key into the file; commands on this machine use it"),
-        ("listener-key", "nothing, if the platform runs: it makes a new one within seconds"),
-    ):
+    advice = {
+        "api-key": "write a valid key into the file; commands on this machine use it",
+        "listener-key": "nothing, if the platform runs: it makes a new one within seconds",
+    }
+    for file, do in advice.items():
         key = _read_key(installation.home / file)
         if key is not None and not await is_valid_key(db, key):
             yield warning(file, f"the key in {installation.home / file} was revoked, or is one of another platform", do)
@@ -388,11 +389,8 @@ def _is_of_this_machine(address: str) -> bool:
 
 async def check_proxy(installation: ExaminedInstallation) -> AsyncIterator[Finding]:
     """Check that the proxy in front of the platform passes on the host, the scheme and the client's address."""
-    if (
-        installation.public_url is None
-        or find_lock_holder(installation.home) is None
-        or (key := _read_key(installation.home / "api-key")) is None
-    ):
+    key = _read_key(installation.home / "api-key")
+    if installation.public_url is None or key is None or find_lock_holder(installation.home) is None:
         return
 
     if installation.front.domain and installation.front.tls == "off" and not installation.trusted_proxies:

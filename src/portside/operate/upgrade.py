@@ -259,7 +259,8 @@ def _plan_agent(home: Path, row: Record) -> AgentChange:
 
 
 def _check_disk(installation: ExaminedInstallation) -> list[Finding]:
-    if (shortage := find_shortage(installation.home, installation.reserve)) is not None:
+    shortage = find_shortage(installation.home, installation.reserve)
+    if shortage is not None:
         return [fault("disk", shortage, "make room: 'portside disk' shows what takes the space")]
 
     space = measure(installation.home)

@@ -92,7 +92,7 @@ def take_backup(
 ) -> tuple[BackupResult, Attempt]:
     """Take a backup, and record the attempt in the home's history. Raises UserMistake.
 
-    `as_dumps` and `is_scheduled` say how, and are false by default.
+    `how` is `as_dumps` for SQL dumps, and `is_scheduled` for the history; both are false by default.
     """
     passphrase.check_strength()
     started_at = datetime.now(UTC)
