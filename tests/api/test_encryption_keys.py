@@ -8,7 +8,7 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 
 from portside.agent.encryption.ciphers import AesKeys
-from portside.agent.encryption.reencryption import base64_prefix
+from portside.agent.encryption.key_renewal import base64_prefix
 from tests.conftest import eventually
 from tests.servers import ServerProcess, agent_server
 

@@ -4,7 +4,8 @@ from uuid import uuid4
 
 import pytest
 
-from portside.agent.a2a.rpc import AgentMessage, SendParams, UnsupportedOperation
+from portside.agent.a2a.params import AgentMessage, SendParams
+from portside.agent.a2a.rpc import UnsupportedOperation
 from portside.agent.a2a.service import _answer_interrupts
 from portside.agent.threads import records
 from portside.agent.types.runs import RunCreate

@@ -22,7 +22,7 @@ from langgraph.types import Send
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from portside.agent.checkpoints.backend import CheckpointWriter, LeaseLost, RunAttempt
+from portside.agent.checkpoints.writer import CheckpointWriter, LeaseLost, RunAttempt
 from portside.agent.encryption.ciphers import AesKeys
 from portside.agent.encryption.codec import EncryptionCodec
 from portside.agent.encryption.encryptor import Encryptor

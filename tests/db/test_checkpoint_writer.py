@@ -14,8 +14,8 @@ import asyncpg
 import pytest
 from langgraph.checkpoint.conformance.test_utils import generate_checkpoint, generate_config, generate_metadata
 
-from portside.agent.checkpoints import backend
-from portside.agent.checkpoints.backend import CheckpointWriter, LeaseLost, RunAttempt
+from portside.agent.checkpoints import writer
+from portside.agent.checkpoints.writer import CheckpointWriter, LeaseLost, RunAttempt
 from portside.agent.engine import UNREADABLE, RunExecutor, RunLimits
 from portside.agent.local_graphs import PostgresSaver
 from portside.agent.queue.types import Cancellation, ClaimedRun
@@ -153,9 +153,9 @@ async def test_rollback_removes_checkpoints_that_were_on_their_way(db, saver):
 
 
 async def test_rows_of_an_ephemeral_run_are_not_written(db, saver, monkeypatch):
-    monkeypatch.setattr(backend, "NEW_THREAD_DELAY_S", 60)
+    monkeypatch.setattr(writer, "NEW_THREAD_DELAY_S", 60)
     thread_id = str(uuid4())
-    holder = (await running(db, thread_id))._replace(is_new=True)
+    holder = (await running(db, thread_id))._replace(is_ephemeral=True)
     seen = statements(db)
 
     async with saver.writer.buffering(thread_id, holder):
@@ -168,7 +168,7 @@ async def test_rows_of_an_ephemeral_run_are_not_written(db, saver, monkeypatch):
 
 async def test_a_run_that_is_cut_off_keeps_its_finished_steps(db, saver):
     thread_id = str(uuid4())
-    holder = (await running(db, thread_id))._replace(is_new=True)
+    holder = (await running(db, thread_id))._replace(is_ephemeral=True)
     with pytest.raises(asyncio.CancelledError):
         async with saver.writer.buffering(thread_id, holder):
             await chain(saver).ainvoke(INPUT, config(thread_id))
@@ -207,7 +207,7 @@ async def test_failed_checkpoint_of_one_run_does_not_block_others(db, saver):
 
 
 async def test_batch_times_out_once_if_the_database_stops_answering(db, monkeypatch):
-    monkeypatch.setattr(backend, "WRITE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(writer, "WRITE_TIMEOUT_S", 0.01)
     saver = PostgresSaver(db, writer=CheckpointWriter(db, delay_s=3600))
     holders = {thread_id: await running(db, thread_id) for thread_id in (str(uuid4()) for _ in range(3))}
     all_have_rows = asyncio.Barrier(len(holders))
@@ -270,13 +270,13 @@ async def test_run_that_has_no_rows_for_a_while_writes_them_later(db, saver):
 
 
 async def test_rows_of_a_new_thread_are_written_when_its_run_takes_longer(db, saver, monkeypatch):
-    monkeypatch.setattr(backend, "NEW_THREAD_DELAY_S", 0)
+    monkeypatch.setattr(writer, "NEW_THREAD_DELAY_S", 0)
     thread_id = str(uuid4())
 
     async def has(count: int) -> bool:
         return await stored(db, thread_id) == count
 
-    async with saver.writer.buffering(thread_id, (await running(db, thread_id))._replace(is_new=True)):
+    async with saver.writer.buffering(thread_id, (await running(db, thread_id))._replace(is_ephemeral=True)):
         for count in (1, 2):
             await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
             await eventually(lambda count=count: has(count))
@@ -285,7 +285,7 @@ async def test_rows_of_a_new_thread_are_written_when_its_run_takes_longer(db, sa
 @pytest.mark.parametrize("is_new", [False, True])
 async def test_ended_run_leaves_no_buffer_and_its_rows_are_refused(db, saver, is_new):
     thread_id = str(uuid4())
-    owner = (await running(db, thread_id))._replace(is_new=is_new)
+    owner = (await running(db, thread_id))._replace(is_ephemeral=is_new)
     async with saver.writer.buffering(thread_id, owner):
         buffer = saver.writer.buffers.get(thread_id)
         await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
@@ -327,7 +327,7 @@ async def test_a_run_reads_back_what_it_just_wrote(db, saver):
 @pytest.mark.parametrize("is_new", [False, True])
 async def test_run_lists_what_it_just_wrote(db, saver, is_new):
     thread_id = str(uuid4())
-    async with saver.writer.buffering(thread_id, (await running(db, thread_id))._replace(is_new=is_new)):
+    async with saver.writer.buffering(thread_id, (await running(db, thread_id))._replace(is_ephemeral=is_new)):
         checkpoint = generate_checkpoint()
         await saver.aput(config(thread_id), checkpoint, generate_metadata(), {})
         assert [found.checkpoint["id"] async for found in saver.alist(config(thread_id))] == [checkpoint["id"]]
@@ -448,7 +448,7 @@ async def test_failed_write_of_an_ephemeral_thread_is_reported(db, saver):
     await db.pool.execute("update runs set attempt = 2")
 
     with pytest.raises(LeaseLost):
-        async with saver.writer.buffering(thread_id, holder._replace(is_new=True)):
+        async with saver.writer.buffering(thread_id, holder._replace(is_ephemeral=True)):
             await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
             with contextlib.suppress(LeaseLost):
                 await saver.aget_tuple(config(thread_id))

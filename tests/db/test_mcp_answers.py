@@ -10,7 +10,7 @@ import pytest
 from portside.agent.access.service import Access
 from portside.agent.app import SCHEMA
 from portside.agent.assistants.records import Assistants
-from portside.agent.checkpoints.backend import CheckpointWriter
+from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import load_config
 from portside.agent.local_graphs import LocalGraphs, PostgresSaver
 from portside.agent.mcp.elicitation import CALL_METADATA, Question, Questions, first_question

@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from portside.agent.app import SCHEMA
 from portside.agent.assistants.records import AssistantNotFound, Assistants
-from portside.agent.checkpoints import backend
-from portside.agent.checkpoints.backend import CheckpointWriter
+from portside.agent.checkpoints import writer
+from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import load_config
 from portside.agent.local_graphs import LocalGraphs, PostgresSaver
 from portside.agent.queue import statements, worker
@@ -159,7 +159,7 @@ async def server(module_database: str) -> AsyncIterator[Server]:
 
     with pytest.MonkeyPatch.context() as patch:
         # However slow the machine is, a short run is over before its checkpoints would be written.
-        patch.setattr(backend, "NEW_THREAD_DELAY_S", 60.0)
+        patch.setattr(writer, "NEW_THREAD_DELAY_S", 60.0)
         # Nobody looks into the queue without a reason.
         patch.setattr(worker, "POLL_S", 3600.0)
         yield Server(db, runs, known, texts)

@@ -13,7 +13,7 @@ from langgraph.func import entrypoint
 from langgraph.graph import START, MessagesState, StateGraph
 from typing_extensions import TypedDict
 
-from portside.agent.checkpoints.backend import CheckpointWriter, RunAttempt
+from portside.agent.checkpoints.writer import CheckpointWriter, RunAttempt
 from portside.agent.encryption.ciphers import AesKeys
 from portside.agent.encryption.codec import EncryptionCodec
 from portside.agent.encryption.encryptor import Encryptor

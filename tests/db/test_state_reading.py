@@ -14,7 +14,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
-from portside.agent.checkpoints.backend import CheckpointWriter
+from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.local_graphs import LocalGraphs, PostgresSaver
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub

@@ -20,7 +20,8 @@ from portside.agent.a2a.messages import (
     resume_command,
     to_parts,
 )
-from portside.agent.a2a.rpc import AgentMessage, FileContent, InvalidParams, MessagePart, SendParams, TaskNotFound
+from portside.agent.a2a.params import AgentMessage, FileContent, MessagePart, SendParams
+from portside.agent.a2a.rpc import InvalidParams, TaskNotFound
 from portside.agent.a2a.service import read_task_id
 from portside.agent.a2a.tasks import _parse_page_token, _parse_time, format_page_token
 from portside.agent.a2a.versions import MODERN, OLD, to_modern_state, to_old_state

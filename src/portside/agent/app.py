@@ -22,15 +22,18 @@ from portside.agent.access.stream_limit import StreamLimit
 from portside.agent.api_description import describe_api
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
-from portside.agent.checkpoints.backend import CheckpointWriter, PostgresBackend
+from portside.agent.checkpoints.backend import PostgresBackend
+from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import AgentConfig
 from portside.agent.crons.firing import DueCrons
 from portside.agent.crons.records import Crons
-from portside.agent.custom.application import ProjectRoutes, WebApp, add_project_api, running
+from portside.agent.custom.application import WebApp, running
 from portside.agent.custom.cache import OldCacheEntries
+from portside.agent.custom.openapi import add_project_api
+from portside.agent.custom.project_routes import ProjectRoutes
 from portside.agent.encryption.codec import EncryptionCodec, find_encryptor, prepare_codec, with_encryption_context
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
-from portside.agent.encryption.reencryption import RenewedKeys
+from portside.agent.encryption.key_renewal import RenewedKeys
 from portside.agent.executors.pinned_graphs import FinishedPins, PinnedGraphs
 from portside.agent.executors.remote_app import RemoteApp
 from portside.agent.executors.start import start_beside, start_graphs

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from portside.agent.checkpoints.backend import RunAttempt
+from portside.agent.checkpoints.writer import RunAttempt
 from portside.agent.encryption.codec import has_whole_rows, raise_if_undecryptable
 from portside.agent.graphs import EventSink, GraphService, Publish
 from portside.agent.queue import statements
@@ -152,7 +152,7 @@ class RunExecutor:
             request.max_event_bytes = self._max_event_bytes
             configurable = request.config["configurable"]
             attempt = RunAttempt(
-                UUID(configurable["run_id"]), run.attempt, is_new=request.is_ephemeral, flush_events=sink.flush
+                UUID(configurable["run_id"]), run.attempt, is_ephemeral=request.is_ephemeral, flush_events=sink.flush
             )
 
             # On exit this writes the run's checkpoints, and raises the error if that fails.

@@ -29,7 +29,8 @@ from langgraph.store.base import (
     TTLConfig,
 )
 
-from portside.agent.checkpoints.backend import CheckpointWriter, PostgresBackend
+from portside.agent.checkpoints.backend import PostgresBackend
+from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import AgentConfig
 from portside.agent.encryption.encryptor import Encryptor
 from portside.agent.graphs import EventSink

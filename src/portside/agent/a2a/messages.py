@@ -16,14 +16,8 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec import UNSET
 
-from portside.agent.a2a.rpc import (
-    AgentMessage,
-    ContentTypeNotSupported,
-    FileContent,
-    InvalidParams,
-    MessagePart,
-    SendParams,
-)
+from portside.agent.a2a.params import AgentMessage, FileContent, MessagePart, SendParams
+from portside.agent.a2a.rpc import ContentTypeNotSupported, InvalidParams
 from portside.agent.media import find_media, guess_type, parse_scheme
 from portside.agent.types.runs import Command
 from portside.kernel.errors import Invalid

@@ -24,7 +24,8 @@ from portside.agent.a2a.messages import (
     format_task_id,
     text_part,
 )
-from portside.agent.a2a.rpc import InvalidParams, ListTasksParams, TaskNotFound, UnsupportedOperation
+from portside.agent.a2a.params import ListTasksParams
+from portside.agent.a2a.rpc import InvalidParams, TaskNotFound, UnsupportedOperation
 from portside.agent.a2a.versions import to_old_state
 from portside.agent.runs.service import Runs
 from portside.agent.sql import sql

@@ -4,6 +4,7 @@
 users: `codec` stands between named queries and the database, and the checkpointer encrypts checkpoints before
 they are buffered. The header of each query declares what of it is encrypted (`sql/declarations.py`).
 
-`locations` names what a value is bound to, `envelopes` how ciphertext is stored, and `reencryption` writes stored
-ciphertext again. Without encryption configured there is no encryptor, and none of this is called.
+`locations` names what a value is bound to, and `envelopes` how ciphertext is stored. `replacements`, `rebinding` and
+`key_renewal` write stored ciphertext again. Without encryption configured there is no encryptor, and none of this is
+called.
 """

@@ -30,7 +30,7 @@ from portside.agent.encryption.locations import (
     value_binding,
     write_binding,
 )
-from portside.agent.encryption.reencryption import ReplacementWriter, blob_statement, document_statements
+from portside.agent.encryption.replacements import ReplacementWriter, blob_statement, document_statements
 from portside.agent.sql import sql
 from portside.agent.sql.declarations import Declarations, ModelField
 from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, parse_ranges

@@ -18,7 +18,7 @@ from uuid import UUID
 import orjson
 from cachetools import LRUCache
 
-from portside.agent.checkpoints.backend import CheckpointWriter
+from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.executors.graph_cache import GraphCache
 from portside.agent.executors.member import CallContext, Executor, ExecutorFailed
 from portside.agent.executors.pool import ExecutorPool

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 from uuid import UUID
 
-from portside.agent.checkpoints.backend import LeaseLost
+from portside.agent.checkpoints.writer import LeaseLost
 from portside.agent.custom.cache import CACHE
 from portside.agent.custom.loopback import LOOPBACK
 from portside.agent.executors.member import CallContext, Executor

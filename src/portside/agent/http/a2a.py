@@ -10,7 +10,8 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from portside.agent.a2a.rpc import MalformedRequest, Scope, read_request, refuse_content_type
+from portside.agent.a2a.params import Scope
+from portside.agent.a2a.rpc import MalformedRequest, read_request, refuse_content_type
 from portside.agent.a2a.service import STREAMING, DelayedReply, HttpCall, Reply, encode_malformed
 from portside.agent.access.service import get_caller
 from portside.agent.assistants.records import AssistantNotFound

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from portside.agent.access.service import get_caller
 from portside.agent.http.services import Context, Routes
-from portside.agent.store.items import UnsupportedOperator
+from portside.agent.store.filters import UnsupportedOperator
 from portside.agent.store.search_index import TooManyTexts
 from portside.agent.types.store import (
     FoundItems,

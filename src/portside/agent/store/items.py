@@ -1,33 +1,22 @@
 """The items of the store: operations in batches, one statement for each kind of operation.
 
-A value is stored as `jsonb`. A value that `jsonb` cannot hold unchanged is refused, never altered: an agent must not
-find something else in its memory than it stored.
-
-A filter is split into parts that Postgres evaluates quickly. Equality of scalars becomes containment, a comparison
-becomes a JSON path; both run in C. Only where a filter needs more (null, lists, `$ne` below the top level) does the
-function `store_matches` check the whole filter, for the rows that pass the other two.
+`json_values` says how a value is stored, and `filters` how a filter is evaluated.
 """
 
-import json
-import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import msgspec
-import orjson
-
 from portside.agent.encryption.codec import refuse_encrypted_search
 from portside.agent.sql import sql
+from portside.agent.store.filters import compile_filter
+from portside.agent.store.json_values import json_text, value_text
 from portside.agent.store.names import NamespacePattern, build_pattern, check_key, check_namespace, joined, upper_bound
 from portside.agent.store.operations import GetOp, ListNamespacesOp, PutOp, SearchOp, read_op, run_batch
 from portside.agent.store.search_index import ReindexItems, SearchIndex, StoreSetup
 from portside.agent.types.store import MAX_TTL_MINUTES
 from portside.kernel.codec import load
 from portside.kernel.db import Database, Record
-from portside.kernel.errors import BadRequest
 from portside.kernel.reconcile import Status, Task
-from portside.kernel.user_json import without_nul
 
 MAX_INT = 2_147_483_647
 Columns = dict[str, list[Any]]
@@ -245,161 +234,6 @@ def _distribute(results: list[list[Record]], numbers: Sequence[int], rows: Seque
 def _distribute_names(results: list[list[tuple[str, ...]]], numbers: Sequence[int], rows: Sequence[Record]) -> None:
     for row in rows:
         results[numbers[row["place"] - 1]].append(tuple(row["namespace"]))
-
-
-_EXPONENT = re.compile(rb"\de\+?\d")
-
-
-def value_text(value: Mapping[str, Any]) -> str:
-    """Return the JSON of an item's value. Raises ValueError that says what cannot be stored."""
-    if not isinstance(value, Mapping):
-        raise ValueError(  # noqa: TRY004 - one class for all that a value can have wrong
-            f"the value of an item must be a mapping, not {type(value).__name__}"
-        )
-
-    return json_text(dict(value), "the value of an item")
-
-
-def json_text(value: Any, what: str) -> str:
-    """Return JSON that `jsonb` stores unchanged. Raises ValueError."""
-    try:
-        raw = orjson.dumps(value, _json_default, orjson.OPT_NON_STR_KEYS)
-    except TypeError as exc:
-        raise ValueError(f"{what} cannot be stored as JSON: {exc}") from exc
-
-    if without_nul(raw) != raw:
-        raise ValueError(f"{what} holds a NUL character (\\u0000), which cannot be stored")
-
-    # orjson writes these numbers as null.
-    if b"null" in raw and _has_non_finite(value):
-        raise ValueError(f"{what} holds NaN or an infinity, which JSON cannot express; store null or a string instead")
-
-    if _EXPONENT.search(raw):
-        raw = orjson.dumps(_without_exponents(load(raw)))
-
-    return raw.decode()
-
-
-def _without_exponents(value: Any) -> Any:
-    """Write large floats with all digits and a decimal point: `jsonb` turns `1e20` into an integer."""
-    if isinstance(value, dict):
-        return {key: _without_exponents(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_without_exponents(part) for part in value]
-    if isinstance(value, float) and value.is_integer():
-        return orjson.Fragment(f"{value:.1f}".encode())
-
-    return value
-
-
-def _has_non_finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, dict):
-        return any(map(_has_non_finite, value.values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(_has_non_finite, value))
-
-    return _is_model(value) and _has_non_finite(value.model_dump())
-
-
-def _json_default(value: Any) -> Any:
-    """Return the JSON form of pydantic models, such as messages; nothing else has one."""
-    if _is_model(value):
-        return value.model_dump()
-    raise TypeError(f"a {type(value).__name__} has no JSON form")
-
-
-def _is_model(value: Any) -> bool:
-    return callable(getattr(value, "model_dump", None)) and not isinstance(value, type)
-
-
-_COMPARISONS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
-_OPERATORS = {"$eq", "$ne", *_COMPARISONS}
-
-
-class CompiledFilter(msgspec.Struct):
-    """The parts of a filter, as JSON text; a part that is None matches everything."""
-
-    contains: str | None = None
-    path: str | None = None
-    operands: str | None = None
-    rest: str | None = None
-
-
-class UnsupportedOperator(BadRequest, ValueError):
-    """The filter has an unknown operator."""
-
-    code = "unsupported_operator"
-
-
-def compile_filter(conditions: Mapping[str, Any] | None) -> CompiledFilter:
-    """Split a filter. Raises UnsupportedOperator, and ValueError for a filter that is not JSON."""
-    if not conditions:
-        return CompiledFilter()
-
-    plain: dict[str, Any] = load(json_text(dict(conditions), "the filter"))
-    if operator := next((key for key in plain if key.startswith("$")), None):
-        raise UnsupportedOperator(f"Unsupported operator: {operator}; operators belong under the name of a field")
-
-    parts = _FilterCompiler()
-    contains = parts.split(plain, ())
-    return CompiledFilter(
-        contains=json.dumps(contains) if contains else None,
-        path="strict " + " && ".join(parts.comparisons) if parts.comparisons else None,
-        operands=json.dumps(parts.operands) if parts.operands else None,
-        rest=None if parts.is_complete else json.dumps(plain),
-    )
-
-
-class _FilterCompiler:
-    """Collects the comparisons of a filter, and whether they and containment express all of it."""
-
-    def __init__(self) -> None:
-        self.comparisons: list[str] = []
-        self.operands: dict[str, Any] = {}
-        self.is_complete = True
-
-    def split(self, conditions: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-        """Return what a value has to contain; collect what containment cannot express."""
-        contains: dict[str, Any] = {}
-        for key, part in conditions.items():
-            if isinstance(part, dict) and any(name.startswith("$") for name in part):
-                for operator, operand in part.items():
-                    self._add_operator((*path, key), operator, operand)
-                    if operator == "$eq" and _is_plain(operand):
-                        contains[key] = operand
-            elif isinstance(part, dict) and part:
-                contains[key] = self.split(part, (*path, key))
-            elif _is_plain(part):
-                contains[key] = part
-            else:
-                self.is_complete = False
-
-        return contains
-
-    def _add_operator(self, path: tuple[str, ...], operator: str, operand: Any) -> None:
-        if operator not in _OPERATORS:
-            raise UnsupportedOperator(f"Unsupported operator: {operator}")
-
-        if operator in _COMPARISONS and _is_plain(operand) and not isinstance(operand, bool):
-            name = f"v{len(self.operands)}"
-            self.operands[name] = operand
-            steps = "".join(f".{json.dumps(step, ensure_ascii=False)}" for step in path)
-            self.comparisons.append(f"(${steps} {_COMPARISONS[operator]} ${name})")
-        elif operator == "$ne" and len(path) == 1 and _is_plain(operand):
-            name = f"v{len(self.operands)}"
-            self.operands[name] = operand
-            field = f"$.{json.dumps(path[0], ensure_ascii=False)} == ${name}"
-
-            # A missing value, and one of another type, counts as different.
-            self.comparisons.append(f"(({field}) is unknown || !({field}))")
-        elif not (operator == "$eq" and _is_plain(operand)):
-            self.is_complete = False
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, (str, int, float, bool))
 
 
 class ExpiredItems(Task):

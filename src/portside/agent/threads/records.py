@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from portside.agent.encryption.codec import find_encryptor
-from portside.agent.encryption.reencryption import rebind_checkpoints
+from portside.agent.encryption.rebinding import rebind_checkpoints
 from portside.agent.rows import SearchPage
 from portside.agent.sql import sql
 from portside.agent.threads.long_values import find_matching_threads, with_long_values
