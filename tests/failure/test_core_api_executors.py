@@ -23,7 +23,8 @@ from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from langgraph_sdk import get_client
 
-from portside.agent.executors.core_api.session import OPTIONS, READ_AHEAD_BYTES, SESSION, PeerCredentials, PeerSession
+from portside.agent.executors.core_api.credentials import PeerCredentials
+from portside.agent.executors.core_api.session import OPTIONS, READ_AHEAD_BYTES, SESSION, PeerSession
 from portside.executor import messages
 from portside.executor.messages import ExecutorHello
 from portside.executor.requests import GraphFacts

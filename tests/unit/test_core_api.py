@@ -27,8 +27,9 @@ from portside.agent.executors.core_api.codec import (
     encode_frame,
     parse_frames,
 )
+from portside.agent.executors.core_api.credentials import PeerCredentials, read_credentials
 from portside.agent.executors.core_api.listener import ConnectedExecutor
-from portside.agent.executors.core_api.session import PeerCredentials, PeerSession, read_credentials
+from portside.agent.executors.core_api.session import PeerSession
 from portside.agent.executors.member import Executor
 from portside.agent.settings import AgentSettings
 from portside.core.v1 import core_pb2 as core

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 
-from portside.executor.channels import MODEL_RUN, Channels, Messages, ModelEvent
+from portside.executor.channels import Channels
+from portside.executor.message_events import Messages
+from portside.executor.model_events import MODEL_RUN, ModelEvent
 
 PLACE = {"langgraph_checkpoint_ns": "chat:t1", "langgraph_node": "chat", "ls_provider": "acme", "tags": ["x"]}
 

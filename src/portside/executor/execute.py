@@ -22,12 +22,13 @@ from langgraph.version import __version__ as langgraph_version
 from langsmith.utils import tracing_is_enabled
 
 from portside.executor.channels import MODES as CHANNEL_MODES
-from portside.executor.channels import Channels, ModelListener
+from portside.executor.channels import Channels
 from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.commands import parse_command
 from portside.executor.errors import RunTimeout, check_size
 from portside.executor.interrupts import get_interrupt_id, with_id, with_ids
 from portside.executor.load import Graph, Graphs, convert_context
+from portside.executor.model_events import ModelListener
 from portside.executor.requests import (
     INTERRUPT,
     OTHER_LANGUAGE,
@@ -169,7 +170,6 @@ class Execution:
         }
 
         chunks: Any
-
         if "events" in request.stream_modes:
             chunks = _chunks_among_events(graph.astream_events(self._input, self._config, version="v2", **options))
         else:
@@ -197,9 +197,8 @@ class Execution:
             versions = {} if self._values is _MISSING else long_lists(graph.checkpointer, self._config, self._values)
             state = await graph.aget_state(_build_latest_config(self._config))
             if self._values is _MISSING:
-                return _build_outcome(
-                    graph, state, state.values, long_lists(graph.checkpointer, self._config, state.values)
-                )
+                versions = long_lists(graph.checkpointer, self._config, state.values)
+                return _build_outcome(graph, state, state.values, versions)
 
             return _build_outcome(graph, state, self._values, versions)
 
@@ -272,7 +271,8 @@ async def read_outcome(graphs: Graphs, request: RunRequest) -> Outcome:
         if state is None or state.metadata is None:
             return Outcome(values=None, interrupts={}, has_next=False, error=None)
 
-        return _build_outcome(graph, state, state.values, long_lists(graph.checkpointer, config, state.values))
+        versions = long_lists(graph.checkpointer, config, state.values)
+        return _build_outcome(graph, state, state.values, versions)
 
 
 def _build_outcome(graph: Graph, state: StateSnapshot, values: Any, versions: dict[str, str]) -> Outcome:

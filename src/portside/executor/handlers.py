@@ -48,6 +48,8 @@ from portside.executor.values import pack, unpack
 from portside.kernel.errors import UserMistake
 
 MAX_USERS = 10_000
+SERVER_ROUTE = "portside.server_route"
+"""The key of a scope that has the server's route for it: its method, its path, and whether it is public; or None."""
 _ENCRYPTION = frozenset({"encrypt_json", "decrypt_json", "encrypt_blob", "decrypt_blob"})
 Serve = Callable[[Any], Coroutine[Any, Any, Any]]
 
@@ -301,9 +303,6 @@ class PlainRequest:
 
 def _refuse_to_send(_messages: Any) -> None:
     raise CallFailed("malformed", "authentication sends nothing to the client")
-
-
-SERVER_ROUTE = "portside.server_route"
 
 
 class _ServerRoute(NamedTuple):

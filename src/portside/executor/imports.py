@@ -42,6 +42,10 @@ _MISSING = re.compile(
     r"must be set|not set|not found|did not find|missing|required|please (?:set|provide)", re.IGNORECASE
 )
 _CREDENTIAL = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_URL", "_URI", "_ENDPOINT")
+_PACKAGE_FILES = ("pyproject.toml", "setup.py", "requirements.txt")
+_POETRY_BUILD_SYSTEM = (
+    'add [build-system] with requires = ["poetry-core"] and build-backend = "poetry.core.masonry.api"'
+)
 
 
 def add_to_path(project: Project) -> list[Path]:
@@ -136,12 +140,6 @@ def describe_missing_variables(names: list[str]) -> str:
     )
 
 
-_PACKAGE_FILES = ("pyproject.toml", "setup.py", "requirements.txt")
-_BUILD_SYSTEM_OF_POETRY = (
-    'add [build-system] with requires = ["poetry-core"] and build-backend = "poetry.core.masonry.api"'
-)
-
-
 def _describe_missing_package(project: Project) -> str:
     """Return the end of an error message: what to do about a package that is not installed."""
     for entry in project.dependencies:
@@ -158,7 +156,7 @@ def _describe_missing_package(project: Project) -> str:
         if _lacks_build_system(folder):
             return (
                 f'; pyproject.toml of the dependency "{entry}" has [tool.poetry] and no [build-system], so a build '
-                f"does not read the packages that it lists: {_BUILD_SYSTEM_OF_POETRY}"
+                f"does not read the packages that it lists: {_POETRY_BUILD_SYSTEM}"
             )
 
     return "; add the package that has it to the project's dependencies"

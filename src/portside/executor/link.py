@@ -144,7 +144,6 @@ class Link(asyncio.Protocol):
         self._next = 1
         self._reason: str | None = None
         self.is_reading_paused = False
-
         """Whether this side has stopped reading, so that the peer waits."""
         self._closed: asyncio.Future[str] = self._loop.create_future()
 

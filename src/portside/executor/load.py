@@ -10,7 +10,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 else:
     # Before langgraph 0.6 the class has no parameters.
     Graph = Pregel
+
+
+Export: TypeAlias = "Graph | GraphFactory"
 
 
 class GraphUse(NamedTuple):
@@ -144,9 +147,6 @@ def _build_context(annotation: Any, context: dict[str, Any] | None) -> Any:
     return schema(**fitted) if isinstance(schema, type) and isinstance(fitted, dict) else fitted
 
 
-Export = Graph | GraphFactory
-
-
 def load_graphs(project: Project) -> "Graphs":
     """Import every graph of the project. Raises UserMistake that names the graph and the line that failed."""
     set_environment(project)
@@ -222,7 +222,8 @@ class Graphs:
         if not isinstance(export, GraphFactory):
             return nullcontext(export)
 
-        return self._make(graph_id, export, GraphUse(config or {}, access, context, self._store))
+        use = GraphUse(config=config or {}, access=access, context=context, store=self._store)
+        return self._make(graph_id, export, use)
 
     @asynccontextmanager
     async def _make(self, graph_id: str, factory: GraphFactory, use: GraphUse) -> AsyncIterator[Graph]:

@@ -26,6 +26,9 @@ STOP_WITHIN_S = 60.0
 # Set once cancelled work did not stop. An executor is then replaced, because the work still takes its resources.
 work_left_behind = threading.Event()
 THREADS = 64
+_Jobs = set[concurrent.futures.Future[Any]]
+# The jobs that the current call runs in threads.
+_jobs: ContextVar[_Jobs | None] = ContextVar("jobs", default=None)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -35,11 +38,6 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
     loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
     return loop
-
-
-# The jobs that the current call runs in threads.
-_Jobs = set[concurrent.futures.Future[Any]]
-_jobs: ContextVar[_Jobs | None] = ContextVar("jobs", default=None)
 
 
 class NodeThreads(concurrent.futures.ThreadPoolExecutor):

@@ -10,6 +10,8 @@ import httpx
 
 from portside.kernel.http.in_process import InProcessRequest, ResponseCutOff, ResponseHead
 
+Send: TypeAlias = "Callable[[InProcessRequest], Awaitable[tuple[ResponseHead, ResponseBody]]]"
+
 
 class ResponseBody(Protocol):
     """The body of a response that arrives."""
@@ -23,9 +25,6 @@ class ResponseBody(Protocol):
         ...
 
 
-Send: TypeAlias = Callable[[InProcessRequest], Awaitable[tuple[ResponseHead, ResponseBody]]]
-
-
 class ServerTransport(httpx.AsyncBaseTransport):
     """Carries requests of an HTTP client to the server by a function, which raises ConnectionError."""
 
@@ -37,7 +36,14 @@ class ServerTransport(httpx.AsyncBaseTransport):
         url = request.url
         raw_path, _, query = url.raw_path.partition(b"?")
 
-        call = InProcessRequest(request.method, url.path, raw_path, query, request.headers.raw, await request.aread())
+        call = InProcessRequest(
+            method=request.method,
+            path=url.path,
+            raw_path=raw_path,
+            query=query,
+            headers=request.headers.raw,
+            body=await request.aread(),
+        )
         try:
             head, body = await self._send(call)
         except ResponseCutOff as exc:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from langgraph_sdk.auth import Auth
 
+StudioUser = Auth.types.StudioUser
+USER_FIELDS = ("identity", "display_name", "is_authenticated", "permissions")
 _current: ContextVar[Any] = ContextVar("graph_user", default=None)
 
 
@@ -50,10 +52,6 @@ class User(dict[str, Any]):
     def __reduce__(self) -> Any:
         """Copy only the fields: the original may mean nothing where the copy goes, such as into a checkpoint."""
         return (User, (dict(self),))
-
-
-StudioUser = Auth.types.StudioUser
-USER_FIELDS = ("identity", "display_name", "is_authenticated", "permissions")
 
 
 class NoUser(Exception):
@@ -114,7 +112,12 @@ def read_identity(returned: Any) -> Identity:
         user["permissions"] = scopes
 
     permissions = user["permissions"] if scopes is None else scopes
-    return Identity(identity, str(user["display_name"]), tuple(map(str, permissions)), user)
+    return Identity(
+        identity=identity,
+        display_name=str(user["display_name"]),
+        permissions=tuple(map(str, permissions)),
+        user=user,
+    )
 
 
 def _split(returned: Any) -> tuple[list[str] | None, Any]:

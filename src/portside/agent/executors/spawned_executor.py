@@ -33,6 +33,8 @@ MAX_LINE_BYTES = 1024 * 1024
 _LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
 # Fields that this process sets, and `self`, which a method of the logger cannot take as a field.
 _RESERVED_FIELDS = frozenset({"event", "level", "timestamp", "exc_info", "executor", "self"})
+# The tasks that forward the logs of processes: asyncio itself keeps no strong reference to a task.
+_readers: set[asyncio.Task[None]] = set()
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class SpawnedExecutor(Executor):
             # Only this user may enter the folder, and so connect to the socket in it.
             folder = tempfile.mkdtemp(prefix="portside-")
             try:
-                return await _start_process(cls, program, handlers, str(Path(folder, "link")))
+                return await _start_process(program, handlers, str(Path(folder, "link")))
             finally:
                 # The socket is used once.
                 shutil.rmtree(folder, ignore_errors=True)
@@ -122,9 +124,7 @@ class SpawnedExecutor(Executor):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def _start_process(
-    cls: type[SpawnedExecutor], program: Program, handlers: Handlers, path: str
-) -> SpawnedExecutor:
+async def _start_process(program: Program, handlers: Handlers, path: str) -> SpawnedExecutor:
     loop = asyncio.get_running_loop()
     greeting: asyncio.Future[Any] = loop.create_future()
     links: list[Link] = []
@@ -147,7 +147,7 @@ async def _start_process(
         try:
             hello = await _wait_for_hello(process, greeting, program.start_within_s)
             server.close()
-            return cls(program, process, links[0], hello)
+            return SpawnedExecutor(program, process, link=links[0], hello=hello)
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -188,9 +188,6 @@ def _prefer_for_oom_killer(pid: int) -> None:
     """Make Linux's OOM killer choose the executor before the server. Other systems have no such setting."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/oom_score_adj").write_text(str(OOM_SCORE_ADJUSTMENT), encoding="ascii")
-
-
-_readers: set[asyncio.Task[None]] = set()
 
 
 async def _wait_for_hello(

@@ -71,9 +71,10 @@ async def start_graphs(
     if settings.pinned_revisions is None or settings.revision_id is None:
         return graphs
 
-    return PinnedGraphs(
-        graphs, config, settings, items.db, lambda earlier, own: _start_revision(earlier, own, backend, items)
-    )
+    async def start_earlier(config: AgentConfig, settings: AgentSettings) -> GraphService:
+        return await _start_revision(config, settings, backend, items)
+
+    return PinnedGraphs(graphs, config, settings, db=items.db, start=start_earlier)
 
 
 async def _start_revision(
@@ -81,16 +82,18 @@ async def _start_revision(
 ) -> GraphService:
     """Start the executors of a revision. An orchestrator starts only those that EXECUTORS asks for."""
     if settings.uses_core_api and not settings.executors:
-        none = ProgramCommand([], {}, None)
-        projects = [project for project in (config.project, config.javascript) if project.graphs]
-        return GraphsByLanguage(
-            *[await _pool_of_graphs(config, project, none, settings, (backend, items)) for project in projects]
-        )
+        no_command = ProgramCommand([], {}, None)
+        pools = [
+            await _start_pool(config, project, no_command, settings, (backend, items))
+            for project in (config.project, config.javascript)
+            if project.graphs
+        ]
+        return GraphsByLanguage(*pools)
 
     if not config.project.graphs:
         return await start_javascript(config, settings, backend, items)
 
-    python = await _pool_of_graphs(config, config.project, _python(settings), settings, (backend, items))
+    python = await _start_pool(config, config.project, _build_python_command(settings), settings, (backend, items))
     return await start_beside(python, config, settings, backend, items)
 
 
@@ -115,24 +118,32 @@ async def start_javascript(
     config: AgentConfig, settings: AgentSettings, backend: PostgresBackend, items: Items
 ) -> RemoteGraphs:
     """Start the executors of the JavaScript graphs. Raises UserMistake if they do not load."""
-    command = _javascript(config, settings)
-    return await _pool_of_graphs(config, config.javascript, command, settings, (backend, items))
+    command = _build_javascript_command(config, settings)
+    return await _start_pool(config, config.javascript, command, settings, (backend, items))
 
 
-def programs_of_graphs(
+def build_graph_programs(
     config: AgentConfig, settings: AgentSettings, *, is_encrypted: bool, store_ttl: dict[str, Any] | None
 ) -> list[Program]:
     """Return how the executors of each language are started. Raises UserMistake if Node is missing."""
-    commands = [
-        (project, command(config, settings))
-        for project, command in ((config.project, lambda _config, own: _python(own)), (config.javascript, _javascript))
-        if project.graphs
-    ]
+    programs: list[Program] = []
+    if config.project.graphs:
+        command = _build_python_command(settings)
+        programs.append(
+            _build_graph_program(
+                config, config.project, command, settings, is_encrypted=is_encrypted, store_ttl=store_ttl
+            )
+        )
 
-    return [
-        _program_of_graphs(config, project, command, settings, is_encrypted=is_encrypted, store_ttl=store_ttl)
-        for project, command in commands
-    ]
+    if config.javascript.graphs:
+        command = _build_javascript_command(config, settings)
+        programs.append(
+            _build_graph_program(
+                config, config.javascript, command, settings, is_encrypted=is_encrypted, store_ttl=store_ttl
+            )
+        )
+
+    return programs
 
 
 async def start_handlers(
@@ -143,8 +154,10 @@ async def start_handlers(
     Raises UserMistake if the handlers do not load, or if they need Node and it is not installed.
     """
     sources = list_handler_paths(config, in_javascript=in_javascript)
-    command = _javascript(config, settings) if in_javascript and sources else _python(settings)
-    program = _program(config, command, settings, graphs={}, loops=1, handlers=sources)
+    command = (
+        _build_javascript_command(config, settings) if in_javascript and sources else _build_python_command(settings)
+    )
+    program = _build_program(config, command, settings, graphs={}, loops=1, handlers=sources)
 
     handlers = RemoteHandlers(program, settings.executor_max_memory_mb * 1_000_000)
     try:
@@ -157,7 +170,7 @@ async def start_handlers(
     return handlers
 
 
-def _javascript(config: AgentConfig, settings: AgentSettings) -> ProgramCommand:
+def _build_javascript_command(config: AgentConfig, settings: AgentSettings) -> ProgramCommand:
     return javascript_command(
         node=find_node(settings.executor_node),
         runtime=find_runtime(settings.executor_javascript),
@@ -166,7 +179,7 @@ def _javascript(config: AgentConfig, settings: AgentSettings) -> ProgramCommand:
     )
 
 
-def _python(settings: AgentSettings) -> ProgramCommand:
+def _build_python_command(settings: AgentSettings) -> ProgramCommand:
     # -P: otherwise a module of the working folder could hide one of the standard library.
     return ProgramCommand([settings.executor_python or sys.executable, "-P", "-m", "portside.executor"], {}, None)
 
@@ -210,7 +223,7 @@ def find_runtime(setting: str | None) -> Path:
     return folder
 
 
-async def _pool_of_graphs(
+async def _start_pool(
     config: AgentConfig,
     project: Project,
     command: ProgramCommand,
@@ -220,7 +233,7 @@ async def _pool_of_graphs(
     """Start the pool that executes the graphs of a project in one language."""
     backend, items = served
     ttl = ttl_config(items.setup)
-    program = _program_of_graphs(config, project, command, settings, is_encrypted=backend.is_encrypted, store_ttl=ttl)
+    program = _build_graph_program(config, project, command, settings, is_encrypted=backend.is_encrypted, store_ttl=ttl)
     executors = settings.executors if settings.uses_core_api else max(1, settings.executors)
     scopes = Scopes(backend)
 
@@ -229,14 +242,9 @@ async def _pool_of_graphs(
     )
     if not executors:
         # What the configuration says of the graphs, until an executor connects and describes them.
-        pool.facts.update(
-            {
-                name: GraphFacts(
-                    graph.description, is_factory=True, language="JavaScript" if is_javascript(graph.path) else "Python"
-                )
-                for name, graph in project.graphs.items()
-            }
-        )
+        for graph_id, source in project.graphs.items():
+            language = "JavaScript" if is_javascript(source.path) else "Python"
+            pool.facts[graph_id] = GraphFacts(source.description, is_factory=True, language=language)
 
     cache = GraphCache(_cache_file(project, config, settings))
     if cache.load() and cache.facts.keys() == project.graphs.keys():
@@ -275,11 +283,11 @@ def build_limits(settings: AgentSettings, executors: int) -> PoolLimits:
     )
 
 
-def _program_of_graphs(
+def _build_graph_program(
     config: AgentConfig, project: Project, command: ProgramCommand, settings: AgentSettings, **hello: Any
 ) -> Program:
     sources = project.graphs.items()
-    return _program(
+    return _build_program(
         config,
         command,
         settings,
@@ -290,7 +298,7 @@ def _program_of_graphs(
     )
 
 
-def _program(config: AgentConfig, command: ProgramCommand, settings: AgentSettings, **hello: Any) -> Program:
+def _build_program(config: AgentConfig, command: ProgramCommand, settings: AgentSettings, **hello: Any) -> Program:
     project = config.project
     return Program(
         command=command.arguments,

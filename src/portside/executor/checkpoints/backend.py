@@ -35,8 +35,6 @@ WRITE_COLUMNS = (
     "w_shared",
 )
 _WRITE_INDEX = WRITE_COLUMNS.index("w_idx")
-
-
 Row = tuple[Any, ...]
 
 

@@ -97,7 +97,6 @@ class Piece:
             return False
 
         answer: bool | None = True
-
         for index, (leaf, mark) in enumerate(zip(own_leaves, self.marks, strict=True)):
             is_same = _is_unchanged(leaf, mark, leaves[at + index])
             if is_same is False:
@@ -124,8 +123,8 @@ class CutValue:
         return type(value) in CONTAINERS and 2 * len(value) >= count
 
 
-# The last version of a channel's value: its pieces, or the bytes of a value that was stored whole.
 PreviousValue = CutValue | bytes
+"""The last version of a channel's value: its pieces, or the bytes of a value that was stored whole."""
 
 
 class NewPiece(NamedTuple):
@@ -152,8 +151,8 @@ class CheckpointValues(NamedTuple):
     checkpoint_id: str
     channels: dict[str, PreviousValue]
     versions: dict[str, str]
-    # The values that tasks wrote after the checkpoint: the next version is most likely one of these.
     task_values: dict[str, CutValue]
+    """The values that tasks wrote after the checkpoint: the next version is most likely one of these."""
 
     @property
     def size(self) -> int:
@@ -168,6 +167,7 @@ class ValuePieces:
         self._lock = threading.Lock()
         # The number that each series continues with.
         self._next: SizedLruCache[tuple[str, int], int] = SizedLruCache(KNOWN_SERIES)
+
         self.run_values: dict[str, dict[str, dict[str, CheckpointValues]]] = {}
         """The values that are remembered for runs, by thread, namespace and checkpoint."""
 
@@ -211,15 +211,14 @@ class ValuePieces:
             outside_runs = self._others.get((thread_id, ""))
 
         last = outside_runs if namespaces is None else next(reversed(namespaces.get("", {}).values()), None)
-        return (
-            {}
-            if last is None
-            else {
-                key: last.versions[key]
-                for key, value in values.items()
-                if type(value) is list and key in last.versions and _is_same_list(last.channels.get(key), value)
-            }
-        )
+        if last is None:
+            return {}
+
+        return {
+            key: last.versions[key]
+            for key, value in values.items()
+            if type(value) is list and key in last.versions and _is_same_list(last.channels.get(key), value)
+        }
 
     def find_values(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> CheckpointValues | None:
         """Return the values of a checkpoint, if any of them are known."""
@@ -274,7 +273,6 @@ class _Cut:
         self._pieces: list[Piece] = []
         self._new: set[int] = set()
         self._waiting: list[int] = []
-
         self._waiting_bytes = 0
 
     def result(self) -> tuple[StoredValue, PreviousValue] | None:
@@ -296,12 +294,13 @@ class _Cut:
         self._join_short_ranges(size)
         header = encode_header(self._value)
         new = [
-            NewPiece(piece.series, piece.number, piece.stored_leaves, piece.data)
+            NewPiece(series=piece.series, number=piece.number, leaves=piece.stored_leaves, data=piece.data)
             for piece in self._pieces
             if id(piece) in self._new
         ]
 
-        return StoredValue("msgpack", header, _list_ranges(self._pieces), new), CutValue(header, self._pieces)
+        stored_value = StoredValue("msgpack", data=header, ranges=_list_ranges(self._pieces), new=new)
+        return stored_value, CutValue(header, self._pieces)
 
     def _flatten(self) -> None:
         if type(self._value) is list:
@@ -422,7 +421,7 @@ class _Cut:
         # A header changes whenever its list grows: in a series of its own it leaves those of the items in one range.
         last = self._pieces[-1] if self._pieces and type(leaves[0]) is not _Opener else None
         place = self._owner.place_after(self._thread_id, last)
-        self._add(Piece(place, leaves, data, 0, len(data)))
+        self._add(Piece(place, leaves, source=data, start=0, end=len(data)))
         self._waiting = []
         self._waiting_bytes = 0
 
@@ -449,7 +448,7 @@ class _Cut:
             last = self._pieces[-1] if is_joining else None
             for piece in group:
                 place = self._owner.place_after(self._thread_id, last)
-                last = Piece(place, piece.leaves, piece.data, 0, piece.end - piece.start)
+                last = Piece(place, piece.leaves, source=piece.data, start=0, end=piece.end - piece.start)
                 self._add(last)
 
             is_joining = True
@@ -465,7 +464,7 @@ def read_previous(
     if ranges is None or sizes is None:
         return data
 
-    return _read_pieces(value, data, parse_ranges(ranges), list(PIECE_SIZE.iter_unpack(sizes)))
+    return _read_pieces(value, data, places=parse_ranges(ranges), counts=list(PIECE_SIZE.iter_unpack(sizes)))
 
 
 def _read_pieces(
@@ -488,7 +487,7 @@ def _read_pieces(
         if not piece_leaves:
             return None
 
-        pieces.append(Piece(place, piece_leaves, data, start, end))
+        pieces.append(Piece(place, piece_leaves, source=data, start=start, end=end))
         start = end
 
     return CutValue(header, pieces) if leaves.is_over() else None

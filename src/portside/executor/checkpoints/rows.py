@@ -160,8 +160,13 @@ def build_checkpoint_rows(
                 shareable[channel] = shared
 
     if shareable or before:
-        of_known = {channel: str(versions[channel]) for channel in shareable}
-        pieces.remember(thread_id, checkpoint_ns, CheckpointValues(checkpoint["id"], shareable, of_known, {}))
+        values_to_share = CheckpointValues(
+            checkpoint_id=checkpoint["id"],
+            channels=shareable,
+            versions={channel: str(versions[channel]) for channel in shareable},
+            task_values={},
+        )
+        pieces.remember(thread_id, checkpoint_ns, values_to_share)
 
     return rows
 
@@ -211,7 +216,7 @@ def build_write_rows(
         if parent_values is not None and isinstance(before, CutValue) and before.may_share_with(value):
             kind, data, ranges = _cut_write(encoding, rows, (thread_id, channel, value), parent_values)
         else:
-            (kind, data) = encoding.serde.dumps_typed(value)
+            kind, data = encoding.serde.dumps_typed(value)
             ranges = None
 
         rows.writes[key] = (*key, task_path, run_id, channel, kind, data, ranges, None)
@@ -294,7 +299,6 @@ class JsonValues:
             return self._serde.loads_for_json(typed)
 
         value: list[Any] = []
-
         for place, (size, leaves) in zip(places, counts, strict=True):
             items = self._items.get(place)
             if items is None:
@@ -346,13 +350,17 @@ def read_values(row: Any, checkpoint_tuple: CheckpointTuple) -> CheckpointValues
     channels: dict[str, PreviousValue] = {}
     columns = ("value_channels", "value_kinds", "value_datas", "value_pieces", "value_sizes")
     for channel, kind, data, ranges, sizes in zip(*(row[column] or () for column in columns), strict=True):
-        previous = read_previous(checkpoint_tuple.checkpoint["channel_values"][channel], (kind, data), ranges, sizes)
+        value = checkpoint_tuple.checkpoint["channel_values"][channel]
+        previous = read_previous(value, (kind, data), ranges=ranges, sizes=sizes)
         if previous is not None:
             channels[channel] = previous
 
     versions = checkpoint_tuple.checkpoint["channel_versions"]
     return CheckpointValues(
-        row["checkpoint_id"], channels, {channel: str(versions[channel]) for channel in channels}, {}
+        checkpoint_id=row["checkpoint_id"],
+        channels=channels,
+        versions={channel: str(versions[channel]) for channel in channels},
+        task_values={},
     )
 
 

@@ -84,9 +84,9 @@ _MODELS = (
 _HARMLESS = LIBRARY_CLASSES | {("re", "compile")}
 _OPTION = ormsgpack.OPT_NON_STR_KEYS
 _WITHOUT_PICKLE = JsonPlusSerializer()
-
-
 Modules = list[list[str]] | bool | None
+Rule = Callable[[str, str], Any]
+"""Finds a class by its module and its name; None for one that must not be instantiated."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -169,9 +169,6 @@ class SafeSerializer(JsonPlusSerializer):
             return self.loads_typed(data)
 
         return ormsgpack.unpackb(raw, ext_hook=self._json_hook, option=_OPTION)
-
-
-Rule = Callable[[str, str], Any]
 
 
 def _build_rule(allowed: Modules) -> Rule:

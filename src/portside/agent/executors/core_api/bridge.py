@@ -25,12 +25,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from portside.agent.config import AgentConfig
+from portside.agent.executors.core_api.credentials import read_credentials
 from portside.agent.executors.core_api.listener import GrpcServer
-from portside.agent.executors.core_api.session import OPTIONS, SESSION, PeerSession, read_credentials
+from portside.agent.executors.core_api.session import OPTIONS, SESSION, PeerSession
 from portside.agent.executors.member import Executor
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.executors.spawned_executor import Program
-from portside.agent.executors.start import build_limits, programs_of_graphs
+from portside.agent.executors.start import build_graph_programs, build_limits
 from portside.agent.log_reports import forwarded_logs
 from portside.agent.settings import AgentSettings
 from portside.executor import messages
@@ -246,7 +247,7 @@ class Bridge:
             pool.replace_program(program)
 
     def _programs(self, hello: ServerHello) -> list[Program]:
-        return programs_of_graphs(
+        return build_graph_programs(
             self._config, self._settings, is_encrypted=hello.is_encrypted, store_ttl=hello.store_ttl
         )
 

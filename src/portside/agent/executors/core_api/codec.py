@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from portside.agent.executors.core_api.methods import METHODS, OTHER, Method
 from portside.core.v1 import core_pb2 as core
 from portside.executor import link as links
-from portside.executor import messages
 from portside.executor.link import ProtocolBroken, decode, encode
 
 TUPLES = frozenset(
@@ -37,34 +37,19 @@ REQUEST = "request"
 """The field of `GraphCall` whose message depends on the method."""
 GO_AWAY = links.PONG + 1
 """The kind of a frame that ends a session; links on one machine close their socket."""
-
-
-class Method(NamedTuple):
-    """The fields of `Call`, `GraphCall`, `Item` and `Result` that a method uses; None if it sends nothing there."""
-
-    body: str = "other"
-    request: str | None = None
-    item: str = "other"
-    result: str | None = "other"
-
-
-_OTHER = Method()
-METHODS: Mapping[str, Method] = {
-    messages.EXECUTE: Method("graph", "run", "events", "outcome"),
-    "read_outcome": Method("graph", "run", result="outcome"),
-    "read_state": Method("graph", "state_read", result="json"),
-    "read_history": Method("graph", "history_read", result="json"),
-    messages.UPDATE_STATE: Method("graph", "state_change", result="changed"),
-    messages.CREATE_STATE: Method("graph", "state_creation", result="changed"),
-    "draw": Method("graph", "description", result="drawing"),
-    "schemas": Method("graph", "description", result="schemas"),
-    "subgraphs": Method("graph", "description", result="subgraphs"),
-    messages.CHECKPOINTS_PUT: Method("checkpoint_put", result=None),
-    messages.CHECKPOINTS: Method("checkpoint_call"),
-    messages.STORE_BATCH: Method("store_batch"),
-    messages.HTTP_REQUEST: Method("http_request", item="head", result=None),
-    messages.RETIRE: Method("retirement", result=None),
-    messages.LEASES: Method("leases", result=None),
+_CONTENT = {
+    links.HELLO: "server_hello",
+    links.ERROR: "error",
+    links.CANCEL: "cancel",
+    links.PING: "ping",
+    links.PONG: "pong",
+    GO_AWAY: "go_away",
+}
+_KINDS = {name: kind for kind, name in _CONTENT.items()} | {
+    "executor_hello": links.HELLO,
+    "begin": links.CALL,
+    "item": links.ITEM,
+    "result": links.RESULT,
 }
 
 
@@ -228,9 +213,9 @@ def encode_frame(kind: int, number: int, body: Any, method: str | None, *, is_ex
     Raises TypeError, ValueError, KeyError and AttributeError for a body of another shape.
     """
     frame = core.Frame(call=number)
-    of_method = METHODS.get(method, _OTHER) if method is not None else _OTHER
+    of_method = METHODS.get(method, OTHER) if method is not None else OTHER
     if kind == links.CALL:
-        _fill_call(frame.begin, body, METHODS.get(body[0], _OTHER))
+        _fill_call(frame.begin, body, METHODS.get(body[0], OTHER))
     elif kind == links.ITEM:
         frame.item.SetInParent()
         name = "body" if of_method.item == "head" and isinstance(body, bytes) else of_method.item
@@ -245,22 +230,6 @@ def encode_frame(kind: int, number: int, body: Any, method: str | None, *, is_ex
 
     data: bytes = frame.SerializeToString()
     return data
-
-
-_CONTENT = {
-    links.HELLO: "server_hello",
-    links.ERROR: "error",
-    links.CANCEL: "cancel",
-    links.PING: "ping",
-    links.PONG: "pong",
-    GO_AWAY: "go_away",
-}
-_KINDS = {name: kind for kind, name in _CONTENT.items()} | {
-    "executor_hello": links.HELLO,
-    "begin": links.CALL,
-    "item": links.ITEM,
-    "result": links.RESULT,
-}
 
 
 def decode_frame(frame: core.Frame) -> tuple[int, int, Any]:

@@ -17,7 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import OVERALL_HEALTH
 from grpc_health.v1.health import aio as health
 
-from portside.agent.executors.core_api.session import OPTIONS, SESSION, PeerCredentials, PeerSession, read_credentials
+from portside.agent.executors.core_api.credentials import PeerCredentials, read_credentials
+from portside.agent.executors.core_api.session import OPTIONS, SESSION, PeerSession
 from portside.agent.executors.member import Executor, ExecutorFailed, read_hello
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.queue.worker import Worker
