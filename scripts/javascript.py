@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -59,6 +59,7 @@ CHECKS = {
     "lint and format": ["biome", "check", "--error-on-warnings", "."],
     "unused code": ["knip", "--no-progress"],
 }
+UNIT_TESTS = {"unit tests": ["vitest", "run"]}
 
 
 class CannotBuildError(Exception):
@@ -70,6 +71,7 @@ class Application:
     """Sources with packages of their own. `command` builds them into the folder that is its last argument.
 
     `target` is where the package has the build, and `result` a file of it. Files of `shipped` are copied as they are.
+    The programs of `checks` examine the sources.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Application:
     result: str
     command: tuple[str, ...]
     shipped: tuple[str, ...] = ()
+    checks: dict[str, list[str]] = field(default_factory=lambda: CHECKS)
 
     @property
     def modules(self) -> Path:
@@ -94,6 +97,7 @@ CONSOLE = Application(
     target=ROOT / "src" / "portside" / "console" / "static",
     result="index.html",
     command=("node_modules/.bin/vite", "build", "--logLevel", "warn", "--outDir"),
+    checks={**CHECKS, **UNIT_TESTS},
 )
 EXECUTOR = Application(
     name="executor",
@@ -184,7 +188,7 @@ def _run_checks(application: Application) -> list[str]:
         environment = _install(application)
 
     found = []
-    for name, command in CHECKS.items():
+    for name, command in application.checks.items():
         program = [str(application.modules / ".bin" / command[0]), *command[1:]]
         done = subprocess.run(
             program, cwd=application.folder, env=environment, capture_output=True, text=True, check=False
