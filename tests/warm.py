@@ -20,6 +20,7 @@ import portside.cli.serve
 import portside.cli.up
 import portside.dataplane.listener
 import portside.platform.app
+import portside.platform.serving
 from tests import certificates
 
 __all__ = ["httpcore2", "httpx2", "portside", "uvicorn", "uvloop"]

@@ -30,8 +30,9 @@ from portside.kernel.clock import now
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.outbound import OutboundRules
-from portside.platform.app import open_platform, rotate_master_key
+from portside.platform.app import open_platform
 from portside.platform.home import Home
+from portside.platform.maintenance import rotate_master_key
 from portside.platform.settings import PlatformSettings
 from tests.api.control_server import create_body
 from tests.commands import run_here

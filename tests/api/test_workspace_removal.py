@@ -15,7 +15,7 @@ from asyncpg import SerializationError
 from portside.identity.keys import Owner, create_key
 from portside.identity.types import KeyRequest
 from portside.kernel.migrations import migrate
-from portside.platform.app import DeletedWorkspaces
+from portside.platform.deleted_workspaces import DeletedWorkspaces
 from tests.api.control_server import Control, control, create_body
 from tests.api.hosted import Hosted, hosted
 

@@ -35,8 +35,9 @@ from portside.kernel.db import Database
 from portside.kernel.embedded import EmbeddedPostgres, program
 from portside.kernel.errors import UserMistake
 from portside.operate.service import Service
-from portside.platform.app import check_restored, open_platform
+from portside.platform.app import open_platform
 from portside.platform.home import Home
+from portside.platform.maintenance import check_restored
 from portside.platform.settings import PlatformSettings
 from tests.commands import run_here
 from tests.preloaded import run_command

@@ -25,8 +25,9 @@ from portside.backup.wal_archive import WalArchive, next_segment, prune_wal
 from portside.kernel.crypto import SecretBox, begin_rotation, end_rotation
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
-from portside.platform.app import check_restored, open_platform
+from portside.platform.app import open_platform
 from portside.platform.home import Home
+from portside.platform.maintenance import check_restored
 from portside.platform.settings import PlatformSettings
 from tests.conftest import eventually
 

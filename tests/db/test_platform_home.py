@@ -12,8 +12,9 @@ import pytest
 
 from portside.kernel.crypto import SecretBox
 from portside.kernel.errors import UserMistake
-from portside.platform.app import open_platform, rotate_master_key
+from portside.platform.app import open_platform
 from portside.platform.home import Home
+from portside.platform.maintenance import rotate_master_key
 from portside.platform.settings import PlatformSettings
 
 

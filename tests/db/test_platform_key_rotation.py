@@ -18,8 +18,9 @@ from portside.kernel.crypto import SecretBox, begin_rotation, previous_file
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
 from portside.platform import master_key
-from portside.platform.app import open_platform, rotate_master_key
+from portside.platform.app import open_platform
 from portside.platform.home import Home
+from portside.platform.maintenance import rotate_master_key
 from portside.platform.master_key import KeyRotation, check_key, rotate_stopped
 from portside.platform.settings import PlatformSettings
 from tests.conftest import eventually

@@ -218,8 +218,8 @@ def rotate_master(home: str | None, url: str | None) -> None:
     file has both keys until the end, so nothing is lost. The older key stays in master-key.previous.
     """
     from portside.kernel.settings import load_settings
-    from portside.platform.app import check_home
     from portside.platform.home import Home
+    from portside.platform.maintenance import check_home
     from portside.platform.settings import PlatformSettings
 
     settings = load_settings(PlatformSettings, read_environment(None, home), home=home)
@@ -240,8 +240,8 @@ def rotate_master(home: str | None, url: str | None) -> None:
 
 def _rotate_stopped(home: "Home", settings: "PlatformSettings") -> int:
     """Rotate the master key of a platform that does not run, and return the number of values that were re-encrypted."""
-    from portside.platform.app import rotate_master_key
     from portside.platform.backups import build_embedded
+    from portside.platform.maintenance import rotate_master_key
 
     home.lock()
     embedded = None if settings.database_url else build_embedded(settings)

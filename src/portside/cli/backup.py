@@ -205,8 +205,8 @@ def verify(file: str | None, home: str | None, passphrase_file: str | None, *, i
     """
     from portside.backup.restore import try_restore
     from portside.backup.restore import verify as verify_backup
-    from portside.platform.app import check_restored
     from portside.platform.backups import record_trial
+    from portside.platform.maintenance import check_restored
 
     environ = read_environment(None, home)
     backup = _find_backup(file or _scheduled_location(environ, home), passphrase_file, environ, at=None)
@@ -262,7 +262,7 @@ def restore(file: str, home: str, time: str | None, passphrase_file: str | None)
     """
     from portside.backup.restore import NewHome
     from portside.backup.restore import restore as restore_backup
-    from portside.platform.app import check_restored, move_paths
+    from portside.platform.maintenance import check_restored, move_paths
 
     environ = read_environment(None, home)
     settings = _load_settings(environ, home)

@@ -145,7 +145,12 @@ def _serve(
     if settings.uses_core_api:
         require_grpc()
 
-    sockets = Sockets(options["fd"], options["public_fd"], options["handover_fd"], options["heir_fd"])
+    sockets = Sockets(
+        private_fd=options["fd"],
+        public_fd=options["public_fd"],
+        handover_fd=options["handover_fd"],
+        heir_fd=options["heir_fd"],
+    )
 
     def show() -> None:
         if sockets.private_fd is None and not settings.log_json:
@@ -183,7 +188,8 @@ def _serve(
 
     # The thread that starts it would not be in the processes.
     database()
-    if code := _serve_together(settings, sockets, serve_here, show):
+    code = _serve_together(settings, sockets, serve_here, show)
+    if code:
         sys.exit(code)
 
 

@@ -15,8 +15,8 @@ from portside.kernel.errors import UserMistake
 from portside.platform.home import Home
 
 if TYPE_CHECKING:
-    from portside.platform.app import PublicEndpoint
     from portside.platform.hand_over import HandedOver
+    from portside.platform.serving import PublicEndpoint
     from portside.platform.settings import PlatformSettings
 
 
@@ -51,9 +51,10 @@ def up(*, example: bool, **options: Any) -> None:
     from portside.dataplane.listener import kill_all_processes
     from portside.kernel.files import write_private
     from portside.kernel.settings import load_settings
-    from portside.platform.app import DatabaseInUse, PlatformApp, run_platform
+    from portside.platform.app import PlatformApp
     from portside.platform.backups import build_embedded
     from portside.platform.hand_over import execute_next, take
+    from portside.platform.serving import DatabaseInUse, run_platform
     from portside.platform.settings import PlatformSettings
 
     inheritance = take()
@@ -123,7 +124,7 @@ def _open_endpoint(home: Home, settings: "PlatformSettings", inheritance: "Hande
     from portside.ingress.caddy import INSTALL_CADDY, find_caddy
     from portside.ingress.front import Front
     from portside.kernel.http.server import listen
-    from portside.platform.app import PublicEndpoint
+    from portside.platform.serving import PublicEndpoint
 
     options = settings.front
     if settings.host not in LOOPBACK and options.domain is None:

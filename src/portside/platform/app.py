@@ -1,19 +1,16 @@
-"""The platform: one server for identity, tracing, usage and control, with its background tasks and its listener.
+"""The platform: one server for identity, tracing, usage and control, with its background tasks.
 
-`open_platform` wires the packages together; `run_platform` serves until a signal. The packages decide everything else.
+`open_platform` wires the packages together. The packages decide everything else; `serving.py` serves it.
 """
 
 import asyncio
-import os
-import socket
 from collections import ChainMap
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any
 
 import msgspec
 
@@ -24,8 +21,7 @@ from portside.alerts.http import AlertServices
 from portside.alerts.http import routes as alerts
 from portside.alerts.rules import MeasuredParts, Measurements
 from portside.annotation.http import routes as annotation
-from portside.annotation.queues import empty_workspace as empty_annotation
-from portside.audit.entries import BackgroundDatabase, record_operation, record_start
+from portside.audit.entries import BackgroundDatabase, record_start
 from portside.audit.http import routes as audit
 from portside.audit.log import ExpiredEntries
 from portside.audit.recording import Recorder, SuppressedRefusals
@@ -36,17 +32,14 @@ from portside.console.http import routes as console
 from portside.control.addresses import NO_ROUTER, PublicAddresses
 from portside.control.archive_store import ArchiveStore
 from portside.control.archives import UnusedArchives
-from portside.control.deployments import describe_deployments, move_repositories
-from portside.control.deployments import empty_workspace as empty_control
+from portside.control.deployments import describe_deployments
 from portside.control.http import routes as control
-from portside.control.key_rotation import open_all
 from portside.control.polling import PolledBranches
 from portside.control.pushes import ExpiredPushDeliveries
 from portside.control.revision_logs import OldRevisionLogs
 from portside.control.scope import DesiredChanges, PlatformAddress, ScopeFactory
 from portside.control.server_rollouts import ServerRollouts
 from portside.control.services import ControlServices
-from portside.datasets.datasets import empty_workspace as empty_datasets
 from portside.datasets.http import routes as datasets
 from portside.identity import first_start
 from portside.identity.authentication import Authenticator, SessionRules
@@ -57,10 +50,9 @@ from portside.identity.oidc import OidcClient, OidcProvider
 from portside.identity.provisioning import AdmissionRules
 from portside.identity.services import IdentityServices, OidcSignIn
 from portside.identity.signin import routes as sign_in
-from portside.identity.workspaces import WorkspaceDeletionChecks, find_next_to_empty, mark_emptied
+from portside.identity.workspaces import WorkspaceDeletionChecks
 from portside.ingress.front import AgentsUnavailable, FromFront, Front, FrontRoutes, FrontServices, agents_pattern
 from portside.ingress.front import routes as ingress
-from portside.kernel import interruption
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.disk import DiskWatch, watched_folder
@@ -72,11 +64,10 @@ from portside.kernel.http.openapi import ServerInfo
 from portside.kernel.http.prefixes import StripPrefix
 from portside.kernel.http.proxies import read_networks
 from portside.kernel.http.routes import Api, Context, Route, body_limits
-from portside.kernel.http.server import Server
 from portside.kernel.large_reads import ReadBudget, return_large_blocks
 from portside.kernel.migrations import DatabaseIsNewer, is_migrated, migrate
 from portside.kernel.outbound import OutboundRules
-from portside.kernel.reconcile import Driver, Status, Task
+from portside.kernel.reconcile import Driver, Task
 from portside.kernel.version import full_version
 from portside.limits.callers import Callers
 from portside.limits.middleware import BudgetReader, LimitScope, RateLimits
@@ -88,16 +79,15 @@ from portside.operate.http import OperateServices
 from portside.operate.http import routes as operate
 from portside.operate.upgrade import read_upgrades
 from portside.platform.backups import build_backup_tasks, build_schedule
-from portside.platform.hand_over import SIGNAL, HandedOver
+from portside.platform.deleted_workspaces import DeletedWorkspaces
 from portside.platform.home import Home, read_key
-from portside.platform.listener import ListenerKey, ListenerLog, ListenerProcess, ensure_listener_key
-from portside.platform.master_key import KeyRotation, KeyRotationServices, check_key, rotate_stopped
+from portside.platform.listener import ListenerKey, ListenerLog, ensure_listener_key
+from portside.platform.master_key import KeyRotation, KeyRotationServices, check_key
 from portside.platform.master_key import routes as master_key
 from portside.platform.settings import PlatformSettings
 from portside.platform.system import SystemServices, build_installation, list_settings_in_force
 from portside.platform.system import routes as system
 from portside.prompts.http import routes as prompts
-from portside.prompts.repos import empty_workspace as empty_prompts
 from portside.tracing.bodies import IngestLimits
 from portside.tracing.charts_http import routes as charts
 from portside.tracing.costs import RecomputedCosts
@@ -108,7 +98,6 @@ from portside.tracing.prices import sync_prices
 from portside.tracing.prices_http import routes as prices
 from portside.tracing.quotas import Quotas
 from portside.tracing.retention import ExpiredTraces, OrphanedData, TraceRetention
-from portside.tracing.retention import empty_workspace as empty_traces
 from portside.tracing.services import PlatformInfo, TracingServices
 from portside.tracing.stats import DailyRollups
 from portside.usage.http import UsageServices
@@ -117,9 +106,6 @@ from portside.usage.totals import PastHours
 
 Problem = Callable[[], str | None]
 
-# Other processes cache keys for ten seconds, and may accept data in that time. It must be deleted too.
-DELETE_AFTER = timedelta(seconds=60)
-STREAM_GRACE_S = 5.0
 PACKAGES = [
     "portside.identity",
     "portside.audit",
@@ -153,37 +139,6 @@ class PlatformServices(
     AlertServices,
 ):
     """The services of the platform."""
-
-
-class DeletedWorkspaces(Task):
-    """Deletes the data of deleted workspaces, one batch of runs at a time. Billing records stay."""
-
-    every_s = 30.0
-    deletes = True
-
-    def __init__(self, db: Database, delete_after: timedelta = DELETE_AFTER) -> None:
-        super().__init__()
-        self._db = db
-        self._delete_after = delete_after
-
-    async def activate(self) -> Status:
-        """Delete one batch."""
-        workspace_id = await find_next_to_empty(self._db, self._delete_after)
-        if workspace_id is None:
-            return Status()
-
-        is_empty = await self._empty(workspace_id)
-        return Status({"workspaces": int(is_empty)}, again=True)
-
-    async def _empty(self, workspace_id: UUID) -> bool:
-        if await empty_traces(self._db, workspace_id):
-            return False
-
-        for empty in (empty_annotation, empty_datasets, empty_prompts, empty_control):
-            await empty(self._db, workspace_id)
-
-        await mark_emptied(self._db, workspace_id)
-        return True
 
 
 @asynccontextmanager
@@ -481,26 +436,6 @@ async def _check_database(db: Database, home: Home, *, is_migrated: bool) -> Non
     )
 
 
-async def check_restored(url: str, home: Path) -> None:
-    """Open a restored database as the platform does at its start, and every secret in it. Raises UserMistake."""
-    db = await Database.connect(url)
-    try:
-        await migrate(db, PACKAGES)
-        await open_all(db, await check_key(db, Home(home)))
-        await record_operation(db, "backup.restore")
-    finally:
-        await db.close()
-
-
-async def move_paths(url: str, before: str, after: str) -> None:
-    """Let the paths in a restored database lead into the new home folder."""
-    db = await Database.connect(url)
-    try:
-        await move_repositories(db, before, after)
-    finally:
-        await db.close()
-
-
 def _build_rate_limits(
     settings: PlatformSettings, authenticator: Authenticator, windows: Windows
 ) -> tuple[Table, Callers, Windows] | None:
@@ -524,147 +459,3 @@ def is_unlimited(api: Api[PlatformServices]) -> Callable[[Any], bool]:
     It goes by the route: a path below it may be another route.
     """
     return lambda scope: (route := api.find(scope)) is not None and route.path in UNLIMITED
-
-
-def check_home(home: Home) -> None:
-    """Raise UserMistake if the folder is not the home of a platform."""
-    if not home.master_key.is_file():
-        raise UserMistake(f"there is no {home.master_key}; name the platform's folder with --home")
-
-
-async def rotate_master_key(home: Home, database_url: str) -> int:
-    """Encrypt every secret with a new master key while the platform is stopped, and return their number.
-
-    The caller holds the home's lock. Raises UserMistake if the key file is damaged or is another database's.
-    """
-    db = await Database.connect(database_url)
-    try:
-        await migrate(db, PACKAGES)
-        reencrypted = await rotate_stopped(db, home)
-        await record_operation(db, "master_key.rotate", name=f"{reencrypted} secrets")
-    finally:
-        await db.close()
-
-    return reencrypted
-
-
-OnReady = Callable[[PlatformApp], Awaitable[None]]
-
-
-class DatabaseInUse(NamedTuple):
-    """The URL of the platform's database. `problem` says why it is down, if this program supervises it."""
-
-    url: str
-    problem: Problem = lambda: None
-
-
-class PublicEndpoint(NamedTuple):
-    """The socket that the platform listens on, and the front in front of it, if there is one."""
-
-    listening: socket.socket
-    front: Front | None = None
-
-
-@asynccontextmanager
-async def _run_front(front: Front | None, replaced: asyncio.Event) -> AsyncIterator[None]:
-    """Run the front's program during the block; it starts while the platform opens its database.
-
-    It continues if this program is replaced.
-    """
-    if front is None:
-        yield
-        return
-
-    front.start()
-    try:
-        yield
-    finally:
-        if not replaced.is_set():
-            await front.close()
-
-
-async def run_platform(
-    home: Home, settings: PlatformSettings, database: DatabaseInUse, endpoint: PublicEndpoint, on_ready: OnReady
-) -> HandedOver | None:
-    """Serve until the program is interrupted. `on_ready` runs once the server answers; an exception of it stops that.
-
-    After the signal of a hand-over, agents and the front continue, and what the next program needs is returned.
-    """
-    problems: dict[str, Problem] = {"postgres": database.problem}
-    front = endpoint.front
-    if front is not None:
-        problems["front"] = lambda: front.problem
-
-    stop = asyncio.Event()
-    replaced = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    # The server closes its own descriptor.
-    hand_over_state = HandedOver(os.dup(endpoint.listening.fileno()))
-    async with (
-        _run_front(front, replaced),
-        open_platform(home, settings, database.url, problems=problems, front=front) as app,
-    ):
-        server = Server(
-            app.asgi,
-            draining=app.draining,
-            grace_s=STREAM_GRACE_S,
-            body_within_s=settings.http_request_body_timeout_seconds,
-        )
-
-        await server.open([endpoint.listening])
-        closing = asyncio.Event()
-        serving = asyncio.create_task(server.serve_until(closing))
-        listener = ListenerProcess(_build_listener_environment(home, settings, database.url, app), home.listener_log)
-        problems["listener"] = lambda: listener.problem
-
-        if settings.own_listener:
-            listener.start()
-
-        def hand_over() -> None:
-            replaced.set()
-            stop.set()
-
-        loop.add_signal_handler(SIGNAL, hand_over)
-        stopped = asyncio.create_task(stop.wait())
-        ready = asyncio.ensure_future(on_ready(app))
-        try:
-            with interruption.instead(lambda: loop.call_soon_threadsafe(stop.set)):
-                await asyncio.wait([stopped, ready], return_when=asyncio.FIRST_COMPLETED)
-                if ready.done():
-                    ready.result()
-
-                await stopped
-        finally:
-            ready.cancel()
-            with interruption.deferred() if replaced.is_set() else interruption.ending():
-                # The listener first: it reports the end of its deployments, so the control plane must still answer.
-                await (listener.leave_agents() if replaced.is_set() else listener.stop())
-                app.changes.close()
-
-                # Before the server, which would wait for the connections that the front keeps open.
-                if front is not None and not replaced.is_set():
-                    await front.close()
-
-                closing.set()
-                await serving
-
-    if front is not None:
-        hand_over_state.front = front.pid
-
-    return hand_over_state if replaced.is_set() else None
-
-
-def _build_listener_environment(
-    home: Home, settings: PlatformSettings, database_url: str, app: PlatformApp
-) -> dict[str, str]:
-    return {
-        "CONTROL_PLANE_URL": settings.local_url,
-        "CONTROL_PLANE_API_KEY": app.listener_key,
-        "CONTROL_PLANE_API_KEY_FILE": str(home.listener_key),
-        "PORTSIDE_HOME": str(home.path),
-        "PROVISION_DATABASE_URL": database_url,
-        "EXIT_WITH_PARENT": "true",
-        "DISK_RESERVE_BYTES": str(settings.disk_reserve_bytes),
-        "DISK_RESERVE_PERCENT": str(settings.disk_reserve_percent),
-    }
