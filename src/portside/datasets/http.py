@@ -61,7 +61,7 @@ from portside.kernel.large_reads import TooManyLargeReads
 from portside.kernel.spool import DownloadTooLarge, TooManyDownloads
 from portside.tracing.attachments import DownloadQuery, LinkInvalid
 from portside.tracing.bodies import UNKNOWN_TYPE, EncodingBroken, EncodingUnknown, read_body
-from portside.tracing.filters import FilterInvalid
+from portside.tracing.filter_parser import FilterInvalid
 from portside.tracing.http import build_links
 from portside.tracing.projects import ProjectQuery
 from portside.tracing.run_pages import CursorInvalid

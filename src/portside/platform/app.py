@@ -91,7 +91,7 @@ from portside.prompts.http import routes as prompts
 from portside.tracing.bodies import IngestLimits
 from portside.tracing.charts_http import routes as charts
 from portside.tracing.costs import RecomputedCosts
-from portside.tracing.feedback import ExpiredFeedbackTokens
+from portside.tracing.feedback_tokens import ExpiredFeedbackTokens
 from portside.tracing.http import routes as tracing
 from portside.tracing.pieces import UnusedPieces
 from portside.tracing.prices import sync_prices

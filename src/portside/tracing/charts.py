@@ -66,6 +66,7 @@ Title = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 Text = Annotated[str, msgspec.Meta(max_length=20_000)]
 Index = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 Kind = Literal["line", "bar"]
+Value = int | float | dict[str, Any] | None
 MAX_BUCKETS = 2000
 # Of all charts in one response. A point takes some 300 bytes, with its JSON.
 MAX_POINTS = 500_000
@@ -186,9 +187,6 @@ class PreviewRequest(msgspec.Struct):
 
     bucket_info: ChartWindow
     chart: ChartDraft
-
-
-Value = int | float | dict[str, Any] | None
 
 
 class Point(msgspec.Struct):

@@ -19,7 +19,7 @@ from portside.tracing.charts import (
     Sections,
     SectionsWindow,
 )
-from portside.tracing.filters import FilterInvalid
+from portside.tracing.filter_parser import FilterInvalid
 from portside.tracing.services import Context, Routes
 
 routes = Routes("charts")

@@ -16,6 +16,7 @@ from portside.kernel.large_reads import TooManyLargeReads
 from portside.tracing import (
     attachments,
     feedback,
+    feedback_tokens,
     ingest,
     projects,
     quotas,
@@ -29,20 +30,17 @@ from portside.tracing import (
 )
 from portside.tracing.attachments import AttachmentNotFound, DownloadLinks, DownloadQuery, LinkInvalid
 from portside.tracing.bodies import EncodingBroken, EncodingUnknown, read_body
-from portside.tracing.feedback import (
-    Feedback,
-    FeedbackNotFound,
-    FeedbackPatch,
-    FeedbackQuery,
+from portside.tracing.feedback import Feedback, FeedbackNotFound, FeedbackPatch, FeedbackQuery, RatedRequest
+from portside.tracing.feedback_tokens import (
+    MAX_TOKENS,
     FeedbackTokenNotFound,
-    RatedRequest,
     Token,
     TokenFeedback,
     TokenFeedbackQuery,
     TokenQuery,
     TokenRequest,
 )
-from portside.tracing.filters import FilterInvalid
+from portside.tracing.filter_parser import FilterInvalid
 from portside.tracing.ingest import RunsRefused, RunTooLarge
 from portside.tracing.otlp_runs import parse_otlp
 from portside.tracing.otlp_wire import JSON, OTLP_COST, PROTOBUF, is_json
@@ -93,10 +91,8 @@ from portside.tracing.trace_runs import TraceQuery, TraceRuns
 from portside.tracing.types import Accepted, IngestBatch, RunQuery, TracedRun, TracerSession
 
 routes = Routes("tracing")
+TokenRequests = Annotated[list[TokenRequest], msgspec.Meta(min_length=1, max_length=MAX_TOKENS)]
 _MAX_PUBLIC_BYTES = 256 * 1024
-
-# Ingest
-
 
 _REFUSALS = (
     EncodingBroken,
@@ -120,6 +116,9 @@ _IDS = SharedSelection()
 REPORTS = Counter("portside_reports_total", "Reports of other installations that were accepted and dropped.", ["kind"])
 LOG_LINES = Counter("portside_reported_log_lines_total", "Log lines in those reports.")
 _REPORT: RouteOptions = {"public": True, "max_body_bytes": 256 * 1024, "works_on_full_disk": True}
+
+
+# Ingest
 
 
 @routes.get("/info", public=True)
@@ -245,9 +244,6 @@ async def delete_session(ctx: Context, session_id: UUID) -> Accepted:
 # Feedback and feedback tokens
 
 
-TokenRequests = Annotated[list[TokenRequest], msgspec.Meta(min_length=1, max_length=feedback.MAX_TOKENS)]
-
-
 @routes.post("/feedback", permission="feedback:create", raises=(Invalid, LonglivedLimitReached))
 async def create_feedback(ctx: Context, body: RatedRequest) -> Feedback:
     """Store feedback on a run or on a project."""
@@ -285,27 +281,27 @@ async def delete_feedback(ctx: Context, feedback_id: UUID) -> Accepted:
 async def create_feedback_tokens(ctx: Context, body: TokenRequest | TokenRequests) -> Token | list[Token]:
     """Create one token, or several for an array: addresses that accept feedback without an API key."""
     requests = body if isinstance(body, list) else [body]
-    tokens = await feedback.create_tokens(ctx.db, requests, str(ctx.request.base_url), by=ctx.actor)
+    tokens = await feedback_tokens.create_tokens(ctx.db, requests, str(ctx.request.base_url), by=ctx.actor)
     return tokens if isinstance(body, list) else tokens[0]
 
 
 @routes.get("/feedback/tokens", permission="feedback:create")
 async def list_feedback_tokens(ctx: Context, query: TokenQuery) -> list[Token]:
     """List the tokens of a run that have not expired."""
-    return await feedback.list_tokens(ctx.db, query, str(ctx.request.base_url), by=ctx.actor)
+    return await feedback_tokens.list_tokens(ctx.db, query, str(ctx.request.base_url), by=ctx.actor)
 
 
 @routes.get("/feedback/tokens/{token}", public=True, raises=(FeedbackTokenNotFound,))
 async def give_feedback_by_address(ctx: Context, token: UUID, query: TokenFeedbackQuery) -> Accepted:
     """Store the feedback in the query; the token replaces the API key."""
-    await feedback.use_token(ctx.db, token, query)
+    await feedback_tokens.use_token(ctx.db, token, query)
     return Accepted()
 
 
 @routes.post("/feedback/tokens/{token}", public=True, raises=(FeedbackTokenNotFound,), max_body_bytes=_MAX_PUBLIC_BYTES)
 async def give_feedback(ctx: Context, token: UUID, body: TokenFeedback = TokenFeedback()) -> Accepted:  # noqa: B008
     """Store the feedback in the body; the token replaces the API key."""
-    await feedback.use_token(ctx.db, token, body)
+    await feedback_tokens.use_token(ctx.db, token, body)
     return Accepted()
 
 

@@ -18,7 +18,8 @@ from portside.kernel.http.json_validation import among
 from portside.tracing.attachments import DownloadLinks, build_file_response, find_attachments
 from portside.tracing.conditions import Condition, ConditionBuilder, nest_condition, require_all
 from portside.tracing.fields import to_utc
-from portside.tracing.filters import RUN_FILTERS, FilterSchema, compile_filter, escape_for_json
+from portside.tracing.filter_parser import escape_for_json
+from portside.tracing.filters import RUN_FILTERS, FilterSchema, compile_filter
 from portside.tracing.otlp_usage import read_count
 from portside.tracing.positions import read_ancestors
 from portside.tracing.run_pages import Cursors, find_page
