@@ -12,7 +12,7 @@ import pytest
 from portside.agent.queue import statements
 from portside.agent.queue.chores import DueThreads, LapsedRunKeys
 from portside.agent.queue.types import Admission, Admitted, Cancellation, CancelScope, ClaimedRun, RequestKey, RunResult
-from portside.agent.runs.requests import STATELESS
+from portside.agent.runs.idempotency import STATELESS
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
 from tests.db.queued import admit_run, end_run
