@@ -126,8 +126,8 @@ async def test_oversized_redis_message_drops_its_chunks(monkeypatch, redis_url: 
     import asyncio
     from uuid import uuid4
 
-    from portside.agent.streams.bus import NOBODY, Notification
-    from portside.agent.streams.events import Chunk
+    from portside.agent.streams.chunks import Chunk
+    from portside.agent.streams.notifications import NOBODY, Notification
 
     monkeypatch.setattr(bus, "MESSAGE_LIMIT_BYTES", 1000)
     received: asyncio.Queue = asyncio.Queue()

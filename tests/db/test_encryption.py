@@ -20,7 +20,7 @@ from portside.agent.queue.types import Admission, ClaimedRun, RunResult
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.sql.declarations import ModelField
-from portside.agent.streams.events import pack_events
+from portside.agent.streams.chunks import pack_events
 from portside.agent.threads.records import create_thread, get_thread, patch_thread, search_threads
 from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadSearch
 from portside.executor.encryption import CannotDecrypt

@@ -13,9 +13,11 @@ import pytest
 from portside.agent.app import SCHEMA
 from portside.agent.sql import sql
 from portside.agent.streams import remote, subscriptions
-from portside.agent.streams.bus import NOBODY, Notification, NullBus
-from portside.agent.streams.events import Chunk, RunEnd, parse_event_id
+from portside.agent.streams.bus import NullBus
+from portside.agent.streams.chunks import Chunk
+from portside.agent.streams.events import RunEnd, parse_event_id
 from portside.agent.streams.hub import AttemptStart
+from portside.agent.streams.notifications import NOBODY, Notification
 from portside.agent.streams.remote import WorkCallbacks
 from portside.agent.streams.subscriptions import RemoteSubscription
 from portside.kernel.db import Database

@@ -10,8 +10,9 @@ from uuid import uuid4
 import pytest
 
 from portside.agent.streams import bus
-from portside.agent.streams.bus import NOBODY, Notification, PostgresBus
-from portside.agent.streams.events import Chunk
+from portside.agent.streams.bus import PostgresBus
+from portside.agent.streams.chunks import Chunk
+from portside.agent.streams.notifications import NOBODY, Notification
 from tests.conftest import eventually
 from tests.failure.test_engine_partition import through
 from tests.failure.wires import Wire

@@ -13,10 +13,12 @@ import pytest
 
 from portside.agent.app import SCHEMA
 from portside.agent.streams import postgres_log, remote, subscriptions
-from portside.agent.streams.bus import Notification, NullBus, Receive
+from portside.agent.streams.bus import NullBus, Receive
+from portside.agent.streams.chunks import Chunk
 from portside.agent.streams.event_log import LogSubscription
-from portside.agent.streams.events import Chunk, EventClock, RunEnd, parse_event_id
+from portside.agent.streams.events import EventClock, RunEnd, parse_event_id
 from portside.agent.streams.hub import AttemptStart
+from portside.agent.streams.notifications import Notification
 from portside.agent.streams.run_stream import RunStream
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate

@@ -8,8 +8,9 @@ from uuid import uuid4
 import pytest
 
 from portside.agent.streams import event_log
+from portside.agent.streams.chunks import EventBatch
 from portside.agent.streams.event_log import Segment
-from portside.agent.streams.events import END, EventBatch, RunEnd, StreamEvent, parse_thread_modes
+from portside.agent.streams.events import END, RunEnd, StreamEvent, parse_thread_modes
 from portside.agent.streams.hub import AttemptStart, Hub, NullTransport
 from tests.conftest import eventually
 

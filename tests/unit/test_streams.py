@@ -14,20 +14,18 @@ from portside.agent.http.waiting import respond_when_over
 from portside.agent.streams import buffers, event_log
 from portside.agent.streams.buffers import ReplayBudget, ReplayBuffer, ReplayLimits
 from portside.agent.streams.bus import RedisBus
+from portside.agent.streams.chunks import EventBatch, pack_events, unpack_events
 from portside.agent.streams.events import (
     CHUNK_LIMIT_BYTES,
-    EventBatch,
     EventClock,
     OpenInterrupt,
     RunEnd,
     StreamEvent,
     ThreadView,
-    pack_events,
     parse_event_id,
     parse_run_modes,
     parse_thread_modes,
     resume_position,
-    unpack_events,
 )
 from portside.agent.streams.history import BLOCK_BYTES, ITEM_BYTES
 from portside.agent.streams.hub import AttemptStart, Hub

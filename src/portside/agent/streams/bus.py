@@ -11,21 +11,19 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, Protocol
-from uuid import UUID
 
 import asyncpg
 import msgspec
 
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
-from portside.agent.streams.events import Chunk
+from portside.agent.streams.chunks import Chunk
+from portside.agent.streams.notifications import NOBODY, Notification, RedisMessage
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
 from portside.kernel.supervision import Backoff, Supervision
 from portside.kernel.timeouts import timeout
 
-# The sender of the notification that a bus makes itself each time it connects: others may have been missed before.
-NOBODY = UUID(int=0)
 POSTGRES_CHANNEL = "portside_streams"
 # Postgres allows 8,000 bytes.
 PAYLOAD_LIMIT_BYTES = 7_800
@@ -36,38 +34,6 @@ AGAIN_AFTER_AT_MOST_S = 5.0
 WITHIN_S = 5.0
 # A connection that is only listened on looks the same whether the server is silent or gone, so it is asked this often.
 CHECK_EVERY_S = 15.0
-
-
-class Notification(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """News for other processes: runs to claim or cancel, threads with followers, threads with new events, ended runs.
-
-    Processes of several versions exchange these, so the fields keep their names.
-    """
-
-    sender: UUID
-    # The process has just connected.
-    hello: bool = False
-    claims: bool = False
-    cancels: bool = False
-    # A thread was deleted.
-    gone: bool = False
-    followed: list[UUID] = []
-    written: list[UUID] = []
-    ended: list[UUID] = []
-    # There was too much to name: any of it may have happened.
-    many: bool = False
-
-    def is_empty(self) -> bool:
-        """Whether there is no news."""
-        return not any(getattr(self, name) for name in self.__struct_fields__ if name != "sender")
-
-
-class RedisMessage(msgspec.Struct, array_like=True):
-    """A message on the channel of Redis."""
-
-    notification: Notification
-    chunks: list[Chunk]
-
 
 Receive = Callable[[Notification, list[Chunk]], None]
 _json_encoder = msgspec.json.Encoder()
@@ -260,8 +226,11 @@ class RedisBus(_ConnectedBus):
 
     async def send(self, notification: Notification, chunks: list[Chunk]) -> None:
         """Send to all others, with the chunks unless they are too large."""
-        carried = chunks if sum(len(chunk.body) for chunk in chunks) < MESSAGE_LIMIT_BYTES else []
-        await self._redis.publish(self._channel, _msgpack_encoder.encode(RedisMessage(notification, carried)))
+        if sum(len(chunk.body) for chunk in chunks) >= MESSAGE_LIMIT_BYTES:
+            chunks = []
+
+        message = RedisMessage(notification, chunks)
+        await self._redis.publish(self._channel, _msgpack_encoder.encode(message))
 
     async def close(self) -> None:
         """Stop receiving, and disconnect."""
@@ -281,7 +250,7 @@ class RedisBus(_ConnectedBus):
 
 
 async def _read_messages(channel: Any) -> AsyncIterator[dict[str, Any]]:
-    """Yield what arrives. Raises TimeoutError if the server does not answer when it is asked."""
+    """Yield the messages of a channel. Raises TimeoutError if the server does not answer when it is asked."""
     loop = asyncio.get_running_loop()
     asked_at: float | None = None
     while True:

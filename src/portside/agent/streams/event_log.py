@@ -18,6 +18,7 @@ from uuid import UUID
 from weakref import WeakSet, WeakValueDictionary
 
 from portside.agent.streams.buffers import ReplayBudget, ReplayBuffer
+from portside.agent.streams.chunks import BatchSink, EventBatch
 from portside.agent.streams.events import (
     CLOSING,
     END,
@@ -26,8 +27,6 @@ from portside.agent.streams.events import (
     PROTOCOL_ONLY,
     SLOW_READER,
     STATE_UPDATE,
-    BatchSink,
-    EventBatch,
     EventClock,
     Position,
     RunEnd,
@@ -78,7 +77,9 @@ class Segment(BlockGroup[StreamEvent]):
         # The id of the first event that is for followers of the thread alone.
         self.closing_id = ""
         # Whether events are written to the log in Postgres, were lost on the way there, or come from another process.
-        self.is_logged = self.is_lost = self.is_remote = False
+        self.is_logged = False
+        self.is_lost = False
+        self.is_remote = False
 
         # A run that has ended in this process, but is not over, continues in another one.
         self.is_over = False
@@ -96,6 +97,7 @@ class Segment(BlockGroup[StreamEvent]):
         """Whether an event is for followers of the thread alone, or for the event streaming protocol."""
         if event.name == "metadata" and self.closing_id:
             return event.position >= (parse_event_id(self.closing_id) or (0, 0))
+
         return event.name[:1] == PROTOCOL_ONLY
 
     def newer(self, events: list[StreamEvent]) -> list[StreamEvent]:
@@ -302,8 +304,11 @@ class EventLog:
             return
 
         spare_ids = iter(ids)
-        named = closing_events(run_id, end)
-        closing = [StreamEvent(name, next(spare_ids, None) or self._clock.next(), data) for name, data in named]
+        closing = [
+            StreamEvent(name, next(spare_ids, None) or self._clock.next(), data)
+            for name, data in closing_events(run_id, end)
+        ]
+
         segment.closing_id = closing[0].event_id
         marker = StreamEvent(CLOSING, segment.closing_id, b"null")
         is_kept = b"true" if keeper is self._kept else b"false"
@@ -370,7 +375,8 @@ class EventLog:
     def drop_before(self, position: Position) -> None:
         """Forget events that are older than the thread: they belong to a deleted one with the same id."""
         for segment in [*self._segments]:
-            if (first := next(iter(segment), None)) is not None and first.position < position:
+            first_event = next(iter(segment), None)
+            if first_event is not None and first_event.position < position:
                 self.drop(segment)
 
     def end(self) -> None:

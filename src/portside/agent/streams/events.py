@@ -9,9 +9,8 @@ names its own events, so that a bus can carry it unchanged.
 
 import math
 import time
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, get_args
 from uuid import UUID
 
 import msgspec
@@ -55,6 +54,8 @@ _THREAD_MODES: dict[str, ThreadMode] = {name: name for name in get_args(ThreadMo
 _BEGINNING: Position = (0, 0)
 _FROM_THE_BEGINNING = frozenset({"-", "0"})
 
+EVENT_RULES: "ItemRules[StreamEvent]" = ItemRules(lambda event: len(event.data), lambda event: event.position)
+
 
 class StreamEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One event; `data` is its JSON. Very many are kept, so the garbage collector must not visit them."""
@@ -77,9 +78,6 @@ class StreamEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def is_for_protocol_only(self) -> bool:
         """Whether only readers of the event streaming protocol get it."""
         return self.name.startswith(PROTOCOL_ONLY)
-
-
-EVENT_RULES: ItemRules[StreamEvent] = ItemRules(lambda event: len(event.data), lambda event: event.position)
 
 
 class ThreadView(NamedTuple):
@@ -205,7 +203,7 @@ def resume_position(event_id: str | None) -> Position | None:
 def parse_thread_modes(values: list[str]) -> frozenset[ThreadMode]:
     """Parse the modes in which a client follows a thread: repeated, or as a JSON list. Raises Invalid."""
     modes: set[ThreadMode] = set()
-    for name in _names(values):
+    for name in _parse_names(values):
         mode = _THREAD_MODES.get(name)
         if mode is None:
             raise Invalid.field(["query", "stream_modes"], f"Invalid stream mode: {name}", "enum")
@@ -217,64 +215,15 @@ def parse_thread_modes(values: list[str]) -> frozenset[ThreadMode]:
 
 def parse_run_modes(values: list[str] | None) -> frozenset[str] | None:
     """Parse the modes in which a client follows a run: repeated, or as a JSON list. None is all. Raises Invalid."""
-    names = _names(values or [])
+    names = _parse_names(values or [])
     for name in names:
         if name not in _MODES:
             raise Invalid.field(["query", "stream_mode"], f"Invalid stream mode: {name}", "enum")
 
-    return frozenset("messages" if name == "messages-tuple" else name for name in names) or None
+    modes = frozenset("messages" if name == "messages-tuple" else name for name in names)
+    return modes or None
 
 
-def _names(values: list[str]) -> list[str]:
-    return [name for part in values if (name := part.strip(' []"'))]
-
-
-class EventBatch(NamedTuple):
-    """Events to write to the log. `run_id` is None for changes by people; `attempt` fences a former owner's writes."""
-
-    thread_id: UUID
-    run_id: UUID | None
-    attempt: int
-    events: list[StreamEvent]
-    context: Mapping[str, Any] = MappingProxyType({})
-
-
-class BatchSink(Protocol):
-    """Writes events to the log in Postgres, for other processes."""
-
-    @property
-    def has_others(self) -> bool:
-        """Whether there are other processes."""
-        ...
-
-    def write(self, batch: EventBatch) -> None:
-        """Write events."""
-        ...
-
-
-class Chunk(msgspec.Struct, array_like=True):
-    """The events of one run from one flush. `number` orders the chunks of a thread, without gaps."""
-
-    thread_id: UUID
-    number: int
-    run_id: UUID | None
-    writer: UUID
-    body: bytes
-
-    def events(self) -> list[StreamEvent]:
-        """Return the events in the body."""
-        return unpack_events(self.body)
-
-
-def pack_events(events: list[StreamEvent]) -> bytes:
-    """Encode events as the body of a chunk."""
-    return _encoder.encode(events)
-
-
-def unpack_events(body: bytes) -> list[StreamEvent]:
-    """Decode the body of a chunk."""
-    return _decoder.decode(body)
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[StreamEvent])
+def _parse_names(values: list[str]) -> list[str]:
+    names = [part.strip(' []"') for part in values]
+    return [name for name in names if name]

@@ -15,8 +15,9 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from portside.agent.streams.buffers import ReplayBudget, ReplayLimits
+from portside.agent.streams.chunks import EventBatch
 from portside.agent.streams.event_log import SHARE_WITHIN_S, EventLog, KeptSegments, LogSubscription
-from portside.agent.streams.events import EventBatch, EventClock, Position, RunEnd, ThreadMode
+from portside.agent.streams.events import EventClock, Position, RunEnd, ThreadMode
 from portside.agent.streams.run_stream import RunStream
 from portside.kernel.codec import dump_api
 
@@ -198,7 +199,9 @@ class Hub:
         """Return the log of a thread, which need not exist yet."""
         log = self._logs.get(thread_id)
         if log is None:
-            log = self._logs[thread_id] = EventLog(thread_id, self.clock, self._kept, self.replays, self)
+            log = self._logs[thread_id] = EventLog(
+                thread_id, clock=self.clock, kept_segments=self._kept, replays=self.replays, sink=self
+            )
 
         return log
 
@@ -279,8 +282,12 @@ class Hub:
 
         # Other processes find the end of a private run at their next look, without a notification.
         is_private = stream.is_private and end is not None and not stream.log.is_logged(run_id)
-        # A temporary thread is deleted with its run, so only followers in other processes may still miss its events.
-        keeper = self._kept if not stream.is_temporary else self._kept_briefly if self.transport.has_others else None
+
+        keeper: KeptSegments | None = self._kept
+        if stream.is_temporary:
+            # The thread is deleted with its run, so only followers in other processes may still miss its events.
+            keeper = self._kept_briefly if self.transport.has_others else None
+
         stream.log.finish(run_id, end, keeper=keeper, ids=self._closing_ids.pop(run_id, ()))
 
         if not stream.is_temporary or self.transport.has_others:
@@ -363,11 +370,10 @@ class Hub:
         log = self.get_log(thread_id)
         remote = await self.transport.subscribe(log)
 
-        if (
-            log.history.last_number >= 0
-            and (created_at := await self.transport.thread_created_at(thread_id)) is not None
-        ):
-            log.drop_before((created_at - CLOCK_ERROR_MS, 0))
+        if log.history.last_number >= 0:
+            created_at = await self.transport.thread_created_at(thread_id)
+            if created_at is not None:
+                log.drop_before((created_at - CLOCK_ERROR_MS, 0))
 
         return log, remote
 
@@ -379,6 +385,7 @@ class Hub:
         """End the followers of deleted threads, in all processes."""
         for thread_id in thread_ids:
             self.drop_thread(thread_id)
+
         self.transport.delete_threads(thread_ids)
 
     def drop_thread(self, thread_id: UUID) -> None:
@@ -389,11 +396,13 @@ class Hub:
 
     def remote_streams(self) -> list[RunStream]:
         """Return the streams that somebody follows, or waits for, of runs in other processes."""
-        return [stream for stream in list(self._streams.values()) if not stream.is_local and not stream.ended.is_set()]
+        streams = list(self._streams.values())
+        return [stream for stream in streams if not stream.is_local and not stream.ended.is_set()]
 
     def positions(self) -> dict[UUID, tuple[str, int]]:
         """Return the last event that observers have numbered, and its number, for each thread."""
-        return {key: log.observer.position for key, log in list(self._logs.items()) if log.observer is not None}
+        logs = list(self._logs.items())
+        return {thread_id: log.observer.position for thread_id, log in logs if log.observer is not None}
 
     def unshared_logs(self, limit: int) -> list[EventLog]:
         """Return logs with events that other processes may want and do not have."""

@@ -15,7 +15,8 @@ from portside.agent.encryption.codec import find_encryptor
 from portside.agent.encryption.context import context_of_run, in_context
 from portside.agent.encryption.locations import EVENTS, events_binding
 from portside.agent.sql import sql
-from portside.agent.streams.events import CHUNK_LIMIT_BYTES, LOST, Chunk, EventBatch, StreamEvent, pack_events
+from portside.agent.streams.chunks import Chunk, EventBatch, pack_events
+from portside.agent.streams.events import CHUNK_LIMIT_BYTES, LOST, StreamEvent
 from portside.executor.encryption import EncryptionFailed
 from portside.kernel.batching import Batcher
 from portside.kernel.db import Database
@@ -113,7 +114,16 @@ class LogWriter:
                 break
 
         self._on_written(
-            [Chunk(row["thread_id"], row["number"], row["run_id"], self._process_id, row["body"]) for row in rows]
+            [
+                Chunk(
+                    thread_id=row["thread_id"],
+                    number=row["number"],
+                    run_id=row["run_id"],
+                    writer=self._process_id,
+                    body=row["body"],
+                )
+                for row in rows
+            ]
         )
 
     async def _body(self, batch: EventBatch) -> bytes:
@@ -144,8 +154,11 @@ class LogWriter:
         self._losses += 1
 
         for batch in waiting:
-            replacement = batch._replace(events=[_lost_marker(batch)]) if batch is largest else batch
-            self._batches.add(replacement, _measure(replacement))
+            if batch is largest:
+                marker = batch._replace(events=[_lost_marker(batch)])
+                self._batches.add(marker, _measure(marker))
+            else:
+                self._batches.add(batch, _measure(batch))
 
         self.on_lost(largest.thread_id, largest.run_id)
 

@@ -12,10 +12,11 @@ from typing import NamedTuple
 from uuid import UUID, uuid4
 
 from portside.agent.sql import sql
-from portside.agent.streams.bus import NOBODY, Bus, Notification
+from portside.agent.streams.bus import Bus
+from portside.agent.streams.chunks import Chunk, EventBatch, unpack_events
 from portside.agent.streams.event_log import EventLog
-from portside.agent.streams.events import Chunk, EventBatch, unpack_events
 from portside.agent.streams.hub import AttemptStart, Hub
+from portside.agent.streams.notifications import NOBODY, Notification
 from portside.agent.streams.postgres_log import LogWriter
 from portside.agent.streams.run_stream import RunStream
 from portside.agent.streams.subscriptions import ALIVE_S, RemoteSubscription, RemoteSubscriptions
@@ -118,7 +119,8 @@ class PostgresTransport:
 
     def rest(self, *, is_resting: bool) -> None:
         """Look less often while nothing happens, or as often as before."""
-        self._look_s, self._read_s = (RESTING_LOOK_S, RESTING_LOOK_S) if is_resting else (LOOK_S, READ_S)
+        self._look_s = RESTING_LOOK_S if is_resting else LOOK_S
+        self._read_s = RESTING_LOOK_S if is_resting else READ_S
         if not is_resting:
             self._to_look.set()
             self._to_read.set()
@@ -206,9 +208,9 @@ class PostgresTransport:
             await self._subscriptions.read()
 
         if start.was_started or start.attempt > 1:
-            last = await self._db.fetchval(sql.last_stream_chunk, thread_id=start.thread_id)
-            if last is not None:
-                self._hub.clock.advance_past(unpack_events(last)[-1].event_id)
+            last_chunk = await self._db.fetchval(sql.last_stream_chunk, thread_id=start.thread_id)
+            if last_chunk is not None:
+                self._hub.clock.advance_past(unpack_events(last_chunk)[-1].event_id)
 
             if start.is_resumable:
                 await self._subscriptions.fill(stream)
@@ -257,14 +259,13 @@ class PostgresTransport:
         self._on_events(news, chunks)
 
     def _on_events(self, news: Notification, chunks: list[Chunk]) -> None:
-        carried = {chunk.thread_id for chunk in chunks}
-        is_named = any(
-            thread_id in self._subscriptions.by_thread and thread_id not in carried for thread_id in news.written
-        )
-        if not self._subscriptions.take(chunks) or is_named or news.many:
+        unread_threads = set(news.written) - {chunk.thread_id for chunk in chunks}
+        must_read = news.many or any(thread_id in self._subscriptions.by_thread for thread_id in unread_threads)
+        if not self._subscriptions.take(chunks) or must_read:
             self._to_read.set()
 
-        for stream in self._hub.remote_streams() if news.many else map(self._hub.find, news.ended):
+        streams = self._hub.remote_streams() if news.many else map(self._hub.find, news.ended)
+        for stream in streams:
             if stream is not None:
                 stream.wake()
 
@@ -309,7 +310,8 @@ class PostgresTransport:
         self._unsent_chunks = []
         self._unsent_bytes = 0
 
-        if len(news.written) + len(news.ended) + len(news.followed) > NAMED_AT_ONCE and not self._bus.carries_chunks:
+        id_count = len(news.written) + len(news.ended) + len(news.followed)
+        if id_count > NAMED_AT_ONCE and not self._bus.carries_chunks:
             news = Notification(sender=self._process_id, many=True)
 
         if not news.is_empty():
@@ -332,9 +334,11 @@ class PostgresTransport:
 
         new = {key: position for key, position in positions.items() if position[0] and earlier.get(key) != position}
         if new:
-            event_ids, seqs = zip(*new.values(), strict=True)
             await self._db.execute(
-                sql.store_stream_sequences, thread_ids=list(new), event_ids=list(event_ids), seqs=list(seqs)
+                sql.store_stream_sequences,
+                thread_ids=list(new),
+                event_ids=[event_id for event_id, _ in new.values()],
+                seqs=[seq for _, seq in new.values()],
             )
 
         self._stored_positions = positions

@@ -33,7 +33,8 @@ class RunStream:
             self.segment.make_resumable()
 
         self.is_temporary = False
-        self.is_started = self.is_local = False
+        self.is_started = False
+        self.is_local = False
 
         # The stream ended here, but the run continues without this process.
         self.is_cut = False
@@ -96,6 +97,7 @@ class RunStream:
         """End the followers with an error: events were lost on their way. The run continues."""
         for follower in self.followers():
             follower.fail(LOST_EVENTS)
+
         self.segment.followers = None
 
     def end(self, result: object = None) -> None:
@@ -151,9 +153,9 @@ class RunStream:
     def follow(self, *, after: str | None = None, modes: frozenset[str] | None = None) -> LogSubscription:
         """Follow the run from now on, or from after a kept event; an `after` that is not an id gives no events."""
         is_resumable = self.segment.is_resumable
-        view = RunView(self.segment, None if modes is None else modes | _ALWAYS_SENT, is_resumable)
-
+        view = RunView(self.segment, modes=None if modes is None else modes | _ALWAYS_SENT, with_ids=is_resumable)
         subscription = LogSubscription(self.log, view)
+
         is_id = after is not None and (after in REPLAY_ALL or parse_event_id(after) is not None)
         if after is not None and is_id and is_resumable:
             position = None if after in REPLAY_ALL else parse_event_id(after)
@@ -167,6 +169,7 @@ class RunStream:
         else:
             if self.segment.followers is None:
                 self.segment.followers = WeakSet()
+
             self.segment.followers.add(subscription)
 
         return subscription

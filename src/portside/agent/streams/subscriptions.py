@@ -14,8 +14,9 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from portside.agent.sql import sql
+from portside.agent.streams.chunks import Chunk, unpack_events
 from portside.agent.streams.event_log import EventLog
-from portside.agent.streams.events import CLOSING, END, LOST, MARKERS, Chunk, StreamEvent, unpack_events
+from portside.agent.streams.events import CLOSING, END, LOST, MARKERS, StreamEvent
 from portside.agent.streams.hub import Hub
 from portside.agent.streams.run_stream import RunStream
 from portside.kernel.db import Database
@@ -147,15 +148,16 @@ class RemoteSubscriptions:
 
             # A client may have followed one of them again meanwhile, and the statement has deleted that row as well.
             for thread_id in gone:
-                if (subscription := self.by_thread.get(thread_id)) is not None:
-                    subscription.is_recorded = False
+                remaining = self.by_thread.get(thread_id)
+                if remaining is not None:
+                    remaining.is_recorded = False
 
         subscriptions = list(self.by_thread.values())
         await self._record(
-            [followed_thread.log.thread_id for followed_thread in subscriptions if not followed_thread.is_recorded]
+            [subscription.log.thread_id for subscription in subscriptions if not subscription.is_recorded]
         )
-        for followed_thread in subscriptions:
-            followed_thread.is_recorded = True
+        for subscription in subscriptions:
+            subscription.is_recorded = True
 
     def forget_recorded(self) -> None:
         """Assume that Postgres has no row of this process: others took it for dead."""
@@ -181,11 +183,8 @@ class RemoteSubscriptions:
                 self._hub.drop_thread(thread_id)
 
     async def _check_runs(self, streams: list[RunStream]) -> None:
-        rows = (
-            await self._db.fetch(sql.run_statuses, run_ids=[run_stream.run_id for run_stream in streams])
-            if streams
-            else []
-        )
+        run_ids = [stream.run_id for stream in streams]
+        rows = await self._db.fetch(sql.run_statuses, run_ids=run_ids) if run_ids else []
         states = {
             row["run_id"]: (row["status"], row["was_started"], (row["error"] or {}).get("message")) for row in rows
         }
@@ -274,7 +273,13 @@ class RemoteSubscriptions:
 
                     continue
 
-                chunk = Chunk(row["thread_id"], row["number"], row["run_id"], row["writer"], row["body"])
+                chunk = Chunk(
+                    thread_id=row["thread_id"],
+                    number=row["number"],
+                    run_id=row["run_id"],
+                    writer=row["writer"],
+                    body=row["body"],
+                )
                 self._apply(subscription, chunk)
                 await pace.taken(len(chunk.body))
 
