@@ -63,10 +63,10 @@ class PartialArchive:
                 buffer = bytearray()
 
         await asyncio.to_thread(self._file.write, buffer)
-        await asyncio.to_thread(self._check)
+        await asyncio.to_thread(self._check_format)
         return size
 
-    def _check(self) -> None:
+    def _check_format(self) -> None:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.seek(0)

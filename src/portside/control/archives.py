@@ -64,7 +64,7 @@ async def create_upload_address(scope: Scope, deployment_id: UUID, base_url: str
             sql.insert_archive,
             id=archive_id,
             deployment_id=deployment_id,
-            token_hash=_hash(token),
+            token_hash=_hash_token(token),
             lifetime_s=UPLOAD_WITHIN_S,
         )
 
@@ -87,7 +87,7 @@ async def receive_archive(
 
     Raises UploadNotExpected, UploadUnderWay, UploadTooSlow, NotGzip and BodyTooLarge.
     """
-    if await db.fetchval(sql.find_open_upload, id=archive_id, token_hash=_hash(token)) is None:
+    if await db.fetchval(sql.find_open_upload, id=archive_id, token_hash=_hash_token(token)) is None:
         raise UploadNotExpected
 
     async with store.open_upload(archive_id) as partial:
@@ -154,7 +154,7 @@ async def find_archive(scope: Scope, store: ArchiveStore, deployment_id: UUID, r
     return file
 
 
-def _hash(token: str) -> bytes:
+def _hash_token(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 

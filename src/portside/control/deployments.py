@@ -66,15 +66,15 @@ async def create_deployment(scope: Scope, body: DeploymentCreate) -> Deployment:
 
         placement = await choose_placement(tx, scope, canonical_source(body.source), body.source_config)
         check_compute(placement, body)
-        await _insert(tx, scope, deployment_id, body=body, placement=placement)
+        await _insert_deployment(tx, scope, deployment_id, body=body, placement=placement)
 
         if content is not None:
-            await _start(tx, scope, deployment_id, content, archive=content.source_tarball_path)
+            await _start_revision(tx, scope, deployment_id, content, archive=content.source_tarball_path)
 
     return await get_deployment(scope, deployment_id)
 
 
-async def _insert(
+async def _insert_deployment(
     tx: Transaction, scope: Scope, deployment_id: UUID, *, body: DeploymentCreate, placement: Placement
 ) -> None:
     project = await projects.ensure_project(tx, scope.workspace_id, body.name)
@@ -161,7 +161,7 @@ async def update_deployment(scope: Scope, deployment_id: UUID, body: DeploymentP
     Raises DeploymentNotFound, BeingDeleted, Immutable, and what `rules.check_patch` raises.
     """
     async with scope.change() as tx:
-        await _apply(tx, scope, deployment_id, body, always=False)
+        await _apply_change(tx, scope, deployment_id, body, always=False)
 
     await scope.router.refresh()
     return await get_deployment(scope, deployment_id)
@@ -170,13 +170,13 @@ async def update_deployment(scope: Scope, deployment_id: UUID, body: DeploymentP
 async def create_revision(scope: Scope, deployment_id: UUID, body: DeploymentPatch) -> Revision:
     """Change a deployment like a PATCH, and always create a revision. Raises what a PATCH raises."""
     async with scope.change() as tx:
-        revision_id = await _apply(tx, scope, deployment_id, body, always=True)
+        revision_id = await _apply_change(tx, scope, deployment_id, body, always=True)
 
     assert revision_id is not None  # noqa: S101 - always=True creates one
     return await revisions.get_revision(scope, deployment_id, revision_id)
 
 
-async def _apply(
+async def _apply_change(
     tx: Transaction, scope: Scope, deployment_id: UUID, body: DeploymentPatch, *, always: bool
 ) -> UUID | None:
     """Apply a PATCH; return the id of the revision that it created, if any."""
@@ -199,7 +199,7 @@ async def _apply(
     # Sending it back is no request for that address.
     requested_url = None if config.custom_url == visible_url else config.custom_url
     _check_routable(scope, requested_url)
-    await _update(tx, deployment_id, body, requested_url)
+    await _update_deployment(tx, deployment_id, body, requested_url)
 
     if not always and not rules.makes_revision(body):
         return None
@@ -211,7 +211,7 @@ async def _apply(
 
     check_content(content, build_on_push=build_on_push)
     archive = body.source_revision_config.source_tarball_path if body.source_revision_config else None
-    return await _start(tx, scope, deployment_id, content, archive=archive)
+    return await _start_revision(tx, scope, deployment_id, content, archive=archive)
 
 
 def _builds_on_push(body: DeploymentPatch, row: Record) -> bool:
@@ -220,7 +220,7 @@ def _builds_on_push(body: DeploymentPatch, row: Record) -> bool:
     return bool(row["build_on_push"] if value is None else value)
 
 
-async def _start(
+async def _start_revision(
     tx: Transaction, scope: Scope, deployment_id: UUID, content: RevisionContent, *, archive: str | None
 ) -> UUID:
     """Start a revision; `archive` is the path of a newly uploaded archive, if any."""
@@ -235,7 +235,9 @@ def _check_routable(scope: Scope, requested_url: str | None) -> None:
         raise BadCombination(f"source_config.custom_url {objection}")
 
 
-async def _update(tx: Transaction, deployment_id: UUID, body: DeploymentPatch, requested_url: str | None) -> None:
+async def _update_deployment(
+    tx: Transaction, deployment_id: UUID, body: DeploymentPatch, requested_url: str | None
+) -> None:
     config = body.source_config or SourceConfig()
     await tx.execute(
         sql.update_deployment,

@@ -83,19 +83,19 @@ async def create_integration(scope: Scope, body: IntegrationCreate) -> Integrati
 async def update_integration(scope: Scope, integration_id: UUID, body: IntegrationPatch) -> Integration:
     """Give an integration a new token, which later builds use. Raises IntegrationNotFound."""
     async with scope.change() as tx:
-        return Integration(**await _update(tx, scope, integration_id, token=body.token))
+        return Integration(**await _store_secret(tx, scope, integration_id, token=body.token))
 
 
 async def create_webhook(scope: Scope, integration_id: UUID, base_url: str) -> PushWebhook:
     """Create an integration's webhook with a new secret, which replaces an older one. Raises IntegrationNotFound."""
     secret = secrets.token_urlsafe(32)
     async with scope.db.transaction() as tx:
-        await _update(tx, scope, integration_id, webhook_secret=secret)
+        await _store_secret(tx, scope, integration_id, webhook_secret=secret)
 
     return PushWebhook(f"{base_url}/v1/webhooks/{integration_id}", secret)
 
 
-async def _update(tx: Transaction, scope: Scope, integration_id: UUID, **values: str) -> Record:
+async def _store_secret(tx: Transaction, scope: Scope, integration_id: UUID, **values: str) -> Record:
     """Store a new `token` or `webhook_secret`, and return the row. Raises IntegrationNotFound."""
     encrypted = {name: _encrypt(scope.box, integration_id, value) for name, value in values.items()}
     row = await tx.fetchrow(

@@ -37,7 +37,7 @@ async def check_master_key(db: Database, box: SecretBox) -> None:
 
     # The database has no check value yet: try the key on one value of each column.
     for table, column in COLUMNS:
-        for row in await db.fetch(_for_column(sql.sealed_values, table, column), key_id=b"", limit=1):
+        for row in await db.fetch(_adapt_to_column(sql.sealed_values, table, column), key_id=b"", limit=1):
             box.decrypt(row["encrypted"], str(row["id"]))
 
     check_id = uuid7()
@@ -66,7 +66,7 @@ async def read_all_values(db: Database, box: SecretBox) -> list[str]:
 
 async def _decrypt_all(db: Database, box: SecretBox) -> AsyncIterator[bytes]:
     for table, column in COLUMNS:
-        for row in await db.fetch(_for_column(sql.sealed_values, table, column), key_id=b"", limit=None):
+        for row in await db.fetch(_adapt_to_column(sql.sealed_values, table, column), key_id=b"", limit=None):
             yield box.decrypt(row["encrypted"], str(row["id"]))
 
 
@@ -79,8 +79,8 @@ async def reencrypt(db: Database, box: SecretBox) -> int:
 
 
 async def _reencrypt_column(db: Database, box: SecretBox, table: str, column: str) -> int:
-    read = _for_column(sql.sealed_values, table, column)
-    replace = _for_column(sql.replace_sealed_value, table, column)
+    read = _adapt_to_column(sql.sealed_values, table, column)
+    replace = _adapt_to_column(sql.replace_sealed_value, table, column)
 
     count = 0
     while True:
@@ -96,7 +96,7 @@ async def _reencrypt_column(db: Database, box: SecretBox, table: str, column: st
             return count
 
 
-def _for_column(query: Query, table: str, column: str) -> Query:
+def _adapt_to_column(query: Query, table: str, column: str) -> Query:
     """Return a statement of `key_rotation.sql`, which is written for `_CHECK_COLUMN`, for another column."""
     check_table, check_column = _CHECK_COLUMN
     return Query(query.name, query.text.replace(check_table, table).replace(check_column, column))

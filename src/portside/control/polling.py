@@ -73,7 +73,7 @@ class PolledBranches(Task):
         if row["failure"] is not None:
             await self._scopes.db.execute(sql.record_poll_failure, deployment_id=row["id"], failure=None)
 
-        return await self._build(row, commit)
+        return await self._build_commit(row, commit)
 
     async def _record_failure(self, row: Record, failure: str) -> None:
         """Show a failure in the deployment's status, and log it when it is new, not after every poll."""
@@ -81,7 +81,7 @@ class PolledBranches(Task):
         if await self._scopes.db.execute(sql.record_poll_failure, deployment_id=row["id"], failure=failure):
             log.warning("polling a branch failed", deployment_id=str(row["id"]), error=failure)
 
-    async def _build(self, row: Record, commit: str) -> bool:
+    async def _build_commit(self, row: Record, commit: str) -> bool:
         db = self._scopes.db
         branch = row["repo_ref"]
         latest = await db.fetchrow(sql.latest_content, id=row["id"], commit=commit)

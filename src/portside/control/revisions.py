@@ -154,10 +154,10 @@ async def report_revision(scope: Scope, deployment_id: UUID, revision_id: UUID, 
         )
 
         if is_terminal and row["status"] != target:
-            await _finish(tx, deployment_id, revision_id, target)
+            await _end_revision(tx, deployment_id, revision_id, target)
 
 
-async def _finish(tx: Transaction, deployment_id: UUID, revision_id: UUID, status: RevisionStatus) -> None:
+async def _end_revision(tx: Transaction, deployment_id: UUID, revision_id: UUID, status: RevisionStatus) -> None:
     if status is RevisionStatus.DEPLOYED:
         await tx.execute(sql.set_active_revision, id=deployment_id, revision_id=revision_id)
     await _change_waiting(tx, deployment_id, RevisionStatus.CREATING, None)

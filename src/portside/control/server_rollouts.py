@@ -110,19 +110,16 @@ class ServerRollouts(Task):
             await tx.execute(sql.lock_rollouts)
             last = await tx.fetchrow(sql.last_rollout)
             rows = await _list_servers(tx, self._version)
-            is_ours = last is not None and last["version"] == self._version
-            is_running = is_ours and last is not None and last["status"] == "running"
+
+            # Rollouts of other versions are over.
+            status = last["status"] if last is not None and last["version"] == self._version else "done"
             is_starting = now() - STARTED_AT < 2 * LISTENER_STARTS_WITHIN
-            self.report.every_s = _STEP_EVERY_S if is_running or is_starting else self.every_s
+            self.report.every_s = _STEP_EVERY_S if status == "running" or is_starting else self.every_s
 
-            if last is None or not is_ours or last["status"] == "done":
-                if self._is_automatic and any(row["is_behind"] and row["is_reported"] for row in rows):
-                    await tx.fetchval(sql.begin_rollout, version=self._version, skipped=[])
-                    return Status(again=True)
+            if last is None or status == "done":
+                return await self._begin_if_behind(tx, rows)
 
-                return Status()
-
-            workspace_id = await self._take_step(tx, last, rows) if last["status"] == "running" else None
+            workspace_id = await self._take_step(tx, last, rows) if status == "running" else None
             if workspace_id is not None:
                 # Last: this row's lock blocks other changes of the workspace until the commit.
                 await tx.execute(sql.bump_generation, workspace_id=workspace_id)
@@ -132,6 +129,14 @@ class ServerRollouts(Task):
 
         self._changes.wake(workspace_id)
         return Status({"steps": 1}, again=True)
+
+    async def _begin_if_behind(self, tx: Transaction, rows: list[Record]) -> Status:
+        is_behind = any(row["is_behind"] and row["is_reported"] for row in rows)
+        if not self._is_automatic or not is_behind:
+            return Status()
+
+        await tx.fetchval(sql.begin_rollout, version=self._version, skipped=[])
+        return Status(again=True)
 
     async def _take_step(self, tx: Transaction, rollout: Record, rows: list[Record]) -> UUID | None:
         """Take a step; return the workspace whose desired state changed."""
@@ -197,8 +202,8 @@ def _to_rollout(row: Record) -> ServerRollout:
 
 def _to_server(row: Record, rollout: ServerRollout | None) -> DeploymentServer:
     is_current = rollout is not None and rollout.deployment_id == row["id"]
-    state: ServerState = "current"
 
+    state: ServerState = "current"
     if not row["is_reported"]:
         state = "unknown" if row["status"] == DeploymentStatus.READY else "stopped"
     elif row["is_behind"] and rollout is not None and is_current:

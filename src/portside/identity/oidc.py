@@ -186,7 +186,7 @@ class OidcProvider:
 
     async def finish(self, cookie: str | None, returned: ProviderReturn) -> CompletedSignIn:
         """Finish a sign-in. Raises OidcRefused and OidcUnavailable."""
-        flow = self._open(cookie)
+        flow = self._open_cookie(cookie)
         if not hmac.compare_digest(flow.state.encode(), returned.state.encode()):
             raise OidcRefused("This sign-in did not begin in this browser; try again.")
         if returned.error or not returned.code:
@@ -196,7 +196,7 @@ class OidcProvider:
         if returned.iss and returned.iss != metadata.issuer:
             raise OidcRefused("The response came from another provider; try again.")
 
-        tokens = await self._redeem(metadata, returned.code, flow)
+        tokens = await self._redeem_code(metadata, returned.code, flow)
         claims = await self.verify(tokens.id_token, flow.nonce)
         if metadata.userinfo_endpoint and tokens.access_token and "email" not in claims:
             user_info = await self._fetch_user_info(metadata.userinfo_endpoint, tokens.access_token, claims)
@@ -204,7 +204,7 @@ class OidcProvider:
 
         return CompletedSignIn(claims, flow.next)
 
-    def _open(self, cookie: str | None) -> PendingSignIn:
+    def _open_cookie(self, cookie: str | None) -> PendingSignIn:
         try:
             padded = (cookie or "") + "=" * (-len(cookie or "") % 4)
             plain = self._box.decrypt(base64.urlsafe_b64decode(padded), _OWNER)
@@ -217,7 +217,7 @@ class OidcProvider:
 
         return flow
 
-    async def _redeem(self, metadata: Metadata, code: str, flow: PendingSignIn) -> Tokens:
+    async def _redeem_code(self, metadata: Metadata, code: str, flow: PendingSignIn) -> Tokens:
         form = {
             "grant_type": "authorization_code",
             "code": code,
@@ -235,7 +235,7 @@ class OidcProvider:
         else:
             form |= {"client_id": client.client_id, "client_secret": client.client_secret}
 
-        response = await _exchange("POST", metadata.token_endpoint, headers, urlencode(form).encode())
+        response = await _send("POST", metadata.token_endpoint, headers, urlencode(form).encode())
         if response.status in {400, 401}:
             raise OidcRefused("The provider did not accept the code; try again.")
 
@@ -340,14 +340,14 @@ class OidcProvider:
         return user_info
 
     async def _fetch(self, url: str, headers: Mapping[str, str] | None = None) -> bytes:
-        response = await _exchange("GET", url, {"Accept": "application/json", **(headers or {})}, None)
+        response = await _send("GET", url, {"Accept": "application/json", **(headers or {})}, None)
         if response.status != 200:
             raise OidcUnavailable
 
         return response.body
 
 
-async def _exchange(method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> OutboundResponse:
+async def _send(method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> OutboundResponse:
     """Send a request to the provider. Raises OidcUnavailable for an unknown host: users did not give its name."""
     try:
         return await exchange(method, url, headers=headers, body=body, rules=RULES)

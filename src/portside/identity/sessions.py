@@ -121,30 +121,30 @@ async def begin_session(db: Session, authenticator: Authenticator, sign_in: Sign
 
 async def list_own(db: Session, authenticator: Authenticator, actor: Actor) -> list[LoginSession]:
     """List the sessions of the actor's user, newest first; for a service key, those made with it."""
-    return await _list(db, authenticator, actor, _get_owner(actor))
+    return await _list_sessions(db, authenticator, actor, _get_owner(actor))
 
 
 async def list_all(db: Session, authenticator: Authenticator, actor: Actor) -> list[LoginSession]:
     """List all sessions of the organization, newest first."""
-    return await _list(db, authenticator, actor, _ANY_OWNER)
+    return await _list_sessions(db, authenticator, actor, _ANY_OWNER)
 
 
 async def end_own(db: Session, authenticator: Authenticator, actor: Actor, session_id: UUID) -> None:
     """End one of the sessions of `list_own`. Raises SessionNotFound, and LimitedKey for a limited key."""
     if session_id != actor.session_id and not actor.is_unlimited:
         raise LimitedKey
-    await _end(db, authenticator, actor, {"id": session_id, **_get_owner(actor)})
+    await _end_session(db, authenticator, actor, {"id": session_id, **_get_owner(actor)})
 
 
 async def end_any(db: Session, authenticator: Authenticator, actor: Actor, session_id: UUID) -> None:
     """End a session of the organization. Raises SessionNotFound."""
-    await _end(db, authenticator, actor, {"id": session_id, **_ANY_OWNER})
+    await _end_session(db, authenticator, actor, {"id": session_id, **_ANY_OWNER})
 
 
 async def end_current(db: Session, authenticator: Authenticator, actor: Actor) -> None:
     """Sign out: end the session of the request; does nothing for a key."""
     if actor.session_id is not None:
-        await _end(db, authenticator, actor, {"id": actor.session_id, **_ANY_OWNER})
+        await _end_session(db, authenticator, actor, {"id": actor.session_id, **_ANY_OWNER})
 
 
 async def end_cookie_sessions(db: Session, authenticator: Authenticator, request: HTTPConnection) -> None:
@@ -159,7 +159,7 @@ def _get_owner(actor: Actor) -> dict[str, UUID | None]:
     return {"user_id": actor.user_id, "key_id": None if actor.user_id else actor.key_id}
 
 
-async def _list(
+async def _list_sessions(
     db: Session, authenticator: Authenticator, actor: Actor, owner: dict[str, UUID | None]
 ) -> list[LoginSession]:
     idle = authenticator.session_rules.idle
@@ -167,7 +167,9 @@ async def _list(
     return [LoginSession(**row, is_current=row["id"] == actor.session_id) for row in rows]
 
 
-async def _end(db: Session, authenticator: Authenticator, actor: Actor, criteria: dict[str, UUID | None]) -> None:
+async def _end_session(
+    db: Session, authenticator: Authenticator, actor: Actor, criteria: dict[str, UUID | None]
+) -> None:
     session_id = await db.fetchval(sql.end_session, organization_id=actor.organization_id, **criteria)
     if session_id is None:
         raise SessionNotFound

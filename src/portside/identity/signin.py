@@ -1,4 +1,4 @@
-"""The pages on which people sign in with a browser, and out again. Each way to sign in ends in `_enter`.
+"""The pages on which people sign in with a browser, and out again. Each way to sign in ends in `_begin_session`.
 
 Forms must come from this server's own pages, also before anybody is signed in: else another site could sign its visitor
 in as somebody else. After the sign-in the browser goes to a path of this server only.
@@ -113,7 +113,7 @@ async def sign_in_with_password(ctx: Context) -> Response:
     async def prove() -> Response:
         user = await check_credentials(ctx.db, form, read_origin(ctx))
         sign_in = _build_sign_in(ctx, "password", user_id=user.id, password=user.password)
-        return await _enter(ctx, sign_in, to_local_path(form.next))
+        return await _begin_session(ctx, sign_in, to_local_path(form.next))
 
     return await _attempt(prove, _build_page(ctx, to_local_path(form.next), email=form.email))
 
@@ -131,7 +131,7 @@ async def sign_in_with_key(ctx: Context) -> Response:
             raise KeyRefused from exc
 
         sign_in = _build_sign_in(ctx, "key", user_id=actor.user_id, key_id=actor.key_id)
-        return await _enter(ctx, sign_in, to_local_path(form.next))
+        return await _begin_session(ctx, sign_in, to_local_path(form.next))
 
     return await _attempt(prove, _build_page(ctx, to_local_path(form.next)))
 
@@ -143,7 +143,7 @@ async def sign_in_with_link(ctx: Context, query: LinkQuery) -> Response:
 
     async def prove() -> Response:
         sign_in = await sign_in_links.redeem_link(ctx.db, ctx.services.authenticator, query.token, read_origin(ctx))
-        return await _enter(ctx, sign_in, CONSOLE)
+        return await _begin_session(ctx, sign_in, CONSOLE)
 
     return await _attempt(prove, _build_page(ctx, CONSOLE))
 
@@ -193,7 +193,7 @@ async def finish_oidc(ctx: Context, query: ProviderReturn) -> Response:
         cookies = parse_cookies(ctx.request.headers.get("cookie"), get_cookie_name(OIDC_COOKIE, ctx.request))
         sign_in = await oidc.provider.finish(cookies[0] if len(cookies) == 1 else None, query)
         user_id = await admit(ctx.db, ctx.services.authenticator, oidc.rules, sign_in.claims)
-        return await _enter(ctx, _build_sign_in(ctx, "oidc", user_id=user_id), to_local_path(sign_in.next))
+        return await _begin_session(ctx, _build_sign_in(ctx, "oidc", user_id=user_id), to_local_path(sign_in.next))
 
     response = await _attempt(finish, _build_page(ctx, HOME))
     if response.status_code >= 400:
@@ -241,7 +241,7 @@ async def _attempt(step: Callable[[], Awaitable[Response]], page: SignInPage) ->
         return response
 
 
-async def _enter(ctx: Context, sign_in: SignIn, target: str) -> Response:
+async def _begin_session(ctx: Context, sign_in: SignIn, target: str) -> Response:
     """Make a new session, whatever the browser had before, and continue."""
     await sessions.end_cookie_sessions(ctx.db, ctx.services.authenticator, ctx.request)
     session = await sessions.begin_session(ctx.db, ctx.services.authenticator, sign_in)
@@ -295,3 +295,13 @@ async def decode_form(ctx: Context, kind: type[T]) -> T:
 
     form: T = convert(fields, kind, "body", strict=False)
     return form
+
+
+def build_form_options(kind: type[msgspec.Struct]) -> RouteOptions:
+    """Return the options of a public route that reads its form with `decode_form`."""
+    _, schemas = msgspec.json.schema_components([kind])
+    return {
+        "public": True,
+        "consumes": {FORM: {**schemas[kind.__name__], **ANY_FIELDS}},
+        "max_body_bytes": MAX_FORM_BYTES,
+    }
