@@ -1,4 +1,4 @@
-"""Checks how many parameters functions have, and for module names that say nothing. Exits 1 if it finds a problem."""
+"""Checks how many parameters functions have, and looks for names that say nothing. Exits 1 if it finds a problem."""
 
 import ast
 import sys
@@ -6,6 +6,22 @@ from pathlib import Path
 
 PARAMETERS = 5
 EMPTY_NAMES = {"utils", "util", "helpers", "common", "models", "base", "misc"}
+# What a query returns or a caller passes is a thing: its name is a noun.
+PARTICIPLES = {
+    "found",
+    "given",
+    "made",
+    "known",
+    "held",
+    "wanted",
+    "shown",
+    "named",
+    "kept",
+    "written",
+    "chosen",
+    "asked",
+    "meant",
+}
 ROOT = Path(__file__).parents[1]
 
 
@@ -24,7 +40,7 @@ def main() -> int:
 
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                over += [f"{name}:{node.lineno}: {problem}" for problem in parameters_over(node)]
+                over += [f"{name}:{node.lineno}: {problem}" for problem in (*parameters_over(node), *empty_names(node))]
 
     print("\n".join(over))
     return 1 if over else 0
@@ -36,6 +52,17 @@ def parameters_over(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
 
     names = [a.arg for a in (*node.args.posonlyargs, *node.args.args) if a.arg not in {"self", "cls"}]
     return [f"{node.name} has {len(names)} positional parameters"] if len(names) > PARAMETERS else []
+
+
+def empty_names(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """Return what is wrong with the name of a function, and with those of its values."""
+    problems = []
+    if node.name.endswith("_of") and not node.name.endswith("_as_of"):
+        problems.append(f"{node.name} does not say what it does; name it with a verb, or make it a property")
+
+    values = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    problems += [f"the value {value} in {node.name} needs a noun" for value in sorted(values & PARTICIPLES)]
+    return problems
 
 
 if __name__ == "__main__":

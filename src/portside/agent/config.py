@@ -320,24 +320,24 @@ def _sections_in(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _config(path: Path, content: dict[str, Any], sources: dict[str, str], env: dict[str, str]) -> AgentConfig:
-    def source_of(section: str) -> str:
+    def get_source(section: str) -> str:
         return sources.get(section, str(path))
 
     checkpointer = content.get("checkpointer", {})
-    _typed(source_of("ui_config"), "ui_config", content.get("ui_config") or {}, UiConfig)
+    _typed(get_source("ui_config"), "ui_config", content.get("ui_config") or {}, UiConfig)
     return AgentConfig(
         file=path,
-        graphs=_graphs(source_of("graphs"), content["graphs"]),
-        dependencies=_typed(source_of("dependencies"), "dependencies", content.get("dependencies") or [], list[str]),
+        graphs=_graphs(get_source("graphs"), content["graphs"]),
+        dependencies=_typed(get_source("dependencies"), "dependencies", content.get("dependencies") or [], list[str]),
         env=env,
-        thread_ttl=_typed(source_of("checkpointer"), "checkpointer.ttl", checkpointer.get("ttl") or {}, ThreadTtl),
-        store=_typed(source_of("store"), "store", content.get("store", {}), StoreConfig),
-        http=_http(source_of("http"), content.get("http") or {}),
-        auth=_auth(source_of("auth"), content.get("auth") or {}),
-        encryption=_typed(source_of("encryption"), "encryption", content.get("encryption") or {}, EncryptionConfig),
-        serde=_serde(source_of("checkpointer"), checkpointer),
-        webhooks=_typed(source_of("webhooks"), "webhooks", content.get("webhooks") or None, WebhooksConfig | None),
-        ui=_typed(source_of("ui"), "ui", content.get("ui") or {}, UiFiles),
+        thread_ttl=_typed(get_source("checkpointer"), "checkpointer.ttl", checkpointer.get("ttl") or {}, ThreadTtl),
+        store=_typed(get_source("store"), "store", content.get("store", {}), StoreConfig),
+        http=_http(get_source("http"), content.get("http") or {}),
+        auth=_auth(get_source("auth"), content.get("auth") or {}),
+        encryption=_typed(get_source("encryption"), "encryption", content.get("encryption") or {}, EncryptionConfig),
+        serde=_serde(get_source("checkpointer"), checkpointer),
+        webhooks=_typed(get_source("webhooks"), "webhooks", content.get("webhooks") or None, WebhooksConfig | None),
+        ui=_typed(get_source("ui"), "ui", content.get("ui") or {}, UiFiles),
     )
 
 

@@ -36,13 +36,13 @@ class Descriptions:
     async def schemas(self, assistant_id: UUID, caller: Caller = ANYONE) -> GraphSchemas:
         """Return the schemas of an assistant's graph. Raises AssistantNotFound and GraphFailed."""
         assistant = await self._assistants.get(assistant_id)
-        found = await self._graphs.schemas(_request(assistant, caller))
+        schemas = await self._graphs.schemas(_request(assistant, caller))
         return GraphSchemas(
-            found.input_schema,
-            found.output_schema,
-            found.state_schema,
-            found.config_schema,
-            found.context_schema,
+            schemas.input_schema,
+            schemas.output_schema,
+            schemas.state_schema,
+            schemas.config_schema,
+            schemas.context_schema,
             graph_id=assistant.graph_id,
         )
 
