@@ -35,7 +35,7 @@ class RecordingCompute:
     def target(self, deployment_id: UUID, open_log: OpenLog) -> "RecordingCompute":
         return self
 
-    def revisions(self) -> set[UUID]:
+    def list_revisions(self) -> set[UUID]:
         return set(self.served)
 
     async def is_provisioned(self) -> bool:

@@ -24,7 +24,7 @@ def source(url: str, credential: Secret | None = None, limit: int = LIMIT) -> Gi
 
 
 async def fetch(wanted: GitSource, folder: Path, lines: list[str] | None = None) -> Path:
-    checkout = wanted.checkout(folder, MaskedOutput((lines if lines is not None else []).append, wanted.hidden))
+    checkout = wanted.checkout(folder, MaskedOutput((lines if lines is not None else []).append, wanted.secrets))
     await checkout.fetch()
     await asyncio.to_thread(checkout.keep_history, None)
     return checkout.files
@@ -126,7 +126,7 @@ async def test_kept_history_replaces_repositories_that_are_gone(tmp_path: Path, 
     commit = top.git("rev-parse", "HEAD")
     wanted = source(f"{hosted.url}/top", CREDENTIAL)
     kept = tmp_path / "sources" / "one"
-    first = wanted.checkout(tmp_path / "first", MaskedOutput(lambda _: None, wanted.hidden))
+    first = wanted.checkout(tmp_path / "first", MaskedOutput(lambda _: None, wanted.secrets))
     assert await first.fetch() == commit
 
     await asyncio.to_thread(first.keep_history, kept)

@@ -341,7 +341,7 @@ async def test_next_listener_adopts_replicas_without_lost_requests(orphaned: Har
     orphaned.target.restore_with(orphaned.replica_set(orphaned.plan("orphan", revision=REVISION)))
     current = orphaned.target.current
     assert current is not None
-    await eventually(lambda: asyncio.sleep(0, current.processes() == {orphan}))
+    await eventually(lambda: asyncio.sleep(0, current.list_processes() == {orphan}))
     await clients.after(20)
     assert [record.process for record in orphaned.folder.state.replicas] == [orphan]
 
@@ -430,7 +430,7 @@ async def test_dead_adopted_replica_is_replaced(orphaned: Harness):
     orphaned.target.restore_with(orphaned.replica_set(orphaned.plan("orphan", revision=REVISION)))
     current = orphaned.target.current
     assert current is not None
-    await eventually(lambda: asyncio.sleep(0, current.processes() == {orphan}))
+    await eventually(lambda: asyncio.sleep(0, current.list_processes() == {orphan}))
     orphan.kill_group()
     await eventually(lambda: asyncio.sleep(0, not orphan.is_alive))
 
@@ -537,7 +537,7 @@ async def test_replica_above_memory_limit_is_replaced_without_lost_requests(harn
     plan = harness.plan("large")
     replica_set = harness.replica_set(dataclasses.replace(plan, memory=2**40))
     await harness.target.switch_to(replica_set)
-    (before,) = replica_set.processes()
+    (before,) = replica_set.list_processes()
     clients = Clients(harness.target.socket.port)
     held = UsageReader().read({before.pid}).groups[before.pid].memory
 
@@ -600,7 +600,7 @@ async def test_idle_servers_are_asked_for_their_metrics_less_often(
 async def test_metrics_report_restarts_and_their_reason(harness: Harness):
     replica_set = harness.replica_set(harness.plan("one"))
     await harness.target.switch_to(replica_set)
-    (replica,) = replica_set.processes()
+    (replica,) = replica_set.list_processes()
     replica.kill_group()
 
     async def reported() -> bool:
@@ -857,7 +857,7 @@ async def test_changed_platform_variables_replace_replicas_without_lost_requests
     plan = harness.plan("one", LANGSMITH_API_KEY="old")
     replica_set = harness.replica_set(plan)
     await harness.target.switch_to(replica_set)
-    (before,) = replica_set.processes()
+    (before,) = replica_set.list_processes()
     deployment = desired_deployment(id=UUID(int=1), name="x", environment={"LANGSMITH_API_KEY": "old"})
 
     replica_set.update(deployment)
@@ -866,7 +866,7 @@ async def test_changed_platform_variables_replace_replicas_without_lost_requests
     await eventually(lambda: asyncio.sleep(0, not before.is_alive))
     assert (await get(harness.target.socket.port))["env"]["LANGSMITH_API_KEY"] == "new"
     assert await clients.stop() == {"one"}
-    assert len(replica_set.processes()) == 1
+    assert len(replica_set.list_processes()) == 1
 
 
 async def test_replica_that_starts_while_variables_change_is_replaced(harness: Harness, tmp_path: Path):
@@ -875,7 +875,7 @@ async def test_replica_that_starts_while_variables_change_is_replaced(harness: H
     replica_set = harness.replica_set(harness.plan("one", LANGSMITH_API_KEY="old", GATE=str(gate)))
     await harness.target.switch_to(replica_set)
 
-    (first,) = replica_set.processes()
+    (first,) = replica_set.list_processes()
     gate.unlink()
     first.kill_group()
     await eventually(lambda: asyncio.sleep(0, any(found.process != first for found in harness.folder.state.replicas)))

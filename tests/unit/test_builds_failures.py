@@ -27,7 +27,7 @@ class FailingSource:
     """A source that leaves a file, and then does what the test says."""
 
     title = "a source"
-    hidden: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
 
     def __init__(self, fail: Callable[[], None] | None) -> None:
         self._fail = fail

@@ -73,7 +73,7 @@ class Machine:
     def target(self, deployment_id: UUID, open_log: OpenLog) -> "Machine":
         return self
 
-    def revisions(self) -> set[UUID]:
+    def list_revisions(self) -> set[UUID]:
         return set(self.served)
 
     async def is_provisioned(self) -> bool:

@@ -119,7 +119,7 @@ async def test_start_that_hangs_holds_up_no_other():
 class BusyDeployment:
     """A deployment that nobody has used for a minute, but whose servers are unknown: it cannot fall asleep."""
 
-    def ports(self) -> list[int]:
+    def list_ports(self) -> list[int]:
         return []
 
     def is_stopping(self) -> bool:

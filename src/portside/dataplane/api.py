@@ -61,7 +61,7 @@ class ControlPlane:
         raw = await self._call("POST", "/internal/listeners/connect", Connect(compute_type, compute_id, version))
         return msgspec.json.decode(raw, type=Connected).listener_id
 
-    async def desired(self, listener_id: UUID, after: int, wait_s: int) -> Desired:
+    async def get_desired(self, listener_id: UUID, after: int, wait_s: int) -> Desired:
         """Return the desired state once its generation differs from `after`, at the latest after `wait_s` seconds.
 
         Raises ControlPlaneUnreachable and ControlPlaneRefused.
@@ -70,7 +70,7 @@ class ControlPlane:
         raw = await self._call("GET", path, timeout_s=wait_s + _TIMEOUT_S)
         return msgspec.json.decode(raw, type=Desired)
 
-    async def revision(self, deployment_id: UUID, revision_id: UUID) -> DesiredRevision:
+    async def get_revision(self, deployment_id: UUID, revision_id: UUID) -> DesiredRevision:
         """Return a revision of any status, with retries. Raises ControlPlaneRefused."""
         path = f"/internal/deployments/{deployment_id}/revisions/{revision_id}"
         raw = await self._retry_until_answered(lambda: self._call("GET", path))
@@ -127,8 +127,12 @@ class ControlPlane:
 
     def _read_key(self) -> None:
         """Read a newer key from the key file, if there is one; the next calls use it."""
+        if self._key_file is None:
+            return
+
         with contextlib.suppress(OSError):
-            if self._key_file is not None and (key := self._key_file.read_text("utf-8").strip()):
+            key = self._key_file.read_text("utf-8").strip()
+            if key:
                 self._client.headers["X-Api-Key"] = key
 
     async def _download(self, path: str, into: Path) -> None:

@@ -31,12 +31,12 @@ class BuildSlots:
     @contextlib.asynccontextmanager
     async def take(self, on_wait: Callable[[str], object] = str) -> AsyncIterator[None]:
         """Wait for a slot and hold it; `on_wait` hears why there is none yet, and again when the reason changes."""
-        said = None
-        while (reason := self._obstacle()) is not None:
-            if reason != said:
+        last_reason = None
+        while (reason := self._find_obstacle()) is not None:
+            if reason != last_reason:
                 on_wait(reason)
 
-            said = reason
+            last_reason = reason
             await self._changed.wait()
 
         self._running += 1
@@ -68,7 +68,7 @@ class BuildSlots:
 
         self._ended.clear()
 
-    def _obstacle(self) -> str | None:
+    def _find_obstacle(self) -> str | None:
         if self._paused is not None:
             return self._paused
         if self._running >= self._count:

@@ -92,7 +92,14 @@ async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute:
             settings.control_plane_url, settings.control_plane_api_key, settings.control_plane_api_key_file
         )
         starts = FirstStarts()
-        context = ListenerContext(settings, control, compute, BuildSlots(_MAX_BUILDS), starts.wait)
+        context = ListenerContext(
+            settings=settings,
+            control=control,
+            compute=compute,
+            build_slots=BuildSlots(_MAX_BUILDS),
+            wait_for_starts=starts.wait,
+        )
+
         reconcilers = ReconcilerSet(context, starts)
 
         # The listener stops as soon as one of these ends.
@@ -230,7 +237,7 @@ class ReconcilerSet:
 
             log.info("connected to the control plane", listener=str(self._listener_id))
 
-        desired = await control.desired(self._listener_id, self._generation, _WAIT_S)
+        desired = await control.get_desired(self._listener_id, self._generation, _WAIT_S)
         self._generation = desired.generation
         return desired
 
@@ -248,15 +255,17 @@ class ReconcilerSet:
 
         self._starts.expect(list(self._reconcilers.values()))
 
-        for unlisted in self._reconcilers.keys() - {deployment.id for deployment in desired.deployments}:
-            self._drop(unlisted)
+        listed_ids = {deployment.id for deployment in desired.deployments}
+        for deployment_id in self._reconcilers.keys() - listed_ids:
+            self._drop(deployment_id)
 
     def _drop(self, deployment_id: UUID) -> None:
         """Stop the servers of a deployment that the control plane no longer lists; its data stays."""
         reconciler = self._reconcilers[deployment_id]
         task = self._tasks[deployment_id]
         if reconciler.is_finished:
-            del self._reconcilers[deployment_id], self._tasks[deployment_id]
+            del self._reconcilers[deployment_id]
+            del self._tasks[deployment_id]
         elif not reconciler.is_closing:
             reconciler.is_closing = True
             log.warning(
@@ -287,8 +296,12 @@ class Reconciler:
 
         self._was_restored = False
         self._restore_backoff = Backoff(_RESTORE_FIRST_S, _RESTORE_LIMIT_S)
+        # The earliest time of the next attempt (monotonic clock).
         self._restore_at = 0.0
-        self.is_finished = self.is_closing = False
+
+        # Whether nothing is left to do: the deployment was deleted, or its servers were stopped for good.
+        self.is_finished = False
+        self.is_closing = False
 
     def update(self, desired: DesiredDeployment) -> None:
         """Set the desired state, and cancel work that is no longer wanted."""
@@ -318,11 +331,17 @@ class Reconciler:
                 backoff.reset()
 
             if not self.is_finished:
-                restore_in_s = None if self._was_restored else max(0.0, self._restore_at - time.monotonic())
-                with contextlib.suppress(TimeoutError):
-                    # Not `wait_for`, which on Python 3.11 may drop the cancellation that ends this task.
-                    async with timeout(backoff.next() if failed else restore_in_s):
-                        await self._changed.wait()
+                await self._wait_for_change(backoff.next() if failed else self._get_restore_delay())
+
+    async def _wait_for_change(self, within_s: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            # Not `wait_for`, which on Python 3.11 may drop the cancellation that ends this task.
+            async with timeout(within_s):
+                await self._changed.wait()
+
+    def _get_restore_delay(self) -> float | None:
+        """Return in how many seconds the active revision is to be restored; None if it was."""
+        return None if self._was_restored else max(0.0, self._restore_at - time.monotonic())
 
     @property
     def is_starting(self) -> bool:
@@ -352,7 +371,7 @@ class Reconciler:
         return revision is None or revision.status in ABANDONED
 
     async def _reconcile_logged(self) -> bool:
-        """Reconcile once, and return whether it failed. A cancellation by `update` is not a failure."""
+        """Reconcile once, log an error, and return whether there was one. A cancellation by `update` is none."""
         self._work = asyncio.create_task(self._reconcile())
         try:
             await asyncio.wait({self._work})
@@ -384,8 +403,9 @@ class Reconciler:
             await self._roll_out(revision)
 
     def _next_revision(self) -> DesiredRevision | None:
-        revisions = [r for r in self._desired.revisions if r.status in IN_PROGRESS and r.id not in self._rolled_out]
-        return min(revisions, key=lambda revision: revision.number, default=None)
+        revisions = [revision for revision in self._desired.revisions if revision.status in IN_PROGRESS]
+        waiting_revisions = [revision for revision in revisions if revision.id not in self._rolled_out]
+        return min(waiting_revisions, key=lambda revision: revision.number, default=None)
 
     async def _provision(self) -> bool:
         """Create what every revision needs. False when that failed for good, which ends the waiting revisions."""

@@ -104,7 +104,8 @@ class RevisionLog:
             try:
                 await self._ship(batch)
             except ControlPlaneRefused as exc:
-                if exc.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and len(batch) > 1:
+                is_too_large = exc.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+                if is_too_large and len(batch) > 1:
                     self._put_back(batch)
                     size = len(batch) // 2
                 # Otherwise the revision was deleted, so nobody can read these lines.
@@ -117,5 +118,6 @@ class RevisionLog:
 
     def _put_back(self, batch: list[NewLogEntry]) -> None:
         """Put lines back in front, without pushing newer lines out at the other end."""
-        free = min(_MAX_WAITING - len(self._waiting), len(batch))
-        self._waiting.extendleft(reversed(batch[len(batch) - free :]))
+        count = min(_MAX_WAITING - len(self._waiting), len(batch))
+        newest = batch[len(batch) - count :]
+        self._waiting.extendleft(reversed(newest))

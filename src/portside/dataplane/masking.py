@@ -15,7 +15,7 @@ _MAX_LINE = 8000
 
 
 class MaskedOutput:
-    """Passes the lines of a build to `on_line`, with the `hidden` values masked.
+    """Passes the lines of a build to `on_line`, with the `secrets` masked.
 
     Values shorter than 6 characters are not masked: they are words like `true`, and masking them would garble the log.
     Paths below `folder`, the folder of the build, are shown relative to it.
@@ -24,19 +24,19 @@ class MaskedOutput:
     def __init__(
         self,
         on_line: Callable[[str], None],
-        hidden: Iterable[str] = (),
+        secrets: Iterable[str] = (),
         max_lines: int = _MAX_LINES,
         folder: Path | None = None,
     ) -> None:
         self._on_line = on_line
         self._left = max_lines
         self._max_lines = max_lines
-        self._hidden = masked_forms(hidden)
+        self._masked_forms = list_masked_forms(secrets)
         self._folder = folder
 
     def mask(self, text: str) -> str:
         """Mask the values, and the user and password of every address; shorten the paths of the build."""
-        for value in self._hidden:
+        for value in self._masked_forms:
             text = text.replace(value, _MASK)
         return mask_credentials(text if self._folder is None else shorten_paths(text, self._folder))
 
@@ -54,23 +54,23 @@ class MaskedOutput:
     def silent(self) -> "MaskedOutput":
         """Return an output that masks the same values and passes nothing on."""
         quiet = MaskedOutput(lambda _line: None)
-        quiet._hidden = self._hidden
+        quiet._masked_forms = self._masked_forms
         quiet._folder = self._folder
         return quiet
 
 
-def masked_forms(hidden: Iterable[str]) -> list[str]:
+def list_masked_forms(secrets: Iterable[str]) -> list[str]:
     """Return the strings to mask for some values: each line of a value, as it is and as it stands in a URL."""
-    lines = {line.strip() for value in hidden for line in value.splitlines()}
+    lines = {line.strip() for value in secrets for line in value.splitlines()}
     forms = {form for line in lines if len(line) >= _MIN_LENGTH for form in (line, quote(line, safe=""))}
 
     # The longest first, because one value may contain another.
     return sorted(forms, key=len, reverse=True)
 
 
-def mask_values(text: str, hidden: Iterable[str]) -> str:
+def mask_values(text: str, secrets: Iterable[str]) -> str:
     """Mask values, and the user and password of every address, in a text."""
-    return MaskedOutput(lambda _line: None, hidden).mask(text)
+    return MaskedOutput(lambda _line: None, secrets).mask(text)
 
 
 def shorten_paths(text: str, folder: Path) -> str:

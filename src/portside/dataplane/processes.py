@@ -28,13 +28,13 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
     @classmethod
     def find(cls, pid: int) -> "ProcessIdentity | None":
         """Return the identity of a running process, or None when no process has this id."""
-        started = _started(pid)
-        return None if started is None else cls(pid, started)
+        start_time = _read_start_time(pid)
+        return None if start_time is None else cls(pid, start_time)
 
     @property
     def is_alive(self) -> bool:
         """Whether this very process still runs."""
-        return _started(self.pid) == self.started
+        return _read_start_time(self.pid) == self.started
 
     async def wait(self) -> None:
         """Wait until the process has ended. It need not be a child of this one."""
@@ -83,8 +83,13 @@ def kill_group(group: int) -> None:
 
 def find_processes(variable: str, folder: Path) -> list[int]:
     """Return the ids of the processes whose environment variable names a folder or one below it."""
-    paths = ((pid, _read_variable(pid, variable)) for pid in _running())
-    return [pid for pid, path in paths if path is not None and path.is_relative_to(folder)]
+    pids = []
+    for pid in _list_process_ids():
+        path = _read_variable(pid, variable)
+        if path is not None and path.is_relative_to(folder):
+            pids.append(pid)
+
+    return pids
 
 
 def kill_processes(variable: str, folder: Path) -> None:
@@ -106,7 +111,7 @@ def find_leaders(variable: str, folder: Path, argument: str) -> list[tuple[Path,
     Both conditions exclude the children of such a process, which inherit the variable.
     """
     leaders = []
-    for pid in _running():
+    for pid in _list_process_ids():
         with contextlib.suppress(OSError):
             if os.getsid(pid) != pid or argument.encode() not in _read(pid, "cmdline"):
                 continue
@@ -119,7 +124,7 @@ def find_leaders(variable: str, folder: Path, argument: str) -> list[tuple[Path,
     return leaders
 
 
-def _running() -> Iterator[int]:
+def _list_process_ids() -> Iterator[int]:
     for entry in _PROC.iterdir() if _PROC.is_dir() else ():
         if entry.name.isdigit():
             yield int(entry.name)
@@ -139,9 +144,9 @@ def _read(pid: int, file: str) -> list[bytes]:
     return (_PROC / str(pid) / file).read_bytes().split(b"\0")
 
 
-def _started(pid: int) -> str | None:
+def _read_start_time(pid: int) -> str | None:
     if Path("/proc/self/stat").exists():
-        return _started_on_linux(pid)
+        return _read_start_time_on_linux(pid)
 
     process = subprocess.run(
         ["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
@@ -152,7 +157,7 @@ def _started(pid: int) -> str | None:
     return None if not text or text.startswith("Z") else text.split(None, 1)[1]
 
 
-def _started_on_linux(pid: int) -> str | None:
+def _read_start_time_on_linux(pid: int) -> str | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -311,7 +311,7 @@ class Rollout:
 
         if self.has_unused_builds:
             self.has_unused_builds = False
-            revision_ids = self.target.revisions() | {revision.id for revision in deployment.revisions}
+            revision_ids = self.target.list_revisions() | {revision.id for revision in deployment.revisions}
             await asyncio.to_thread(self._folder.remove_revisions_except, revision_ids)
 
         if self.target.url != url_before:
@@ -447,12 +447,12 @@ class Rollout:
 
     async def _rebuild_earlier(self, deployment: DesiredDeployment, active: DesiredRevision) -> None:
         """Build the revisions again that threads may continue with, if a restore of a backup lost their builds."""
-        for revision_id in self.target.earlier() - {active.id}:
+        for revision_id in self.target.list_earlier_revisions() - {active.id}:
             if find_build(self._folder.revision(revision_id)) is not None:
                 continue
 
             try:
-                earlier = await self._context.control.revision(deployment.id, revision_id)
+                earlier = await self._context.control.get_revision(deployment.id, revision_id)
                 if earlier.source in BUILT_SOURCES:
                     await self.report_down(
                         f"Nothing runs until revision {revision_id} is built again, for its threads."
@@ -465,7 +465,7 @@ class Rollout:
         self, deployment: DesiredDeployment, revision: DesiredRevision, build: Build | None
     ) -> Release:
         """Return a release with the builds of the earlier revisions that threads may continue with."""
-        revision_ids = self.target.earlier() - {revision.id} if deployment.pin_threads else set()
+        revision_ids = self.target.list_earlier_revisions() - {revision.id} if deployment.pin_threads else set()
         earlier: dict[UUID, Build] = {}
         for revision_id in revision_ids:
             try:
@@ -503,7 +503,7 @@ class Rollout:
         await self._report_revision(revision, "DEPLOYED")
         self._has_unreported_switch = False
 
-        await asyncio.to_thread(self._folder.remove_revisions_except, self.target.revisions())
+        await asyncio.to_thread(self._folder.remove_revisions_except, self.target.list_revisions())
 
     async def _report_status(self, status: ReportedDeploymentStatus, message: str | None) -> None:
         report = DeploymentReport(status, custom_url=self.target.url, reason=message)

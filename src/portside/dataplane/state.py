@@ -54,17 +54,18 @@ class SleepRecord(msgspec.Struct, frozen=True):
 
 
 class DeploymentState(msgspec.Struct):
-    """The state that must survive a restart of the listener. `used_at` is roughly when the agent was last used.
-
-    `earlier` are revisions that were replaced and whose code threads may need, with the Unix time of the replacement.
-    """
+    """The state that must survive a restart of the listener."""
 
     port: int | None = None
     active_revision_id: UUID | None = None
     previous_revision_id: UUID | None = None
+    # The replicas that were started and may still run.
     replicas: list[ReplicaRecord] = []
+    # Roughly when the agent was last used, in seconds since 1970.
     used_at: float = 0.0
+    # None while the deployment is awake.
     sleep: SleepRecord | None = None
+    # Revisions that were replaced and whose code threads may need, with the Unix time of the replacement.
     earlier: dict[UUID, float] = {}
 
 
@@ -144,7 +145,10 @@ class DeploymentFolder:
 
     def find_source(self, commit: str | None) -> Path | None:
         """Return the .git folder of a build of a commit, if one was kept."""
-        for folder in self._sources.iterdir() if commit and self._sources.is_dir() else ():
+        if not commit or not self._sources.is_dir():
+            return None
+
+        for folder in self._sources.iterdir():
             with contextlib.suppress(OSError):
                 # A commit is checked out, and no branch.
                 if (folder / "HEAD").read_text().strip() == commit:
@@ -154,10 +158,15 @@ class DeploymentFolder:
 
     def save(self) -> None:
         """Write the state files."""
-        make_private_dir(self.path)
-        write_private(self._state_file, msgspec.json.encode(self.state).decode())
         state = self.state
-        served = ServedRevisions(state.active_revision_id, state.previous_revision_id, state.earlier)
+        make_private_dir(self.path)
+        write_private(self._state_file, msgspec.json.encode(state).decode())
+
+        served = ServedRevisions(
+            active_revision_id=state.active_revision_id,
+            previous_revision_id=state.previous_revision_id,
+            earlier=state.earlier,
+        )
 
         content = msgspec.json.encode(served)
         if content != self._saved_served:
@@ -180,7 +189,8 @@ class DeploymentFolder:
 
     def deactivate(self) -> None:
         """Record that no revision serves any more."""
-        self.state.active_revision_id = self.state.sleep = None
+        self.state.active_revision_id = None
+        self.state.sleep = None
         self.save()
 
     def forget_earlier(self, unused: Collection[UUID]) -> None:
@@ -208,7 +218,9 @@ class DeploymentFolder:
     def remove_revisions_except(self, used_ids: set[UUID]) -> None:
         """Remove the builds and logs of all other revisions, except builds that the kept ones reuse."""
         names = {str(revision_id) for revision_id in used_ids}
+        # A revision that reuses a build is a link to the folder of that.
         names |= {self.revision(revision_id).resolve().name for revision_id in used_ids}
+
         removed_names = set()
         for parent in (self.path / "revisions", self.path / "logs", self._sources):
             for entry in parent.iterdir() if parent.exists() else ():

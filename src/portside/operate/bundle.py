@@ -26,7 +26,7 @@ import msgspec
 
 from portside.audit.entries import record_command
 from portside.control.key_rotation import read_all_values
-from portside.dataplane.masking import mask_credentials, masked_forms
+from portside.dataplane.masking import list_masked_forms, mask_credentials
 from portside.kernel.clock import now
 from portside.kernel.crypto import SecretBox
 from portside.kernel.errors import UserMistake
@@ -71,7 +71,7 @@ class Masks:
             text = value.strip()
             if len(text) >= _SHORTEST:
                 encoded = base64.b64encode(text.encode()).decode().rstrip("=")
-                forms |= {text, encoded, json.dumps(text)[1:-1], *masked_forms([text])}
+                forms |= {text, encoded, json.dumps(text)[1:-1], *list_masked_forms([text])}
 
         # The longest first: one value may contain another.
         self.forms = sorted(forms, key=len, reverse=True)

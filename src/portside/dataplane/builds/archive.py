@@ -41,7 +41,7 @@ class ArchiveSource:
         return "the uploaded archive"
 
     @property
-    def hidden(self) -> list[str]:
+    def secrets(self) -> list[str]:
         """No value: an archive has no credentials."""
         return []
 

@@ -127,7 +127,7 @@ def discard_unfinished(deployments: Path) -> None:
 
 async def build_revision(request: BuildRequest, log: RevisionLog) -> BuildRecord:
     """Build from scratch. Raises BuildFailed after removing the folder; only a crash leaves an unfinished one."""
-    output = MaskedOutput(log.add, [*request.secrets.values(), *request.source.hidden], folder=request.folder)
+    output = MaskedOutput(log.add, [*request.secrets.values(), *request.source.secrets], folder=request.folder)
     try:
         await asyncio.to_thread(discard_build, request.folder)
         make_private_dir(request.folder)

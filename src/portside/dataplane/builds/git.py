@@ -186,7 +186,7 @@ class GitSource:
         return f"{mask_credentials(self.url)} at {self.commit or self.ref or 'HEAD'}"
 
     @property
-    def hidden(self) -> list[str]:
+    def secrets(self) -> list[str]:
         """The password; or the user name if that is all there is, because then it is a token."""
         _address, secret = split_credential(self.url, self.credential)
         return [] if secret is None else [secret.value or secret.name]

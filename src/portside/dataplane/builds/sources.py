@@ -35,7 +35,7 @@ class Source(Protocol):
         """A description of the source for the log."""
 
     @property
-    def hidden(self) -> list[str]:
+    def secrets(self) -> list[str]:
         """The values that the log must mask."""
 
     def checkout(self, folder: Path, output: MaskedOutput) -> Checkout:

@@ -62,7 +62,7 @@ class SleepingDeployment(Protocol):
     def socket(self) -> StableSocket:
         """The socket at which clients connect. While no server runs, connections wait in its backlog."""
 
-    def ports(self) -> list[int]:
+    def list_ports(self) -> list[int]:
         """Return a port for each server; empty while it is unknown whether they are idle."""
 
     def is_stopping(self) -> bool:
@@ -200,7 +200,7 @@ class SleepCycle:
                 return
 
     async def _is_idle(self, least_s: float) -> bool:
-        ports = self._deployment.ports()
+        ports = self._deployment.list_ports()
         answers = await asyncio.gather(*(read_metrics([port]) for port in ports))
 
         idle_times = [answer.idle_s for answer in answers if answer is not None and answer.idle_s is not None]
@@ -216,7 +216,7 @@ class SleepCycle:
 
         is_due_soon = due_at is not None and due_at <= time.time() + _LEAST_SLEEP_S
         # Look at the ports again: a replica may have been added meanwhile, which nobody has asked.
-        return not is_due_soon and self._deployment.ports() == ports
+        return not is_due_soon and self._deployment.list_ports() == ports
 
     async def _wait_until_called(self, sleep: SleepRecord | None) -> None:
         """Wait for a connection, for work that is due, or until the deployment is no longer allowed to sleep."""

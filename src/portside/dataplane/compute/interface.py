@@ -95,10 +95,10 @@ class Target(Protocol):
     async def is_provisioned(self) -> bool:
         """Whether `provision` succeeded before, and what it made is still there."""
 
-    def revisions(self) -> set[UUID]:
+    def list_revisions(self) -> set[UUID]:
         """Return the revisions that serve, drain or served last; their builds must be kept."""
 
-    def earlier(self) -> set[UUID]:
+    def list_earlier_revisions(self) -> set[UUID]:
         """Return the revisions whose code threads may continue with when another one serves."""
 
     def forget_unused(self) -> bool:
@@ -178,10 +178,10 @@ class ReplicaSet(Protocol):
     def metrics(self) -> MetricsReport | None:
         """Return the latest metrics, or None before the first measurement."""
 
-    def ports(self) -> list[int]:
+    def list_ports(self) -> list[int]:
         """Return a port of this machine for each server of the set; empty while one is missing, starts or drains."""
 
-    def processes(self) -> set[ProcessIdentity]:
+    def list_processes(self) -> set[ProcessIdentity]:
         """Return the processes of the set, so that the target does not reap them as orphans of an earlier listener."""
 
     async def stop_accepting(self) -> None:

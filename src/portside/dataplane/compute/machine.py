@@ -176,7 +176,7 @@ class MachineTarget:
 
         return self._socket
 
-    def revisions(self) -> set[UUID]:
+    def list_revisions(self) -> set[UUID]:
         """Return the revisions that serve, drain or served last."""
         replica_sets = list(self._draining.values())
         if self.current is not None:
@@ -190,7 +190,7 @@ class MachineTarget:
 
         return revision_ids
 
-    def earlier(self) -> set[UUID]:
+    def list_earlier_revisions(self) -> set[UUID]:
         """Return the revisions whose code threads may continue with: those that were replaced, and the active one."""
         state = self.folder.state
         revision_ids = set(state.earlier)
@@ -406,9 +406,9 @@ class MachineTarget:
         replica_set.supervise(on_serving)
         self._cycle.start()
 
-    def ports(self) -> list[int]:
+    def list_ports(self) -> list[int]:
         """Return the private ports of all replicas; empty while one is missing."""
-        return [] if self.current is None else self.current.ports()
+        return [] if self.current is None else self.current.list_ports()
 
     def is_stopping(self) -> bool:
         """Whether replicas of earlier replica sets still finish their work."""
@@ -481,7 +481,7 @@ class MachineTarget:
             self._drained_at = time.monotonic()
 
         try:
-            await self._containers.remove_unused_images(self.revisions())
+            await self._containers.remove_unused_images(self.list_revisions())
         except (DeployFailed, OSError) as exc:
             log.warning("images of replaced revisions stay", deployment=str(self._deployment_id), reason=str(exc))
 
@@ -499,7 +499,7 @@ class MachineTarget:
 
     async def _drain_orphans(self) -> None:
         """Drain the replicas of earlier listeners in the background, except those that were adopted."""
-        adopted = self.current.processes() if self.current is not None else set()
+        adopted = self.current.list_processes() if self.current is not None else set()
         self._orphans = [orphan for orphan in self._orphans if orphan.process not in adopted]
         if self._orphans and self._reaping is None:
             reap = partial(self._reap_orphans, signal.SIGTERM, self._drain_grace_s)

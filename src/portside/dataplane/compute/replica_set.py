@@ -471,7 +471,7 @@ class ProcessReplicaSet:
         """Return the latest metrics."""
         return self._metrics
 
-    def ports(self) -> list[int]:
+    def list_ports(self) -> list[int]:
         """Return the private ports of all replicas; empty while one is missing, starts or drains."""
         tiers = self._all_tiers()
         if not all(tier.is_steady for tier in tiers):
@@ -479,7 +479,7 @@ class ProcessReplicaSet:
 
         return [replica.port for tier in tiers for replica in tier.replicas]
 
-    def processes(self) -> set[ProcessIdentity]:
+    def list_processes(self) -> set[ProcessIdentity]:
         """Return the processes of all replicas."""
         return {replica.process for tier in self._all_tiers() for replica in tier.replicas}
 

@@ -109,7 +109,8 @@ class UsageReader:
 
     def _select(self, groups: set[int]) -> ProcessUsage:
         latest = self._latest
-        return ProcessUsage(latest.read_at, {group: latest.groups[group] for group in groups & latest.groups.keys()})
+        selection = {group: latest.groups[group] for group in groups & latest.groups.keys()}
+        return ProcessUsage(latest.read_at, selection)
 
 
 def _read_all(proc: Path) -> dict[int, GroupUsage]:

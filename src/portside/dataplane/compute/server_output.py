@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from portside.dataplane.failures import ServerFailed
-from portside.dataplane.masking import masked_forms, shorten_paths
+from portside.dataplane.masking import list_masked_forms, shorten_paths
 from portside.kernel.files import rotate
 from portside.kernel.supervision import Supervision
 from portside.listener_api import NewLogEntry
@@ -75,8 +75,11 @@ def server_failure(how: str, output: str, folder: Path | None = None) -> ServerF
         output = shorten_paths(output, folder)
 
     entries = [parse_line(line, 0) for line in output.splitlines() if line.strip()]
-    at, cause = _find_cause(entries)
-    lines = [line for entry in _around(entries, at) for line in entry.message.splitlines()]
+    position, cause = _find_cause(entries)
+    lines = []
+    for entry in _select_around(entries, position):
+        lines += entry.message.splitlines()
+
     rest = [line for line in lines if line.removeprefix(_ERROR) != cause]
     head = how if cause is None else f"{cause}\n{how}"
 
@@ -105,25 +108,27 @@ def _find_cause(entries: list[NewLogEntry]) -> tuple[int, str | None]:
             # The server that this one replaces writes to the same file, and logs errors of its runs meanwhile.
             logged = number, first
 
-        is_traceback = first == _TRACEBACK or (is_traceback and not ends_traceback)
+        is_still_traceback = is_traceback and not ends_traceback
+        is_traceback = first == _TRACEBACK or is_still_traceback
 
     return ending or logged or (len(entries) - 1, None)
 
 
-def _around(entries: list[NewLogEntry], at: int) -> list[NewLogEntry]:
+def _select_around(entries: list[NewLogEntry], position: int) -> list[NewLogEntry]:
     """Return the entries around a position, most of them before it, where a traceback is."""
-    begin = max(0, min(at + 1 + _LINES_AFTER, len(entries)) - _LINES_SHOWN)
+    end = min(position + 1 + _LINES_AFTER, len(entries))
+    begin = max(0, end - _LINES_SHOWN)
     return entries[begin : begin + _LINES_SHOWN]
 
 
 class OutputFollower:
-    """Follows the file from its current end, and overwrites the `hidden` values in all of it."""
+    """Follows the file from its current end, and overwrites the `secrets` in all of it."""
 
-    def __init__(self, path: Path, on_line: OnLine, hidden: Iterable[str] = ()) -> None:
+    def __init__(self, path: Path, on_line: OnLine, secrets: Iterable[str] = ()) -> None:
         self._path = path
         self._name = str(path)
         self._on_line = on_line
-        self._hidden = [form.encode() for form in masked_forms(hidden)]
+        self._masked_forms = [form.encode() for form in list_masked_forms(secrets)]
         self._offset = path.stat().st_size if path.exists() else 0
         self._rest = b""
         self._task = asyncio.create_task(Supervision("following of a server's output").run(self._run))
@@ -205,12 +210,12 @@ class OutputFollower:
             return False
 
     async def _blank_earlier_output(self) -> None:
-        """Overwrite hidden values in output from before this follower, a bounded amount at a time."""
+        """Overwrite secrets in output from before this follower, a bounded amount at a time."""
         end = self._offset
         begin = 0
         rest = b""
         with contextlib.suppress(FileNotFoundError):
-            while self._hidden and begin < end:
+            while self._masked_forms and begin < end:
                 with self._path.open("r+b", buffering=0) as file:
                     file.seek(begin)
                     chunk = file.read(min(_READ_BYTES, end - begin))
@@ -221,12 +226,12 @@ class OutputFollower:
                     text = rest + chunk
                     self._blank(file, begin - len(text), text)
 
-                rest = text[-max(map(len, self._hidden)) :]
+                rest = text[-max(map(len, self._masked_forms)) :]
                 await asyncio.sleep(0)
 
     def _blank(self, file: BinaryIO, offset: int, text: bytes) -> None:
-        """Overwrite the hidden values of a text at this offset with as many asterisks, so that nothing moves."""
-        for value in self._hidden:
+        """Overwrite the secrets of a text at this offset with as many asterisks, so that nothing moves."""
+        for value in self._masked_forms:
             begin = text.find(value)
             while begin >= 0:
                 # A negative position was in the file before it was truncated.

@@ -114,7 +114,10 @@ def open_private() -> socket.socket:
 def to_url(host: str, port: int) -> str:
     """Return the URL under which others reach a socket."""
     name = socket.getfqdn() if host in _WILDCARDS else host
-    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+    if ":" in name:
+        name = f"[{name}]"
+
+    return f"http://{name}:{port}"
 
 
 async def get(port: int, path: str) -> tuple[int, bytes] | None:

@@ -121,12 +121,12 @@ class ContainerReplicaSet:
             problem=self._problem if is_short else join_problems([self._answer]),
         )
 
-    def ports(self) -> list[int]:
+    def list_ports(self) -> list[int]:
         """Return the ports of the containers; empty while one is missing."""
         ports = [container.port for container in self._containers if container.id in self._serving]
         return ports if self._prepared is not None and len(ports) == self._prepared.plan.spec.replicas else []
 
-    def processes(self) -> set[ProcessIdentity]:
+    def list_processes(self) -> set[ProcessIdentity]:
         """Return nothing: containers are found by their labels, not by their processes."""
         return set()
 

@@ -101,11 +101,11 @@ class KubernetesTarget:
         """Always: the first release creates Postgres, because its resource_spec says whether and how large."""
         return True
 
-    def revisions(self) -> set[UUID]:
+    def list_revisions(self) -> set[UUID]:
         """Return nothing: no build is made for a cluster, so none must be kept."""
         return set()
 
-    def earlier(self) -> set[UUID]:
+    def list_earlier_revisions(self) -> set[UUID]:
         """Return nothing: the code of an image ends with its pods."""
         return set()
 
