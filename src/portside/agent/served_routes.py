@@ -17,7 +17,7 @@ from portside.agent.http import (
     system,
     threads,
 )
-from portside.agent.http.services import Context
+from portside.agent.http.context import Context
 from portside.kernel.http.routes import C, Route
 
 ROUTES: list[Route[Context]] = [

@@ -15,8 +15,8 @@ from portside.agent.a2a.rpc import MalformedRequest, read_request, refuse_conten
 from portside.agent.a2a.service import STREAMING, DelayedReply, HttpCall, Reply, encode_malformed
 from portside.agent.access.service import get_caller
 from portside.agent.assistants.records import AssistantNotFound
+from portside.agent.http.context import Context, Routes
 from portside.agent.http.request_headers import get_base_url, names_etag
-from portside.agent.http.services import Context, Routes
 from portside.agent.http.waiting import respond_when_over
 from portside.agent.mcp.rpc import (
     JSON,

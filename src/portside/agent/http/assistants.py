@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from portside.agent.access.service import get_caller
 from portside.agent.assistants.records import AssistantExists, AssistantNotFound
-from portside.agent.http.services import PAGING, Context, Routes, take_page
+from portside.agent.http.context import PAGING, Context, Routes, take_page
 from portside.agent.types.assistants import (
     Assistant,
     AssistantCreate,

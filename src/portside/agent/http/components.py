@@ -6,8 +6,8 @@ from typing import Annotated
 import msgspec
 from starlette.responses import Response
 
+from portside.agent.http.context import Context, Routes
 from portside.agent.http.request_headers import get_base_url, names_etag
-from portside.agent.http.services import Context, Routes
 from portside.agent.ui import BundleFile, ComponentsNotFound
 
 routes = Routes("ui")

@@ -8,7 +8,7 @@ from portside.agent.access.service import get_caller
 from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.crons.records import CronIsPaused, CronNotFound
 from portside.agent.crons.schedules import preview
-from portside.agent.http.services import PAGING, Context, Routes, take_page
+from portside.agent.http.context import PAGING, Context, Routes, take_page
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.crons import (
     Cron,

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from starlette.responses import Response
 
-from portside.agent.http.services import Context, Routes
+from portside.agent.http.context import Context, Routes
 from portside.kernel.diagnostics import DiagnosisUnderWay, Diagnostics, HeapDump
 from portside.kernel.errors import NotFound
 

@@ -5,7 +5,7 @@ from uuid import UUID
 from starlette.responses import Response
 
 from portside.agent.access.service import get_caller
-from portside.agent.http.services import Context, Routes, SocketContext, SocketRoutes
+from portside.agent.http.context import Context, Routes, SocketContext, SocketRoutes
 from portside.agent.protocol.commands import Commands, ThreadAccess
 from portside.agent.protocol.connection import ClientConnection
 from portside.agent.protocol.sequence import EventSequence

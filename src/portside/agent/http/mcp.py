@@ -3,7 +3,7 @@
 from starlette.responses import Response
 
 from portside.agent.access.service import get_caller
-from portside.agent.http.services import Context, Routes
+from portside.agent.http.context import Context, Routes
 from portside.agent.http.waiting import respond_when_over
 from portside.agent.mcp.elicitation import accepts_questions
 from portside.agent.mcp.rpc import (

@@ -4,7 +4,7 @@ import re
 
 from starlette.requests import Request
 
-from portside.agent.http.services import Context
+from portside.agent.http.context import Context
 from portside.kernel.http.proxies import get_prefix
 
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")

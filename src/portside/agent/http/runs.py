@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from portside.agent.access.service import get_caller
 from portside.agent.assistants.records import AssistantNotFound
-from portside.agent.http.services import PAGING, Context, Routes
+from portside.agent.http.context import PAGING, Context, Routes
 from portside.agent.http.waiting import respond_when_over, with_feedback
 from portside.agent.queue.pending_limit import TooManyPendingRuns
 from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy

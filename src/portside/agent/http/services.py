@@ -1,9 +1,8 @@
-"""The services that request handlers of the agent server use, and the headers of their pages; `app.py` wires them."""
+"""The services that request handlers of the agent server use; `app.py` wires them."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -16,7 +15,6 @@ from portside.agent.config import AgentConfig
 from portside.agent.crons.records import Crons
 from portside.agent.mcp.service import Mcp
 from portside.agent.queue.backlog import QueueMonitor
-from portside.agent.rows import SearchPage
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.store.requests import StoreRequests
@@ -26,13 +24,9 @@ from portside.agent.threads.states import States
 from portside.agent.ui import Bundles
 from portside.agent.webhooks.log import WebhookLog
 from portside.kernel.diagnostics import Diagnostics
-from portside.kernel.http import routes, websockets
 from portside.kernel.http.health import HealthServices
 from portside.kernel.http.middleware import Activity
 from portside.kernel.metrics import Siblings
-
-T = TypeVar("T")
-PAGING = ("X-Pagination-Total", "X-Pagination-Next")
 
 
 class Traffic(Activity):
@@ -109,22 +103,3 @@ class AgentServices(HealthServices):
     store: StoreRequests
     traffic: Traffic
     webhook_log: WebhookLog
-
-
-Context = routes.Context[AgentServices]
-Routes = routes.Routes[Context]
-SocketContext = websockets.SocketContext[AgentServices]
-SocketRoutes = routes.Routes[SocketContext]
-
-
-def take_page(ctx: Context, page: SearchPage[T], offset: int) -> list[T]:
-    """Return the rows of a page, and set the pagination headers: the total, and the next offset."""
-    set_paging(ctx, offset, len(page.items), page.total)
-    return page.items
-
-
-def set_paging(ctx: Context, offset: int, count: int, total: int) -> None:
-    """Set the pagination headers of a page of `count` rows."""
-    ctx.headers["X-Pagination-Total"] = str(total)
-    if count and offset + count < total:
-        ctx.headers["X-Pagination-Next"] = str(offset + count)

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from portside.agent.access.service import get_caller
-from portside.agent.http.services import Context, Routes
+from portside.agent.http.context import Context, Routes
 from portside.agent.threads.reading import CheckpointNotFound
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.threads.states import ThreadInFlight

@@ -6,7 +6,7 @@ import msgspec
 from starlette.responses import Response
 
 from portside.agent.access.service import get_caller
-from portside.agent.http.services import Context, Routes
+from portside.agent.http.context import Context, Routes
 from portside.agent.store.filters import UnsupportedOperator
 from portside.agent.store.search_index import TooManyTexts
 from portside.agent.types.store import (

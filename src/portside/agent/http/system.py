@@ -9,7 +9,8 @@ import msgspec
 from starlette.responses import Response
 
 from portside import __version__
-from portside.agent.http.services import AgentServices, Context, Routes
+from portside.agent.http.context import Context, Routes
+from portside.agent.http.services import AgentServices
 from portside.agent.problems import PROBLEMS, sends_traces
 from portside.agent.queue.backlog import GAUGES_OF_DATABASE, Backlog, Slots
 from portside.kernel.codec import dump_api

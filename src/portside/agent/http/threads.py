@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from portside.agent.access.service import get_caller
-from portside.agent.http.services import PAGING, Context, Routes, set_paging
+from portside.agent.http.context import PAGING, Context, Routes, set_paging
 from portside.agent.threads import records
 from portside.agent.threads.records import ThreadExists, ThreadNotFound
 from portside.agent.types.threads import (
@@ -44,7 +44,7 @@ async def search_threads(ctx: Context, body: ThreadSearch) -> bytes:
     """List the threads that match, last updated first."""
     body, visible = await ctx.services.access.authorize_request(get_caller(ctx), "threads.search", body, SEARCHED)
     page = await ctx.services.searches.search(body, visible)
-    set_paging(ctx, body.offset or 0, page.thread_count, page.total)
+    set_paging(ctx, offset=body.offset or 0, count=page.thread_count, total=page.total)
     return page.body
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from starlette.responses import Response
 
-from portside.agent.http.services import Context
+from portside.agent.http.context import Context
 from portside.agent.runs.requests import FEEDBACK_FIELD
 from portside.agent.types.runs import Run
 from portside.kernel.codec import dump_api, load

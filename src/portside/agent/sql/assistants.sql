@@ -68,6 +68,7 @@ select assistant_id, graph_id, name, description, config, context, metadata, ver
 from changed
 
 -- name: set_latest_assistant_version
+-- The assistant's row repeats its current version: a restored one is copied back into it.
 update assistants a set
     graph_id = v.graph_id, name = v.name, description = v.description, config = v.config, context = v.context,
     metadata = v.metadata, version = v.version, updated_at = clock_timestamp()

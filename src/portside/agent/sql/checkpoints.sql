@@ -132,6 +132,7 @@ with written as (
 select thread_id from writable
 
 -- name: delete_checkpoints_of_threads
+-- Tables of checkpoints have no foreign keys, so each is deleted here, all in one statement.
 with values_gone as (
     delete from checkpoint_values where thread_id = any(:thread_ids::text[])
 ), pieces_gone as (
@@ -247,6 +248,7 @@ where p.thread_id in (select l.thread_id from losing_pieces l) and not exists (
 )
 
 -- name: copy_checkpoints
+-- The whole history in one statement: a checkpoint without its values, pieces or writes could not be read.
 with values_copied as (
     insert into checkpoint_values (thread_id, checkpoint_ns, channel, version, kind, data, pieces, shared)
     select :target::text, checkpoint_ns, channel, version, kind, data, pieces, shared
@@ -324,6 +326,7 @@ where c.thread_id = any(:thread_ids::text[]) and not exists (
 -- name: patch_checkpoint
 -- encrypted: metadata as checkpoint.metadata
 -- row: thread_id = thread_id, checkpoint_ns = checkpoint_ns
+-- Without an id, `between '' and '~'` covers every id, and the greatest is the latest checkpoint.
 update checkpoints set metadata = metadata || :metadata::text::jsonb
 where (thread_id, checkpoint_ns, checkpoint_id) = (
     select thread_id, checkpoint_ns, checkpoint_id from checkpoints

@@ -3,6 +3,7 @@
 
 -- name: replace_in_threads
 -- plain: old, new (already encrypted by a handler)
+-- Replaces one value, if nobody has changed it since it was read (`old`).
 update threads set
     metadata = case when :field = 'metadata' then jsonb_replace(metadata, :path::text[], :new::jsonb) else metadata end,
     config = case when :field = 'config' then jsonb_replace(config, :path, :new) else config end,
@@ -16,6 +17,7 @@ end #> :path
 
 -- name: replace_in_runs
 -- plain: old, new (already encrypted by a handler)
+-- Replaces one value, if nobody has changed it since it was read (`old`).
 update runs set
     metadata = case when :field = 'metadata' then jsonb_replace(metadata, :path::text[], :new::jsonb) else metadata end,
     kwargs = case when :field = 'kwargs' then jsonb_replace(kwargs, :path, :new) else kwargs end,
@@ -148,6 +150,7 @@ order by checkpoint_ns, checkpoint_id, task_id, idx limit :limit
 
 -- name: bind_writes
 -- plain: datas (encrypted for the copy of the thread)
+-- All writes of a batch at once: ciphertext is bound to its thread, so a copy has ciphertext of its own.
 update checkpoint_writes w set data = g.data
 from unnest(:namespaces::text[], :checkpoint_ids::text[], :task_ids::text[], :places::int[], :datas::bytea[])
     as g (checkpoint_ns, checkpoint_id, task_id, idx, data)

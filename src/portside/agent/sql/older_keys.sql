@@ -57,6 +57,7 @@ order by thread_id, series, number limit :limit
 
 -- name: writes_of_older_keys
 -- plain: starts (the first bytes of ciphertext)
+-- Page by page in the order of the primary key, because a table may be larger than memory.
 select thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, data from checkpoint_writes
 where (thread_id, checkpoint_ns, checkpoint_id, task_id, idx)
         > (:after, :after_ns::text, :after_id::text, :after_task::text, :after_idx::int)

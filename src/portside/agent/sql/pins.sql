@@ -23,6 +23,7 @@ select p.revision_id from thread_revisions p join threads t on t.thread_id = p.t
 where p.thread_id = :thread_id and t.status in ('busy', 'interrupted')
 
 -- name: count_threads_of_revisions
+-- A thread holds its revision only while it is busy or interrupted.
 select p.revision_id, count(*) filter (where t.status = 'busy') as busy,
     count(*) filter (where t.status = 'interrupted') as interrupted
 from thread_revisions p join threads t on t.thread_id = p.thread_id

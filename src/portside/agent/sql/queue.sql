@@ -10,6 +10,7 @@ from admit_runs(:admissions::jsonb, :access_filters::text[], :worker_id, make_in
 order by batch_index
 
 -- name: count_pending
+-- Counts up to the limit and not beyond, so its cost does not grow with the queue.
 select count_pending(:caller, :limit)
 
 -- name: clear_run_keys
@@ -92,16 +93,19 @@ where run_id in (
 select extract(epoch from now() - started_at)::float8 from runs where run_id = :run_id
 
 -- name: release_expired_runs
+-- The function skips rows that another process has locked, so that every process may sweep.
 select run_id, outcome from release_expired_runs(:limit, :max_attempts)
 
 -- name: cancel_runs
 -- plain: reason (a fixed text of the server)
+-- Starts after a thread, so that the caller can go on where the last statement ended.
 select thread_id, run_id, outcome
 from cancel_runs(:thread_id, :run_ids, :assistant_id, :statuses, :action, :reason, :after, :limit)
 
 -- name: delete_run
 -- plain: reason (a fixed text of the server)
 -- undecryptable: mark and keep
+-- The outcome says what is left to do: see `DeleteOutcome` in `queue/types.py`.
 select outcome, assistant_id, kwargs, attempt, is_temporary
 from delete_run(:run_id, :thread_id, :worker_id, make_interval(secs => :lease_s), :reason)
 

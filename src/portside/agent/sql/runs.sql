@@ -75,6 +75,7 @@ order by r.number desc limit :limit offset :offset
 -- name: search_runs_of_thread
 -- replaceable: runs
 -- undecryptable: mark
+-- By the index of a thread's runs, so every status may be searched (`search_active_runs` has another index).
 select r.run_id, r.thread_id, r.assistant_id, r.cron_id, r.status, r.multitask_strategy, r.is_temporary, r.created_at,
        r.started_at, r.updated_at, r.attempt, r.lost_attempts, r.worker_id, r.waits_for, r.blocked_by, r.run_after, r.error,
        r.cancel_reason

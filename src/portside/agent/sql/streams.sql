@@ -113,6 +113,8 @@ select (extract(epoch from created_at) * 1000)::bigint from threads where thread
 select event_id, seq from stream_sequences where thread_id = :thread_id
 
 -- name: store_stream_sequences
+-- In the order of threads, as every statement that locks several rows. A number never becomes smaller: another process may
+-- have stored a later one.
 insert into stream_sequences as s (thread_id, event_id, seq)
 select t.thread_id, t.event_id, t.seq
 from unnest(:thread_ids::uuid[], :event_ids::text[], :seqs::bigint[]) as t (thread_id, event_id, seq)
@@ -152,6 +154,7 @@ delete from stream_heads where thread_id in (
 )
 
 -- name: delete_old_sequences
+-- A thread that is still followed keeps its sequence, or its numbers would begin again.
 delete from stream_sequences where thread_id in (
     select s.thread_id from stream_sequences s
     where s.updated_at < now() - interval '1 day'

@@ -33,6 +33,7 @@ where d.run_id = :run_id and d.thread_id = :thread_id
     and not exists (select from threads t where t.thread_id = d.thread_id and t.created_at > d.run_created_at)
 
 -- name: delete_old_webhooks
+-- Only those that ended: a pending delivery is tried until its last attempt.
 delete from webhook_deliveries
 where run_id in (
     select run_id from webhook_deliveries
