@@ -24,7 +24,7 @@ from portside.cli.client import explain
 from portside.cli.deploy import derive_name
 from portside.cli.greeting import Greeting
 from portside.cli.login import has_browser
-from portside.cli.logins import plain_url
+from portside.cli.logins import normalize_url
 from portside.cli.serve import summarize
 from portside.kernel.errors import DependencyUnavailable, TooManyRequests, UserMistake
 from portside.kernel.version import full_version
@@ -394,7 +394,7 @@ def test_a_browser_is_where_the_user_sits(environment: dict[str, str], system: s
 
 
 def test_addresses_of_platforms_have_one_form() -> None:
-    assert plain_url("HTTPS://Portside.Example.com/x/") == "https://portside.example.com/x"
+    assert normalize_url("HTTPS://Portside.Example.com/x/") == "https://portside.example.com/x"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from portside.platform import hand_over
-from portside.platform.hand_over import HandedOver, execute_next, name_next, take
+from portside.platform.hand_over import HandedOver, execute_next, name_next, take_handed_over
 
 
 class Executions:
@@ -51,7 +51,7 @@ def test_descriptors_stay_open_in_the_next_program(
         assert all(os.get_inheritable(descriptor) for descriptor in descriptors)
 
         become_the_next_program(monkeypatch, executions)
-        handed: Any = take()
+        handed: Any = take_handed_over()
         assert handed == HandedOver(listening=listening.fileno(), postgres_lock=lock.fileno(), front=7)
 
         # The programs that the next one starts inherit nothing of it.
@@ -70,13 +70,13 @@ def test_what_was_handed_over_is_taken_once(
     with socket.socket() as listening:
         execute_next(tmp_path, HandedOver(listening=listening.fileno()))
         become_the_next_program(monkeypatch, executions)
-        assert take() == HandedOver(listening=listening.fileno(), postgres_lock=None, front=None)
-        assert take() is None
+        assert take_handed_over() == HandedOver(listening=listening.fileno(), postgres_lock=None, front=None)
+        assert take_handed_over() is None
         assert hand_over._VARIABLE not in os.environ
 
 
 def test_nothing_is_taken_after_a_usual_start() -> None:
-    assert take() is None
+    assert take_handed_over() is None
 
 
 def test_next_interpreter_is_used_once(tmp_path: Path, executions: Executions) -> None:

@@ -21,6 +21,8 @@ from portside.alerts.types import (
 from portside.kernel.errors import Invalid
 from portside.kernel.http import routes as kernel_routes
 
+_PERMISSION = "organization:manage"
+
 
 @dataclass(frozen=True, kw_only=True)
 class AlertServices(kernel_routes.BaseServices):
@@ -31,7 +33,6 @@ class AlertServices(kernel_routes.BaseServices):
 
 Context = kernel_routes.Context[AlertServices]
 routes = kernel_routes.Routes[Context]("alerts")
-_PERMISSION = "organization:manage"
 
 
 @routes.get("/alerts", permission=_PERMISSION)

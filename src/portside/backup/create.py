@@ -125,7 +125,7 @@ class BackupResult:
     summary: Summary
 
 
-def new_name(created_at: datetime) -> str:
+def build_name(created_at: datetime) -> str:
     """Return the name of a backup that begins now; names are ordered by time."""
     return f"portside-{created_at.astimezone(UTC):%Y%m%dT%H%M%SZ}{SUFFIX}"
 

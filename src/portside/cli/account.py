@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from portside.cli.client import Platform, address_in, ask_secret, connect, connection_options
+from portside.cli.client import Platform, ask_secret, connect, connection_options, read_address
 from portside.cli.output import CommandGroup, json_option, show_json, show_table, show_text
 from portside.cli.revisions import find_deployment
 from portside.cli.service import read_environment
@@ -227,7 +227,7 @@ def rotate_master(home: str | None, url: str | None) -> None:
     check_home(platform_home)
 
     if platform_home.is_in_use:
-        platform = connect(url or address_in(str(platform_home.path)), None, str(platform_home.path))
+        platform = connect(url or read_address(str(platform_home.path)), None, str(platform_home.path))
         with contextlib.closing(platform):
             state = platform.call("POST", "/system/master-key/rotate")
 

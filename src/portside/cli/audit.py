@@ -87,7 +87,7 @@ def list_entries(platform: Platform, *, limit: int, as_json: bool, **options: An
 @connection_options
 def export_entries(platform: Platform, *, kind: str, **options: Any) -> None:
     """Write all entries to standard output, newest first."""
-    for text in platform.lines(f"{_path(platform)}/export", format=kind, **_build_query(options)):
+    for text in platform.stream_lines(f"{_path(platform)}/export", format=kind, **_build_query(options)):
         show_text(text)
 
 

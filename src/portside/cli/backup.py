@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from portside.cli.output import CommandGroup, json_option, left_behind, program, say, show_json, show_table, show_text
+from portside.cli.output import (
+    CommandGroup,
+    get_program,
+    json_option,
+    say,
+    say_if_interrupted,
+    show_json,
+    show_table,
+    show_text,
+)
 from portside.cli.service import read_environment
 from portside.kernel import interruption
 from portside.kernel.errors import UserMistake
@@ -97,14 +106,14 @@ def _take_backup(
     """Take a backup, and say how large it is. Raises UserMistake."""
     from portside.platform.backups import take_backup
 
-    with left_behind("the backup was interrupted; no file is left of it"):
+    with say_if_interrupted("the backup was interrupted; no file is left of it"):
         result, attempt = take_backup(
             settings, store, name=name, passphrase=passphrase, progress=BytesRead("copied"), **how
         )
 
     say(
         f"{_format_size(result.size_bytes)}: {len(result.summary.databases)} databases, {result.summary.files} files, "
-        f"{_format_size(result.summary.size_bytes)} before compression; {program()} backup verify checks it"
+        f"{_format_size(result.summary.size_bytes)} before compression; {get_program()} backup verify checks it"
     )
 
     return attempt
@@ -220,7 +229,7 @@ def verify(file: str | None, home: str | None, passphrase_file: str | None, *, i
     _verify_wal(backup, header)
 
     if is_tried:
-        with left_behind("the check was interrupted; nothing is left of it"):
+        with say_if_interrupted("the check was interrupted; nothing is left of it"):
             interruption.run(record_trial(_load_settings(environ, home), backup.name))
             rows = interruption.run(try_restore(backup, check_restored, BytesRead))
 
@@ -277,11 +286,11 @@ def restore(file: str, home: str, time: str | None, passphrase_file: str | None)
         move=move_paths,
     )
 
-    with left_behind("the restore was interrupted; nothing is left of it"):
+    with say_if_interrupted("the restore was interrupted; nothing is left of it"):
         summary = interruption.run(restore_backup(backup, target, BytesRead))
 
     show_text(f"restored {len(summary.databases)} databases and {summary.files} files into {settings.home_path}")
-    say(f"start it: {program()} up --home {settings.home_path}")
+    say(f"start it: {get_program()} up --home {settings.home_path}")
 
 
 def parse_past_time(text: str) -> datetime:

@@ -20,7 +20,7 @@ import click
 import msgspec
 
 from portside import __version__
-from portside.cli.logins import Login, user_logins
+from portside.cli.logins import Login, open_user_logins
 from portside.kernel.errors import UserMistake
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -140,13 +140,13 @@ class Platform:
         self.key_in_shell = "$PORTSIDE_API_KEY"
 
         if login is not None:
-            self._refused = f"the login at {self.url} has ended; log in again with 'portside login {self.url}'"
+            self._refusal = f"the login at {self.url} has ended; log in again with 'portside login {self.url}'"
         elif api_key:
-            self._refused = (
+            self._refusal = (
                 f"{self.url} does not accept this key; set PORTSIDE_API_KEY, or --home to the platform's folder"
             )
         else:
-            self._refused = (
+            self._refusal = (
                 f"you are not logged in at {self.url}, and no key was found; run 'portside login {self.url}', set "
                 "PORTSIDE_API_KEY, or set --home to the platform's folder"
             )
@@ -195,7 +195,7 @@ class Platform:
         """Get a response that is not JSON. Raises UserMistake like `call`."""
         return str(self._send("GET", path, None, query).text)
 
-    def lines(self, path: str, **query: Any) -> Iterator[str]:
+    def stream_lines(self, path: str, **query: Any) -> Iterator[str]:
         """Get a long response line by line, as it arrives. Raises UserMistake like `call`."""
         import httpx2
 
@@ -208,7 +208,7 @@ class Platform:
                 self._check(response)
                 yield from response.iter_lines()
         except httpx2.HTTPError as exc:
-            raise self._unreachable(exc) from exc
+            raise self._to_unavailable(exc) from exc
 
     def call_with_password(self, method: str, path: str, body: Any) -> Any:
         """Send a request with a password; a 401 then means a wrong password. Raises UserMistake like `call`."""
@@ -226,7 +226,7 @@ class Platform:
         try:
             response = self._client.post(path, data=dict(form))
         except httpx2.HTTPError as exc:
-            raise self._unreachable(exc) from exc
+            raise self._to_unavailable(exc) from exc
 
         self._check_no_redirect(response)
         if response.status_code in _UNAVAILABLE:
@@ -262,9 +262,9 @@ class Platform:
         try:
             return self._client.send(request)
         except httpx2.HTTPError as exc:
-            raise self._unreachable(exc) from exc
+            raise self._to_unavailable(exc) from exc
 
-    def _unreachable(self, failure: Exception) -> UserMistake:
+    def _to_unavailable(self, failure: Exception) -> UserMistake:
         if _UNKNOWN_AUTHORITY in str(failure):
             return UserMistake(
                 f"this machine does not trust the certificate of {self.url} ({failure}); set {CA_FILE} to the file "
@@ -320,7 +320,7 @@ class Platform:
     def _check(self, response: Any) -> None:
         self._check_no_redirect(response)
         if response.status_code == 401:
-            raise UserMistake(self._refused)
+            raise UserMistake(self._refusal)
         if response.status_code == 403 and _read_error_code(response) == _NEEDS_WORKSPACE:
             raise UserMistake("this command needs a workspace; name one with --workspace")
 
@@ -329,7 +329,7 @@ class Platform:
             raise mistake(f"{response.status_code}: {explain(response)}")
 
 
-def usage_query(platform: Platform, *, days: int, by: str) -> dict[str, Any]:
+def build_usage_query(platform: Platform, *, days: int, by: str) -> dict[str, Any]:
     """Return the query of `USAGE` for the last days of the workspace, grouped by a dimension such as `project`."""
     end = datetime.now(UTC) + timedelta(minutes=1)
     return {
@@ -398,7 +398,7 @@ def connection_options(command: F) -> F:
     def connected(
         *args: Any, url: str | None, api_key: str | None, home: str, workspace: str | None, **kwargs: Any
     ) -> Any:
-        with contextlib.closing(connect(url or address_in(home), api_key, home)) as platform:
+        with contextlib.closing(connect(url or read_address(home), api_key, home)) as platform:
             if workspace is not None:
                 platform.use_workspace(workspace)
             return command(*args, platform=platform, **kwargs)
@@ -406,7 +406,7 @@ def connection_options(command: F) -> F:
     return connected  # type: ignore[return-value]
 
 
-def address_in(home: str) -> str:
+def read_address(home: str) -> str:
     """Return where the platform of a home folder serves, or served last; the default address without such a folder."""
     try:
         return (Path(home).expanduser() / "address").read_text("utf-8").strip() or DEFAULT_URL
@@ -414,9 +414,9 @@ def address_in(home: str) -> str:
         return DEFAULT_URL
 
 
-def default_url() -> str:
+def get_default_url() -> str:
     """Return the address that commands use without `--url` and `--home`."""
-    return os.environ.get("PORTSIDE_URL") or address_in(os.environ.get("PORTSIDE_HOME") or DEFAULT_HOME)
+    return os.environ.get("PORTSIDE_URL") or read_address(os.environ.get("PORTSIDE_HOME") or DEFAULT_HOME)
 
 
 def connect(url: str, api_key: str | None, home: str) -> Platform:
@@ -424,7 +424,7 @@ def connect(url: str, api_key: str | None, home: str) -> Platform:
     check_address(url)
     if api_key is not None:
         return Platform(url, api_key)
-    if (login := user_logins().find(url)) is not None:
+    if (login := open_user_logins().find(url)) is not None:
         return Platform(url, None, login)
 
     # The key of this machine's platform must not be sent to other hosts.

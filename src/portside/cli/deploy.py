@@ -14,9 +14,9 @@ import msgspec
 
 from portside.cli.client import CA_FILE, LOOPBACK, Platform, connection_options
 from portside.cli.local_git import check_branch, count_uncommitted, get_checked_out, is_repository, run_git
-from portside.cli.output import json_option, left_behind, program, say, show_json, show_text
+from portside.cli.output import get_program, json_option, say, say_if_interrupted, show_json, show_text
 from portside.cli.packing import pack, read_project
-from portside.cli.project_check import check_project, check_source_path, missing_config
+from portside.cli.project_check import check_project, check_source_path, describe_missing_config
 from portside.cli.revisions import ACCESS_MODES, PIN_HOURS, build_agent_access, build_create_body, wait_for_revision
 from portside.kernel.errors import UserMistake
 
@@ -90,8 +90,8 @@ def deploy(platform: Platform, source: str, *, wait: bool, as_json: bool, upload
     """
     parsed = _read_options(source, options)
     name = quote(parsed.name)
-    with left_behind(
-        f"interrupted: a revision may have been created; '{program()} deployments show {name}' lists them"
+    with say_if_interrupted(
+        f"interrupted: a revision may have been created; '{get_program()} deployments show {name}' lists them"
     ):
         deployment = _deploy(platform, parsed, upload=upload)
 
@@ -121,7 +121,7 @@ def _example_call(platform: Platform, name: str, address: str) -> str:
     """Return a command that lists the agent's assistants, which works for any graph."""
     header = f"X-Api-Key: {platform.key_in_shell}"
     if platform.has_login:
-        header = f"Authorization: Bearer $({program()} deployments token {quote(name)} --url {quote(platform.url)})"
+        header = f"Authorization: Bearer $({get_program()} deployments token {quote(name)} --url {quote(platform.url)})"
 
     trust = f"--cacert {quote(os.environ[CA_FILE])} " if os.environ.get(CA_FILE) else ""
     return (
@@ -159,7 +159,7 @@ def _deploy(platform: Platform, options: DeployOptions, *, upload: bool) -> dict
     if upload and not is_folder:
         raise UserMistake("--upload is for folders; the platform fetches a repository from its address")
     if is_folder and not is_repository(folder) and not (folder / options.config).is_file():
-        raise UserMistake(f"{missing_config(folder, options.config)}, or name a git repository")
+        raise UserMistake(f"{describe_missing_config(folder, options.config)}, or name a git repository")
 
     matches = [
         deployment
@@ -188,7 +188,7 @@ def check_commit(folder: Path, ref: str, config: str) -> None:
     if name not in files:
         if (folder / name).is_file():
             raise UserMistake(f"{config} is not committed on {ref}; commit it, or use --upload")
-        raise UserMistake(missing_config(folder, config))
+        raise UserMistake(describe_missing_config(folder, config))
 
     def exists(path: str) -> bool:
         # The build fetches submodules, and it follows links to folders.

@@ -12,16 +12,16 @@ from portside.cli.output import CommandGroup, confirm, indent, json_option, say,
 from portside.cli.revisions import (
     ACCESS_MODES,
     PIN_HOURS,
+    add_shown_status,
     build_agent_access,
     call_with_retry,
     describe_access,
     describe_pins,
     find_deployment,
+    get_brief_reason,
     list_revisions,
-    reason_in_brief,
     show_revisions,
     wait_for_revision,
-    with_shown_status,
 )
 from portside.kernel.errors import UserMistake
 
@@ -53,9 +53,16 @@ def list_(platform: Platform, limit: int, offset: int, *, as_json: bool) -> None
         show_json(page)
         return
 
-    page_with_status = [with_shown_status(platform, deployment) for deployment in page]
+    page_with_status = [add_shown_status(platform, deployment) for deployment in page]
     rows = [
-        (d["name"], d["status"], d["source_config"].get("custom_url"), d["server_version"], d["id"], reason_in_brief(d))
+        (
+            d["name"],
+            d["status"],
+            d["source_config"].get("custom_url"),
+            d["server_version"],
+            d["id"],
+            get_brief_reason(d),
+        )
         for d in page_with_status
     ]
 
@@ -98,7 +105,7 @@ def show(platform: Platform, name_or_id: str, *, as_json: bool) -> None:
         return
 
     url = deployment["source_config"].get("custom_url")
-    status = with_shown_status(platform, deployment)["status"]
+    status = add_shown_status(platform, deployment)["status"]
     row = (
         deployment["name"],
         status,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from portside.cli.client import DEFAULT_HOME, LOOPBACK, USAGE, Platform, usage_query
-from portside.cli.output import program, say, show_text
+from portside.cli.client import DEFAULT_HOME, LOOPBACK, USAGE, Platform, build_usage_query
+from portside.cli.output import get_program, say, show_text
 from portside.cli.revisions import build_create_body, follow_revision
 from portside.kernel.errors import UserMistake
 from portside.platform.home import NAME, Home, make_repository
@@ -76,7 +76,7 @@ class Greeter:
 
         greeting = Greeting(settings.local_url, new_key, home.path, public_url=settings.front.origin)
         if settings.front.origin is None:
-            greeting.network_url = _network_url(settings.host, settings.port)
+            greeting.network_url = _find_network_url(settings.host, settings.port)
 
         if settings.front.is_public and settings.tls == "internal":
             greeting.root_certificate = root_certificate(home.path)
@@ -91,13 +91,13 @@ class Greeter:
         # Made last, because it is valid for a minute.
         if key is not None and settings.host in LOOPBACK and settings.front.origin is None and not is_logged:
             with contextlib.closing(Platform(settings.local_url, key)) as platform:
-                greeting.console_url = _console_link(platform, say=self.say)
+                greeting.console_url = _create_console_link(platform, say=self.say)
 
         self.pause(0)
         greeting.show()
 
 
-def _network_url(host: str, port: int) -> str | None:
+def _find_network_url(host: str, port: int) -> str | None:
     """Return where other machines reach a server that listens on all addresses of this one, or None."""
     probes = {"0.0.0.0": (socket.AF_INET, "192.0.2.1"), "::": (socket.AF_INET6, "2001:db8::1")}  # noqa: S104 - a lookup
     if host not in probes:
@@ -125,7 +125,7 @@ def is_in_journal() -> bool:
     return os.environ.get("JOURNAL_STREAM") == f"{output.st_dev}:{output.st_ino}"
 
 
-def _console_link(platform: Platform, *, say: Callable[[str], None]) -> str | None:
+def _create_console_link(platform: Platform, *, say: Callable[[str], None]) -> str | None:
     try:
         return platform.url + str(platform.call("POST", "/users/me/sign-in-links")["path"])
     except UserMistake as mistake:
@@ -191,7 +191,7 @@ class Greeting(msgspec.Struct):
 
     def _show_console(self) -> None:
         """Say how to open the console: by an address that signs in, or by the one of the sign-in page."""
-        command = f"{program()} console{self._where()}"
+        command = f"{get_program()} console{self._where()}"
         if self.console_url:
             show_text(f"\n  Open the console, signed in (once, within a minute; later run: {command}):")
             show_text(f"  {self.console_url}")
@@ -215,9 +215,9 @@ class Greeting(msgspec.Struct):
         where = self._where()
         if self.agent_url is None:
             return [
-                f"{program()} deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY{where}",
-                f"{program()} deployments list{where}",
-                f"{program()} usage{where}",
+                f"{get_program()} deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY{where}",
+                f"{get_program()} deployments list{where}",
+                f"{get_program()} usage{where}",
             ]
 
         key = f'"X-Api-Key: $(cat {shlex.quote(str(self.home / "api-key"))})"'
@@ -227,8 +227,8 @@ class Greeting(msgspec.Struct):
 
         return [
             f"curl -s {self.local_agent_url}/runs/wait -H {key} -H 'Content-Type: application/json' -d {body}",
-            f"{program()} deployments show {NAME}{where}",
-            f"{program()} usage{where}",
+            f"{get_program()} deployments show {NAME}{where}",
+            f"{get_program()} usage{where}",
         ]
 
 
@@ -326,5 +326,5 @@ def _wait_for_trace(platform: Platform, pause: Callable[[float], None]) -> int:
 
 
 def _count_traces(platform: Platform) -> int:
-    records = platform.call("GET", USAGE, **usage_query(platform, days=365, by="project"))["usage"]
+    records = platform.call("GET", USAGE, **build_usage_query(platform, days=365, by="project"))["usage"]
     return sum(int(record["traces"]) for record in records if record["dimensions"].get("project_name") == NAME)

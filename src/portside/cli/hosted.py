@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from portside.cli.client import USAGE, Platform, connection_options, usage_query
+from portside.cli.client import USAGE, Platform, build_usage_query, connection_options
 from portside.cli.output import json_option, show_json, show_table, show_text
 from portside.limits.table import format_table, read_table
 from portside.limits.types import Region
@@ -48,21 +48,22 @@ INGRESS: dict[Region, tuple[str, ...]] = {
 def usage(platform: Platform, days: int, by: str, *, as_csv: bool, as_json: bool) -> None:
     """Show the number of received traces per time bucket."""
     if as_csv:
-        show_text(platform.text(f"{USAGE}/export", **usage_query(platform, days=days, by=by)), end="")
+        show_text(platform.text(f"{USAGE}/export", **build_usage_query(platform, days=days, by=by)), end="")
         return
 
-    report = platform.call("GET", USAGE, **usage_query(platform, days=days, by=by))
+    report = platform.call("GET", USAGE, **build_usage_query(platform, days=days, by=by))
     if as_json:
         show_json(report)
         return
 
     rows = [
-        (record["time_bucket"][:16], usage_label(record["dimensions"]), record["traces"]) for record in report["usage"]
+        (record["time_bucket"][:16], get_usage_label(record["dimensions"]), record["traces"])
+        for record in report["usage"]
     ]
     show_table(("FROM", by.upper(), "TRACES"), rows)
 
 
-def usage_label(dimensions: dict[str, str | None]) -> str:
+def get_usage_label(dimensions: dict[str, str | None]) -> str:
     """Return the name in a record's dimensions."""
     for key in ("project_name", "workspace_name", "user_email", "api_key_short_key"):
         if dimensions.get(key):

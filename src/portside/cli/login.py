@@ -33,9 +33,9 @@ from portside.cli.client import (
     PlatformUnavailable,
     ask_secret,
     connection_options,
-    default_url,
+    get_default_url,
 )
-from portside.cli.logins import Login, plain_url, user_logins
+from portside.cli.logins import Login, normalize_url, open_user_logins
 from portside.cli.output import say, show_text
 from portside.kernel.errors import UserMistake
 
@@ -44,7 +44,7 @@ _DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 # People look for their password, or for a second factor.
 SIGN_IN_WITHIN_S = 600.0
 _MAX_INTERVAL_S = 60.0
-_url_argument = click.argument("url", default=default_url)
+_url_argument = click.argument("url", default=get_default_url)
 
 
 @click.command()
@@ -59,7 +59,7 @@ def login(url: str, email: str | None, workspace: str | None, *, device: bool) -
     The login is stored in your configuration folder, where only you can read it. Commands use it unless a key is named.
     """
     address = _parse_address(url)
-    before = user_logins().find(address)
+    before = open_user_logins().find(address)
     with closing(Platform(address, None)) as anonymous:
         if email is not None:
             body = {"email": email, "password": ask_secret("Password")}
@@ -70,7 +70,7 @@ def login(url: str, email: str | None, workspace: str | None, *, device: bool) -
             grant = _sign_in_with_browser(anonymous)
 
     new = Login(grant["access_token"], datetime.fromisoformat(grant["expires_at"]))
-    user_logins().keep(address, new)
+    open_user_logins().keep(address, new)
 
     if before is not None:
         _end_session(address, before)
@@ -80,13 +80,13 @@ def login(url: str, email: str | None, workspace: str | None, *, device: bool) -
         who = platform.call("GET", "/auth")
 
     if default_workspace is not None:
-        user_logins().keep(address, Login(new.token, new.expires_at, default_workspace["id"]))
+        open_user_logins().keep(address, Login(new.token, new.expires_at, default_workspace["id"]))
 
     name = who["user_email"] or who["short_key"]
     place = f", in the workspace {default_workspace['display_name']}" if default_workspace else ""
     show_text(f"logged in as {name}{place}")
 
-    if address != plain_url(default_url()):
+    if address != normalize_url(get_default_url()):
         say(f"for this platform, name it in each command with --url {address}, or set PORTSIDE_URL={address}")
 
 
@@ -98,7 +98,7 @@ def logout(url: str) -> None:
     Ends the session there, and removes it here.
     """
     address = _parse_address(url)
-    logins = user_logins()
+    logins = open_user_logins()
     session = logins.find(address)
     if session is None:
         raise UserMistake(f"you are not logged in at {address}")
@@ -153,7 +153,7 @@ def _find_default_workspace(platform: Platform, name: str | None) -> dict[str, s
 
 def _parse_address(url: str) -> str:
     """Return the address of a platform; a name alone means https. Raises UserMistake."""
-    address = plain_url(url if "://" in url else f"https://{url}")
+    address = normalize_url(url if "://" in url else f"https://{url}")
     parts = urlsplit(address)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None:
         raise UserMistake(f"{url} is not the address of a platform, such as https://portside.example.com")

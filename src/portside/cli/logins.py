@@ -28,16 +28,16 @@ class Logins:
 
     def find(self, url: str) -> Login | None:
         """Return the login at a platform, or None if there is none or it has expired."""
-        login = self._read().get(plain_url(url))
+        login = self._read().get(normalize_url(url))
         return login if login is not None and login.expires_at > datetime.now(UTC) else None
 
     def keep(self, url: str, login: Login | None) -> None:
         """Store the login at a platform; None deletes it."""
         logins = self._read()
         if login is not None:
-            logins[plain_url(url)] = login
+            logins[normalize_url(url)] = login
         else:
-            logins.pop(plain_url(url), None)
+            logins.pop(normalize_url(url), None)
 
         self._write(logins)
 
@@ -52,12 +52,12 @@ class Logins:
         write_private(self._file, json.dumps(msgspec.to_builtins(logins), indent=2) + "\n")
 
 
-def user_logins() -> Logins:
+def open_user_logins() -> Logins:
     """Return the logins of the user who runs the command."""
     return Logins(Path(click.get_app_dir("portside")))
 
 
-def plain_url(url: str) -> str:
+def normalize_url(url: str) -> str:
     """Return a platform's address in the form in which logins are stored."""
     parts = urlsplit(url)
     return parts._replace(scheme=parts.scheme.lower(), netloc=parts.netloc.lower()).geturl().rstrip("/")

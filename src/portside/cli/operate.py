@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from portside.cli.client import Platform, address_in, connection_options
+from portside.cli.client import Platform, connection_options, read_address
 from portside.cli.output import indent, json_option, say, show_json, show_table, show_text
 from portside.cli.service import read_environment
 from portside.kernel import interruption
@@ -169,7 +169,7 @@ def _find_installation(environ: Mapping[str, str], **options: Any) -> Installati
     try:
         settings = load_settings(PlatformSettings, environ, **options)
         if options["port"] is None and "PORTSIDE_PORT" not in environ:
-            port = urlsplit(address_in(str(settings.home_path))).port
+            port = urlsplit(read_address(str(settings.home_path))).port
             settings = load_settings(PlatformSettings, environ, **{**options, "port": port})
 
         return InstallationOptions(environ, settings, build_installation(settings, PACKAGES, environ=environ))

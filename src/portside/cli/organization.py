@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from portside.cli.client import Platform, ask_secret, connection_options
-from portside.cli.output import CommandGroup, confirm, json_option, safe, show_json, show_table, show_text
+from portside.cli.output import CommandGroup, confirm, escape, json_option, show_json, show_table, show_text
 from portside.kernel.errors import UserMistake
 
 _ORGANIZATION = "/orgs/current"
@@ -93,7 +93,7 @@ def delete_workspace(platform: Platform, identifier: str, *, yes: bool) -> None:
     workspace = platform.find_workspace(identifier)
     if not yes:
         question = f"Everything in {workspace['display_name']} will be lost. Type its handle to delete it"
-        handle = click.prompt(safe(question), err=True)
+        handle = click.prompt(escape(question), err=True)
         if handle != workspace["tenant_handle"]:
             raise UserMistake(f"this is not the handle {workspace['tenant_handle']}; nothing was deleted")
 

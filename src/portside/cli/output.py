@@ -41,10 +41,10 @@ def show_text(text: str = "", *, err: bool = False, end: str = "\n") -> None:
     """Print a text, with `err` on standard error. Characters that the terminal's encoding lacks are escaped."""
     stream = sys.stderr if err else sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    click.echo(safe(text).encode(encoding, "backslashreplace").decode(encoding) + end, err=err, nl=False)
+    click.echo(escape(text).encode(encoding, "backslashreplace").decode(encoding) + end, err=err, nl=False)
 
 
-def safe(text: str) -> str:
+def escape(text: str) -> str:
     """Return a text that is safe for a terminal; newlines and tabs stay."""
     return escape_controls(_COLOURS.sub("", text), keep_newlines=True)
 
@@ -56,7 +56,7 @@ def indent(text: str) -> str:
 
 def confirm(question: str) -> None:
     """Ask for confirmation, and abort the command without it."""
-    click.confirm(safe(question), abort=True)
+    click.confirm(escape(question), abort=True)
 
 
 def show_json(value: Any) -> None:
@@ -79,7 +79,7 @@ def say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def left_behind(line: str) -> Iterator[None]:
+def say_if_interrupted(line: str) -> Iterator[None]:
     """Say what the block leaves if it is interrupted."""
     try:
         yield
@@ -88,7 +88,7 @@ def left_behind(line: str) -> Iterator[None]:
         raise
 
 
-def program() -> str:
+def get_program() -> str:
     """Return this program in the form in which a user calls it in a shell, for example commands."""
     return quote(sys.argv[0]) if Path(sys.argv[0]).name == "portside" else "portside"
 

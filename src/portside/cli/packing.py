@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import msgspec
 
-from portside.cli.project_check import missing_config
+from portside.cli.project_check import describe_missing_config
 from portside.kernel.errors import UserMistake
 from portside.kernel.graph_config import parse_config, with_paths_from_above
 
@@ -119,7 +119,7 @@ def _read_config(config: Path, folder: Path) -> dict[str, Any]:
     try:
         content = parse_config(config.read_bytes(), str(config))
     except (FileNotFoundError, IsADirectoryError) as exc:
-        raise UserMistake(missing_config(folder, config.name)) from exc
+        raise UserMistake(describe_missing_config(folder, config.name)) from exc
     except OSError as exc:
         raise UserMistake(f"cannot read {config}: {exc.strerror}") from exc
 

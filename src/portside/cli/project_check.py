@@ -78,7 +78,7 @@ def check_source_path(source: Path, config: str) -> None:
     raise UserMistake(f"{source} is a file; name the folder that has it and {config}")
 
 
-def missing_config(folder: Path, config: str) -> str:
+def describe_missing_config(folder: Path, config: str) -> str:
     """Return the error for a folder without the configuration file, which names one that it has."""
     if (folder / config).is_dir():
         return f"{folder / config} is a folder; name the configuration file in it with --config"

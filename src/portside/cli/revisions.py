@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from portside.cli.client import Platform, PlatformUnavailable
-from portside.cli.output import left_behind, program, say, show_table
+from portside.cli.output import get_program, say, say_if_interrupted, show_table
 from portside.kernel.errors import UserMistake
 from portside.kernel.shortening import first_line
 
@@ -103,7 +103,7 @@ def show_revisions(
         if threads is not None:
             row.append(threads.get(revision["id"], 0))
 
-        rows.append([*row, reason_in_brief(revision)])
+        rows.append([*row, get_brief_reason(revision)])
 
     headings = ["REVISION", "STATUS", "CODE", "CREATED"]
     if threads is not None:
@@ -112,7 +112,7 @@ def show_revisions(
     show_table([*headings, "REASON"], rows)
 
 
-def with_shown_status(platform: Platform, deployment: dict[str, Any]) -> dict[str, Any]:
+def add_shown_status(platform: Platform, deployment: dict[str, Any]) -> dict[str, Any]:
     """Return the deployment as ASLEEP if it sleeps, as FAILED if it is unused and its newest revision failed."""
     if deployment["status"] == "READY" and deployment["is_asleep"]:
         return {**deployment, "status": "ASLEEP"}
@@ -126,7 +126,7 @@ def with_shown_status(platform: Platform, deployment: dict[str, Any]) -> dict[st
     return {**deployment, "status": "FAILED", "status_message": newest[0]["status_message"]}
 
 
-def reason_in_brief(resource: dict[str, Any]) -> str:
+def get_brief_reason(resource: dict[str, Any]) -> str:
     """Return the first line of the status message of a deployment or revision."""
     return first_line(resource.get("status_message") or "", SHOWN_REASON)
 
@@ -176,10 +176,8 @@ def follow_revision(
 
 def wait_for_revision(platform: Platform, deployment: dict[str, Any], revision_id: str) -> None:
     """Follow a revision until it is deployed, and say what goes on if that is interrupted. Raises UserMistake."""
-    name = quote(deployment["name"])
-    with left_behind(
-        f"interrupted: the platform goes on with the revision; '{program()} deployments show {name}' says how far it is"
-    ):
+    command = f"{get_program()} deployments show {quote(deployment['name'])}"
+    with say_if_interrupted(f"interrupted: the platform goes on with the revision; '{command}' says how far it is"):
         follow_revision(platform, deployment["id"], revision_id, say=say)
 
 

@@ -53,11 +53,11 @@ def up(*, example: bool, **options: Any) -> None:
     from portside.kernel.settings import load_settings
     from portside.platform.app import PlatformApp
     from portside.platform.backups import build_embedded
-    from portside.platform.hand_over import execute_next, take
+    from portside.platform.hand_over import execute_next, take_handed_over
     from portside.platform.serving import DatabaseInUse, run_platform
     from portside.platform.settings import PlatformSettings
 
-    inheritance = take()
+    inheritance = take_handed_over()
     settings = load_settings(PlatformSettings, os.environ, **options)
     _prepare_process(settings)
     home = Home(settings.home_path)
@@ -92,7 +92,7 @@ def up(*, example: bool, **options: Any) -> None:
                 raise
 
         async def serve() -> None:
-            to_hand_over = await run_platform(home, settings, database, endpoint, on_ready)
+            to_hand_over = await run_platform(home, settings, database, endpoint=endpoint, on_ready=on_ready)
             if to_hand_over is not None:
                 say("replacing this program")
                 to_hand_over.postgres_lock = None if embedded is None else embedded.leave_running()

@@ -16,7 +16,7 @@ import msgspec
 
 from portside.cli.client import Platform, PlatformUnavailable
 from portside.cli.operate import InstallationOptions, installation_options, show_finding
-from portside.cli.output import json_option, left_behind, program, say, show_json, show_table, show_text
+from portside.cli.output import get_program, json_option, say, say_if_interrupted, show_json, show_table, show_text
 from portside.cli.service import ROOT, read_installed_service
 from portside.kernel import interruption
 from portside.kernel.errors import UserMistake
@@ -80,12 +80,12 @@ def upgrade(
 
     _record_upgrade(target.settings.home_path, plan, location)
     if running is None:
-        say(f"the platform does not run; start it with this version: {program()} up")
+        say(f"the platform does not run; start it with this version: {get_program()} up")
         return
 
-    with left_behind(
+    with say_if_interrupted(
         "interrupted: the platform goes on replacing itself, and then its agents; "
-        f"{program()} upgrade --resume follows that"
+        f"{get_program()} upgrade --resume follows that"
     ):
         _replace_platform(target.settings.home_path, platform, running)
 
@@ -202,7 +202,7 @@ def _back_up(target: InstallationOptions, backup_to: str | None, passphrase_file
     store = open_store(location, target.environ)
     say(f"taking a backup to {destination}")
 
-    with left_behind("interrupted before the upgrade: no backup is left, and nothing was changed"):
+    with say_if_interrupted("interrupted before the upgrade: no backup is left, and nothing was changed"):
         _result, attempt = take_backup(
             target.settings, store, name=name, passphrase=passphrase, progress=lambda _size: None
         )
@@ -223,7 +223,7 @@ def _replace_platform(home: Path, platform: Platform, running: "RunningPlatform"
 
     holder = find_lock_holder(home)
     if not holder:
-        raise UserMistake(f"no process holds {home}/platform.lock; start the platform: {program()} up")
+        raise UserMistake(f"no process holds {home}/platform.lock; start the platform: {get_program()} up")
 
     before = _get_state(platform)["started_at"] if running.can_hand_over else None
     say("replacing the platform; requests to it wait meanwhile")
@@ -337,8 +337,9 @@ def _roll_forward(platform: Platform, skip: tuple[str, ...]) -> None:
 
 def _follow(platform: Platform) -> None:
     """Say how agents get this version until none waits. Raises UserMistake at a halt."""
-    with left_behind(
-        f"interrupted: the platform goes on replacing the servers of agents; {program()} upgrade --resume follows that"
+    with say_if_interrupted(
+        "interrupted: the platform goes on replacing the servers of agents; "
+        f"{get_program()} upgrade --resume follows that"
     ):
         _say_progress(platform)
 
@@ -370,7 +371,7 @@ def _say_progress(platform: Platform) -> None:
             culprit = next((agent["name"] for agent in agents if agent["state"] == "failed"), "an agent")
             raise UserMistake(
                 f"halted: the new server of {culprit} does not start: {rollout['reason']}\nIt keeps serving with its "
-                f"earlier server. Repair it and run '{program()} upgrade --resume'; --skip {culprit} leaves it out"
+                f"earlier server. Repair it and run '{get_program()} upgrade --resume'; --skip {culprit} leaves it out"
             )
 
         waits = [agent["name"] for agent in agents if agent["state"] in {"behind", "replacing", "unknown"}]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from portside.audit.entries import record_at
 from portside.backup.container import Passphrase
 from portside.backup.contents import Progress
-from portside.backup.create import BackupResult, BackupTarget, SourcePlatform, create_backup, new_name
+from portside.backup.create import BackupResult, BackupTarget, SourcePlatform, build_name, create_backup
 from portside.backup.history import Attempt, record_attempt
 from portside.backup.schedule import BackupPlan, ScheduledBackups
 from portside.backup.stores import Store, open_store
@@ -96,7 +96,7 @@ def take_backup(
     """
     passphrase.check_strength()
     started_at = datetime.now(UTC)
-    target = BackupTarget(store, name or new_name(started_at), passphrase)
+    target = BackupTarget(store, name or build_name(started_at), passphrase)
 
     async def run() -> BackupResult:
         async with open_origin(settings, as_dumps=how.get("as_dumps", False)) as origin:

@@ -35,7 +35,7 @@ class HandedOver(msgspec.Struct):
         return listening
 
 
-def take() -> HandedOver | None:
+def take_handed_over() -> HandedOver | None:
     """Return what an earlier program of this process left, once; None after a usual start."""
     text = os.environ.pop(_VARIABLE, None)
     return None if text is None else msgspec.json.decode(text, type=HandedOver)
