@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from portside.executor import messages, process
+from portside.executor import event_batches, messages
+from portside.executor.event_batches import EventBatches
 from portside.executor.link import Link, ServedCall
 from portside.executor.loops import GraphLoop
-from portside.executor.process import EventBatches
 from tests.conftest import eventually
 
 NEVER = 3600.0
-LARGE = ("custom", b"x" * process.HIGH_WATER_BYTES)
+LARGE = ("custom", b"x" * event_batches.HIGH_WATER_BYTES)
 SMALL = ("custom", b"1")
 
 
@@ -43,7 +43,7 @@ class Pouring:
     """A run on a graph loop that emits a large event, and then a small one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(process, "EVENT_WAIT_LIMIT_S", NEVER)
+        monkeypatch.setattr(event_batches, "EVENT_WAIT_LIMIT_S", NEVER)
         link = Link({})
         self.wire = Wire(link)
         self.loop = GraphLoop("graphs")
@@ -93,7 +93,7 @@ async def test_a_run_blocks_its_loop_once_its_graph_takes_memory_meanwhile(monke
 
     def grow(_process: object) -> int:
         nonlocal memory
-        memory += process.GROWTH_LIMIT_BYTES
+        memory += event_batches.GROWTH_LIMIT_BYTES
         return memory
 
     monkeypatch.setattr(messages, "measure_memory", grow)

@@ -111,13 +111,13 @@ def _execute(agent_config: "AgentConfig", settings: "AgentSettings") -> None:
     import uvloop
 
     require_grpc()
-    from portside.agent.executors.core_api import bridge
+    from portside.agent.executors.core_api import executor_tier
 
     def show() -> None:
         if not settings.log_json:
             show_text("\n".join(summarize(agent_config, settings)), err=True)
 
-    interruption.run(bridge.serve(agent_config, settings, on_ready=show), uvloop.new_event_loop)
+    interruption.run(executor_tier.serve(agent_config, settings, on_ready=show), uvloop.new_event_loop)
 
 
 def require_grpc() -> None:

@@ -12,12 +12,10 @@ import logging
 import os
 import platform
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +23,10 @@ from portside.executor import messages
 from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.checkpoints.serde import SerdeRules, make_serde
 from portside.executor.errors import RunTimeout, find_server_failure, to_call_failed
+from portside.executor.event_batches import EventBatches
 from portside.executor.execute import execute
-from portside.executor.link import HIGH_WATER_BYTES, CallFailed, Handler, Link, LinkClosed, ServedCall
+from portside.executor.leases import RunLease
+from portside.executor.link import CallFailed, Handler, Link, ServedCall
 from portside.executor.load import Graphs, load_graphs
 from portside.executor.loops import GraphLoop, work_left_behind
 from portside.executor.messages import LOG_LINE, ExecutorHello, Leases, Pong, Retirement, ServerHello
@@ -34,12 +34,12 @@ from portside.executor.operations import GraphOperations
 from portside.executor.project import GraphSource, Project
 from portside.executor.remote import (
     RemoteBackend,
-    RemoteStore,
     RunRows,
     ServerCalls,
     current_call,
     run_rows,
 )
+from portside.executor.remote_store import RemoteStore
 from portside.executor.requests import (
     DescriptionRequest,
     HistoryRead,
@@ -53,21 +53,9 @@ from portside.executor.tracing import watch_tracing
 from portside.executor.versions import installed_libraries
 from portside.kernel.errors import PortsideError, UserMistake
 from portside.kernel.startup import tune_garbage_collection
-from portside.kernel.timeouts import timeout
 
 log = logging.getLogger(__name__)
-EVENT_WAIT_LIMIT_S = 30.0
-# While a run waits for the link, its graph may go on emitting: langgraph keeps that, and only memory shows how much.
-LOOK_AT_MEMORY_S = 0.05
-GROWTH_LIMIT_BYTES = 32 * 1024 * 1024
-UNFOLLOWED_DELAY_S = 0.1
-UNFOLLOWED_LIMIT_BYTES = 256 * 1024
-# A run is stopped this long before the end of its lease, because that takes a moment.
-STOP_EARLY_S = 0.5
-# A renewal that arrived may not have been read yet.
-READ_WITHIN_S = 0.05
-# How long cancelled code may take to stop before the process ends itself.
-STOPPED_WITHIN_S = 5.0
+# How long the answers to stopped runs may take to be sent before the link is cut.
 END_WITHIN_S = 1.0
 
 
@@ -107,7 +95,7 @@ class ExecutorProcess:
         self._hello_received: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._handlers: dict[str, Handler] = {}
         self._graphs: Graphs | None = None
-        self._leases: dict[int, _Lease] = {}
+        self._leases: dict[int, RunLease] = {}
 
         self._is_encrypted = False
         self._report: asyncio.Future[Any] | None = None
@@ -241,7 +229,7 @@ class ExecutorProcess:
         rows = RunRows(self._server, thread_id, is_ephemeral=request.is_ephemeral, is_encrypted=self._is_encrypted)
 
         run_rows.set(rows)
-        lease = self._leases[graph_call.call] = _Lease(call, graph_call.leased_until, self._end_unless_leased)
+        lease = self._leases[graph_call.call] = RunLease(call, graph_call.leased_until, self._end_unless_leased)
         try:
             assert self._graphs is not None  # noqa: S101 - nothing is executed before
             outcome = await loop.call(execute(self._graphs, request, batches.add, graph_call.timeout_s))
@@ -295,168 +283,6 @@ class ExecutorProcess:
             memory_bytes=messages.measure_memory("self"),
             clock_s=time.monotonic(),
         )
-
-
-class _Lease:
-    """Stops a run shortly before the server's lease of it ends: later another server may have it.
-
-    So a run stops also if its server is paused or cut off. `on_stuck` is called when the run does not stop.
-    """
-
-    def __init__(self, call: ServedCall, until: float, on_stuck: Callable[[], None]) -> None:
-        self.until = until
-        """The end of the lease by the monotonic clock; 0 if the server has not sent it."""
-        self.is_lost = False
-        self._call = call
-        self._on_stuck = on_stuck
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._left_s(), self._check)
-
-    def close(self) -> None:
-        """Stop watching the run."""
-        self._timer.cancel()
-
-    def answer(self) -> None:
-        """Answer the call as stopped, although the run has not stopped yet."""
-        failure = CallFailed(messages.LEASE_LOST, "the server did not renew the lease in time, and it did not stop")
-        self._call.link.fail(self._call.number, failure)
-
-    def _left_s(self) -> float:
-        return max(0.0, self.until - STOP_EARLY_S - time.monotonic()) if self.until else STOPPED_WITHIN_S
-
-    def _check(self) -> None:
-        left_s = self._left_s()
-        if left_s:
-            self._timer = self._loop.call_later(left_s, self._check)
-        else:
-            self._timer = self._loop.call_later(READ_WITHIN_S, self._expire)
-
-    def _expire(self) -> None:
-        if self._left_s():
-            self._check()
-        elif not self._call.is_stopped:
-            log.warning("a run is stopped: the server did not renew its lease in time")
-            self.is_lost = True
-            self._call.stop()
-            self._timer = self._loop.call_later(STOPPED_WITHIN_S, self._give_up)
-
-    def _give_up(self) -> None:
-        self._timer = self._loop.call_later(STOPPED_WITHIN_S, self._give_up)
-        self._on_stuck()
-
-
-class EventBatches:
-    """Carries the events of a run from its graph loop to the link: what waits there is one item.
-
-    While the server does not read, events wait here, and the run waits before its next event. Other runs of its loop go
-    on meanwhile. A graph that goes on emitting within a step makes langgraph keep what nobody takes: once that takes
-    much memory, the run blocks its loop, as nothing else stops such a graph. The events of a run that nobody follows
-    wait for a moment, because most such runs have ended by then.
-    """
-
-    def __init__(self, call: ServedCall, *, is_unfollowed: bool) -> None:
-        self._call = call
-        self._loop = asyncio.get_running_loop()
-        self._taken = threading.Condition()
-        self._waiting: list[tuple[str, bytes]] = []
-        self._size = 0
-
-        # Wakes the run that waits until its events are taken, on its own loop.
-        self._wake: Callable[[], object] = lambda: None
-        self._is_open = not is_unfollowed
-        self._opening = self._loop.call_later(UNFOLLOWED_DELAY_S, self._open) if is_unfollowed else None
-        self._is_scheduled = False
-        self._draining: asyncio.Task[None] | None = None
-
-    def add(self, event: tuple[str, bytes]) -> Awaitable[None] | None:
-        """Add an event, on the loop of the graph; if this returns something, the event is added once that was awaited.
-
-        It waits for the events before it and not for itself: a run that emits one large event goes on at once.
-        """
-        if self._size >= HIGH_WATER_BYTES:
-            return self._add_when_taken(event)
-
-        self._add(event)
-        return None
-
-    def _add(self, event: tuple[str, bytes]) -> None:
-        with self._taken:
-            self._waiting.append(event)
-            self._size += len(event[1])
-
-            self._is_open = self._is_open or self._size > UNFOLLOWED_LIMIT_BYTES
-            if self._is_open and not self._is_scheduled:
-                self._is_scheduled = True
-                self._loop.call_soon_threadsafe(self._send)
-
-    async def _add_when_taken(self, event: tuple[str, bytes]) -> None:
-        """Wait until the link has taken the events so far, for at most EVENT_WAIT_LIMIT_S."""
-        loop = asyncio.get_running_loop()
-        was_taken = asyncio.Event()
-        with self._taken:
-            if self._size < HIGH_WATER_BYTES:
-                was_taken.set()
-            self._wake = partial(loop.call_soon_threadsafe, was_taken.set)
-
-        deadline = loop.time() + EVENT_WAIT_LIMIT_S
-        memory_before = messages.measure_memory("self")
-        while not was_taken.is_set() and loop.time() < deadline:
-            with contextlib.suppress(TimeoutError):
-                async with timeout(LOOK_AT_MEMORY_S):
-                    await was_taken.wait()
-
-            if messages.measure_memory("self") - memory_before > GROWTH_LIMIT_BYTES:
-                self._block_until_taken(deadline - loop.time())
-
-        self._add(event)
-
-    def _block_until_taken(self, within_s: float) -> None:
-        with self._taken:
-            if self._size >= HIGH_WATER_BYTES:
-                self._taken.wait(within_s)
-
-    def flush(self, *, is_last: bool = False) -> None:
-        """Send what waits, although the server does not read; the last batch with the result, which follows at once."""
-        if self._opening is not None:
-            self._opening.cancel()
-
-        with self._taken:
-            events = self._waiting
-            self._waiting = []
-            self._size = 0
-            self._is_scheduled = False
-
-            self._taken.notify_all()
-            wake = self._wake
-            self._wake = lambda: None
-
-        # The loop of the graph may be closed already.
-        with contextlib.suppress(RuntimeError):
-            wake()
-
-        if events:
-            self._call.send(events, is_last=is_last)
-
-    def _open(self) -> None:
-        # Under the lock, because `add` reads and writes the flag in another thread.
-        with self._taken:
-            self._is_open = True
-            is_waiting = bool(self._waiting)
-
-        if is_waiting:
-            self._send()
-
-    def _send(self) -> None:
-        if self._call.link.is_congested:
-            self._draining = self._loop.create_task(self._drain())
-        else:
-            self.flush()
-
-    async def _drain(self) -> None:
-        # The call ends with the link: nobody reads the events then.
-        with contextlib.suppress(LinkClosed):
-            await self._call.drain()
-        self._send()
 
 
 class _LoopWatch:

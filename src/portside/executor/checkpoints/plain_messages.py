@@ -22,6 +22,27 @@ _DETAILS = {
     "input_token_details": tuple(InputTokenDetails.__annotations__),
     "output_token_details": tuple(OutputTokenDetails.__annotations__),
 }
+_TEXT: frozenset[type] = frozenset({str})
+_TEXT_OR_NONE: frozenset[type] = frozenset({str, type(None)})
+_NONE = frozenset({type(None)})
+_DICT = frozenset({dict})
+_NO_TYPE: frozenset[type] = frozenset()
+_TYPES: dict[str, frozenset[type]] = {
+    "content": _TEXT,
+    "additional_kwargs": _NO_TYPE,
+    "response_metadata": _DICT,
+    "type": _TEXT,
+    "name": _TEXT_OR_NONE,
+    "id": _TEXT_OR_NONE,
+    "example": frozenset({bool}),
+    "tool_calls": _NO_TYPE,
+    "invalid_tool_calls": _NO_TYPE,
+    "usage_metadata": _NONE,
+    "tool_call_id": _TEXT,
+    "artifact": _NONE,
+    "status": _NO_TYPE,
+    "role": _TEXT,
+}
 
 
 def is_plain_message(module: str, name: str, fields_by_name: Any) -> bool:
@@ -124,27 +145,6 @@ def _is_ordered(value: Mapping[Any, Any], names: tuple[str, ...]) -> bool:
     return list(value) == [name for name in names if name in value]
 
 
-_TEXT: frozenset[type] = frozenset({str})
-_TEXT_OR_NONE: frozenset[type] = frozenset({str, type(None)})
-_NONE = frozenset({type(None)})
-_DICT = frozenset({dict})
-_NO_TYPE: frozenset[type] = frozenset()
-_TYPES: dict[str, frozenset[type]] = {
-    "content": _TEXT,
-    "additional_kwargs": _NO_TYPE,
-    "response_metadata": _DICT,
-    "type": _TEXT,
-    "name": _TEXT_OR_NONE,
-    "id": _TEXT_OR_NONE,
-    "example": frozenset({bool}),
-    "tool_calls": _NO_TYPE,
-    "invalid_tool_calls": _NO_TYPE,
-    "usage_metadata": _NONE,
-    "tool_call_id": _TEXT,
-    "artifact": _NONE,
-    "status": _NO_TYPE,
-    "role": _TEXT,
-}
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "content": _is_content,
     "additional_kwargs": _is_additional,
