@@ -63,7 +63,7 @@ class ProjectApp:
     """The application of the project, which the server's routes become part of. Raises UserMistake."""
 
     def __init__(self, project: Project, source: str) -> None:
-        self.app: Any = import_object(project, LABEL, source, add_to_path(project))
+        self.app: Any = import_object(project, LABEL, source, roots=add_to_path(project))
         if not _is_application(self.app):
             kind = type(self.app).__name__
             raise UserMistake(

@@ -96,11 +96,10 @@ class Exchange:
         self._messages: deque[Any] = deque()
         self._changed = asyncio.Event()
         self._is_idle = asyncio.Event()
-
         self._is_idle.set()
 
     def put(self, messages: Any) -> None:
-        """Take messages of the application."""
+        """Queue messages of the application for the client."""
         self._messages.extend(messages)
         self._is_idle.clear()
         self._changed.set()
@@ -170,7 +169,7 @@ async def await_answer(work: Awaitable[Any]) -> Any:
 async def send_request(peer: Peer, method: str, body: Mapping[str, Any], exchange: Exchange, send: Send) -> Any:
     """Have the other side answer the client of an exchange, and return the result.
 
-    Raises CallFailed, LinkClosed, and what `send` raises.
+    Raises CallFailed, LinkClosed, and the errors of `send`.
     """
     sending = asyncio.create_task(exchange.send_all(send))
     request = {**body, "exchange": exchange.number, "scope": encode_scope(exchange.scope)}
@@ -206,7 +205,7 @@ class Application:
         self._unread = 0
 
     async def receive(self) -> Any:
-        """Return the next message of the client. Raises LinkClosed, and what the client's side raised."""
+        """Return the next message of the client. Raises LinkClosed, and the errors of the client's side."""
         try:
             return decode_message(await self._peer.call(RECEIVE, self._number))
         except CallFailed as exc:

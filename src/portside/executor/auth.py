@@ -182,7 +182,7 @@ class Authentication:
         self.parameters = _read_parameters(handler)
 
     async def __call__(self, connection: HttpConnection) -> Identity:
-        """Return whom the handler finds. Raises Unauthorized, HandlerRefused and HandlerFailed."""
+        """Return the user that the handler identifies. Raises Unauthorized, HandlerRefused and HandlerFailed."""
         try:
             async with timeout(HANDLER_TIMEOUT_S):
                 return read_identity(await self._call(connection))
@@ -379,7 +379,7 @@ class LoadedAuth(NamedTuple):
 
 def load_auth(project: Project, path: str) -> LoadedAuth:
     """Import the project's `Auth` object. Raises UserMistake."""
-    auth = import_object(project, AUTH_LABEL, path, add_to_path(project))
+    auth = import_object(project, AUTH_LABEL, path, roots=add_to_path(project))
     if not isinstance(auth, Auth):
         kind = type(auth).__name__
         raise UserMistake(f"{project.file}: auth ({path}) is of type {kind}; export a langgraph_sdk.Auth")

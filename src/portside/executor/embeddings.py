@@ -66,7 +66,7 @@ def load_embeddings(project: Project, source: str) -> ProjectEmbeddings:
     """Load what `store.index.embed` names. Raises UserMistake."""
     module = source.rpartition(":")[0]
     if module.endswith(".py") or "/" in module or "." in module:
-        exported = import_object(project, EMBED_LABEL, source, add_to_path(project))
+        exported = import_object(project, EMBED_LABEL, source, roots=add_to_path(project))
     else:
         exported = _load_provider(project, source)
 

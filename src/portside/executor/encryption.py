@@ -167,7 +167,7 @@ class EncryptionHandlers:
 def load_encryption(project: Project, path: str) -> EncryptionHandlers:
     """Import the project's handlers; call it on the loop that they are to be called on. Raises UserMistake."""
     ENCRYPTION.require()
-    encryption = import_object(project, "encryption", path, add_to_path(project))
+    encryption = import_object(project, "encryption", path, roots=add_to_path(project))
     return EncryptionHandlers(encryption, f"{project.file}: encryption.path ({path})")
 
 

@@ -304,7 +304,9 @@ def _without_long_lists(outcome: Outcome, values: Any, versions: dict[str, str])
 def split_for_row(
     data: bytes | None, values: Any, versions: dict[str, str]
 ) -> tuple[bytes | None, dict[str, str] | None]:
-    """Return what the thread's row keeps of the values, and the versions of the lists that it lacks, or None twice.
+    """Return the JSON of the values without the lists of the last checkpoint, and the versions of these lists.
+
+    The thread's row keeps both. Both are None if the row keeps the whole values.
 
     `data` is the JSON of the whole values, and `versions` are those of the lists in the last checkpoint.
     """

@@ -121,7 +121,7 @@ def describe_failure(project: Project, label: str, source: str, exc: BaseExcepti
 def find_missing_variables(exc: BaseException) -> list[str]:
     """Return the environment variables whose absence caused an exception of the user's code, if any."""
     for cause in _with_causes(exc):
-        if names := [*_from_environ(cause), *_from_settings(cause)] or _from_message(cause):
+        if names := [*_find_in_environ(cause), *_find_in_settings(cause)] or _find_in_message(cause):
             return names
 
     return []
@@ -209,14 +209,14 @@ def _tracebacks(exc: BaseException) -> Iterator[TracebackType]:
         step = step.tb_next
 
 
-def _from_environ(exc: BaseException) -> list[str]:
+def _find_in_environ(exc: BaseException) -> list[str]:
     """Return the key of a failed `os.environ[…]`."""
     steps = list(_tracebacks(exc))
     is_environ = isinstance(exc, KeyError) and steps and steps[-1].tb_frame.f_locals.get("self") is os.environ
     return [str(exc.args[0])] if is_environ else []
 
 
-def _from_settings(exc: BaseException) -> list[str]:
+def _find_in_settings(exc: BaseException) -> list[str]:
     """Return the variables of required fields that a `pydantic-settings` class did not find."""
     settings = sys.modules.get("pydantic_settings")
     if settings is None or not _is_invalid(exc):
@@ -237,7 +237,7 @@ def _get_variable(settings: Any, name: str) -> str:
     return variable if settings.model_config.get("case_sensitive") else variable.upper()
 
 
-def _from_message(exc: BaseException) -> list[str]:
+def _find_in_message(exc: BaseException) -> list[str]:
     """Return the first variable that the message of a provider's package names."""
     message = _get_message(exc)
     names_environment = _ENVIRONMENT.search(message) is not None
@@ -259,7 +259,7 @@ def _logging_slow_import(project: Project, label: str, source: str) -> Iterator[
         logged = ""
         while not is_imported.wait(seconds):
             frames = traceback.extract_stack(sys._current_frames().get(importing))  # noqa: SLF001
-            stack = "".join(traceback.format_list(_own_frames(project.folder, frames))).rstrip()
+            stack = "".join(traceback.format_list(_select_frames(project.folder, frames))).rstrip()
             if stack != logged:
                 line = _project_line(project.folder, frames)
                 message = f"{project.file}: {label} ({source}) is still importing after {seconds:g} s{line}"
@@ -383,7 +383,7 @@ def _project_line(folder: Path, frames: Iterable[traceback.FrameSummary]) -> str
     return ""
 
 
-def _own_frames(folder: Path, frames: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+def _select_frames(folder: Path, frames: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
     """Return the frames of the project, and the innermost one, which may be a library's.
 
     Before the project's first frame are this program and the machinery of imports, which say nothing about a cause.
@@ -403,11 +403,11 @@ def _shorten(folder: Path, file: str) -> str:
 
 def _list_names(module: ModuleType) -> str:
     """List the names that the user may have meant: the module's own functions and values."""
-    names = [name for name, value in vars(module).items() if not name.startswith("_") and _is_own(module, value)]
+    names = [name for name, value in vars(module).items() if not name.startswith("_") and _is_defined_in(module, value)]
     return ", ".join(names[:20]) or "nothing that could be a graph"
 
 
-def _is_own(module: ModuleType, value: Any) -> bool:
+def _is_defined_in(module: ModuleType, value: Any) -> bool:
     if inspect.isroutine(value):
         return value.__module__ == module.__name__
     return not isinstance(value, (ModuleType, type))

@@ -35,7 +35,7 @@ def with_ids(mode: str, payload: Any) -> Any:
 
 
 def _with_ids_in_tasks(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `debug` says of a task, or of a checkpoint with its tasks."""
+    """Return a task of a `debug` event, or a checkpoint with its tasks, whose interrupts have ids."""
     complete = dict(task)
     if complete.get("interrupts"):
         complete["interrupts"] = [_with_id_of_fields(fields) for fields in complete["interrupts"]]

@@ -200,7 +200,7 @@ class Link(asyncio.Protocol):
                 await open_call.answer
 
     async def ping(self) -> Any:
-        """Return what the peer answers to a ping. Raises LinkClosed."""
+        """Send a ping, and return the body of the peer's pong. Raises LinkClosed."""
         pong: asyncio.Future[Any] = self._loop.create_future()
         self.send_frame(PING, 0, None)
         if self._reason is not None:

@@ -172,7 +172,7 @@ class Graphs:
         return list(self._exports)
 
     def facts(self) -> dict[str, GraphFacts]:
-        """Return what is known of each graph without opening it, in the order of the configuration."""
+        """Return the facts about each graph for which it need not be opened, in the order of the configuration."""
         return {
             graph_id: GraphFacts(
                 description=self._descriptions.get(graph_id),

@@ -120,7 +120,7 @@ class GraphOperations:
         """Change a state; None if the config names a checkpoint that does not exist.
 
         `scope` stores in the transaction of the change. Raises NotFound, BadRequest if the graph refuses the
-        values, and what the transaction raises when it begins.
+        values, and the errors of the transaction's begin.
         """
         async with self._open_to_change(change.graph_id, change.config, scope) as graph:
             is_named = change.config["configurable"].get("checkpoint_id")

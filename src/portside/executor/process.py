@@ -96,11 +96,13 @@ class ExecutorProcess:
         self._handlers: dict[str, Handler] = {}
         self._graphs: Graphs | None = None
         self._leases: dict[int, RunLease] = {}
-
         self._is_encrypted = False
-        self._report: asyncio.Future[Any] | None = None
-        self._announced: asyncio.Future[Any] | None = None
         self._is_retiring = False
+
+        # Kept until they are answered: asyncio itself keeps no strong reference to a task.
+        self._report: asyncio.Future[Any] | None = None
+        self._notification: asyncio.Future[Any] | None = None
+
         self._link = Link(self._handlers, on_hello=self._on_hello, pong=self._pong)
         self._server = ServerCalls(self._link)
 
@@ -124,15 +126,16 @@ class ExecutorProcess:
     async def _prepare(self, hello: ServerHello) -> ExecutorHello:
         """Import the project, and start what its graphs need. This blocks the link, which nobody uses yet."""
         messages.check_protocol(asdict(hello))
-        let_sdk_find(self._server)
-        self._handlers[messages.HTTP_DRAIN] = drain_response
+        self._is_encrypted = hello.is_encrypted
         configure_logs(hello.log_level)
 
+        # Before the project is imported: it may create clients, which send traces, at import time.
+        let_sdk_find(self._server)
+        self._handlers[messages.HTTP_DRAIN] = drain_response
         loop = asyncio.get_running_loop()
         watch_tracing(lambda: loop.call_soon_threadsafe(self._report_refused_traces))
-        self._is_encrypted = hello.is_encrypted
-        sources = {graph_id: GraphSource(**source) for graph_id, source in hello.graphs.items()}
 
+        sources = {graph_id: GraphSource(**source) for graph_id, source in hello.graphs.items()}
         project = Project(file=Path(hello.file), graphs=sources, dependencies=hello.dependencies, env=hello.env)
         try:
             if hello.handlers is None:
@@ -151,7 +154,7 @@ class ExecutorProcess:
         notification = asyncio.ensure_future(self._link.call(method, body))
         # The link may end meanwhile, and so does this process.
         notification.add_done_callback(lambda task: task.cancelled() or task.exception())
-        self._announced = notification
+        self._notification = notification
         return notification
 
     async def _prepare_handlers(self, project: Project, hello: ServerHello) -> ExecutorHello:
@@ -190,7 +193,7 @@ class ExecutorProcess:
     # Serving
 
     def _build_handlers(self, operations: GraphOperations) -> dict[str, Handler]:
-        """Return what serves each call of the server."""
+        """Return the handlers of the server's calls, by their methods."""
 
         def on_loop(work: Callable[[Any], Coroutine[Any, Any, Any]], request: type[Any]) -> Handler:
             async def serve(body: Any, _call: ServedCall) -> Any:
@@ -224,15 +227,19 @@ class ExecutorProcess:
         graph_call = _begin_call(body)
         request = messages.read(RunRequest, graph_call.request)
         batches = EventBatches(call, is_unfollowed=graph_call.is_unfollowed)
-        loop = min(self._loops, key=lambda candidate: candidate.load)
+
         thread_id = str(request.config["configurable"]["thread_id"])
         rows = RunRows(self._server, thread_id, is_ephemeral=request.is_ephemeral, is_encrypted=self._is_encrypted)
-
         run_rows.set(rows)
-        lease = self._leases[graph_call.call] = RunLease(call, graph_call.leased_until, self._end_unless_leased)
+
+        lease = RunLease(call, until=graph_call.leased_until, on_stuck=self._end_unless_leased)
+        self._leases[graph_call.call] = lease
+
+        loop = min(self._loops, key=lambda candidate: candidate.load)
         try:
             assert self._graphs is not None  # noqa: S101 - nothing is executed before
-            outcome = await loop.call(execute(self._graphs, request, batches.add, graph_call.timeout_s))
+            run = execute(self._graphs, request, push=batches.add, timeout_s=graph_call.timeout_s)
+            outcome = await loop.call(run)
         except BaseException:
             batches.flush()
             if lease.is_lost:

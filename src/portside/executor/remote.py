@@ -92,7 +92,6 @@ class RunRows:
         self._namespaces: set[str] = set()
         self._sent: set[asyncio.Future[Any]] = set()
         self._failure: BaseException | None = None
-
         self._timer = server.loop.call_later(EPHEMERAL_DELAY_S, self._send_held) if is_ephemeral else None
 
     def is_empty(self, checkpoint_ns: str) -> bool:

@@ -17,7 +17,7 @@ class ResponseBody(Protocol):
     """The body of a response that arrives."""
 
     async def read(self) -> bytes | None:
-        """Return what arrived since the last call; nothing at the end. Raises ConnectionError."""
+        """Return the bytes that arrived since the last call; none at the end. Raises ConnectionError."""
         ...
 
     async def close(self) -> None:

@@ -98,7 +98,7 @@ class Identity(NamedTuple):
 
 
 def read_identity(returned: Any) -> Identity:
-    """Return whom authentication returned. Raises NoUser and NotAuthenticated."""
+    """Return the identity and the user that authentication returned. Raises NoUser and NotAuthenticated."""
     scopes, returned = _split(returned)
     user: Any = StudioCaller(returned.username) if isinstance(returned, StudioUser) else _to_user(returned)
 
@@ -157,7 +157,6 @@ def _complete_fields(source: Any, fields: dict[str, Any]) -> dict[str, Any]:
     complete.setdefault("is_authenticated", True)
     complete["display_name"] = complete.get("display_name") or complete["identity"]
     complete["permissions"] = list(complete.get("permissions") or ())
-
     return complete
 
 

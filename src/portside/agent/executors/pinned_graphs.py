@@ -143,10 +143,10 @@ class PinnedGraphs(RoutedGraphs):
         self._graphs = graphs
         self._config = config
         self._settings = settings
-
         self._db = db
         self._start = start
-        self._own = UUID(settings.revision_id)
+
+        self._own_id = UUID(settings.revision_id)
         self._file = RevisionsFile(Path(settings.pinned_revisions))
         self._earlier: dict[UUID, GraphService] = {}
         self._starting: defaultdict[UUID, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -161,7 +161,7 @@ class PinnedGraphs(RoutedGraphs):
         """Execute a graph with the revision of its thread. Raises RevisionUnavailable, and the errors of the graphs."""
         available = self._file.available()
         graphs = self._graphs
-        if self._own in available:
+        if self._own_id in available:
             graphs = await self._get_graphs(await self._pin(request, available), available)
 
         return await graphs.execute(request, sink, timeout_s=timeout_s)
@@ -173,12 +173,12 @@ class PinnedGraphs(RoutedGraphs):
             sql.pin_thread,
             thread_id=UUID(config["configurable"]["thread_id"]),
             run_id=UUID(config["configurable"]["run_id"]),
-            revision_id=self._own,
+            revision_id=self._own_id,
             available=list(available),
         )
         if row is None:
             # The thread was deleted meanwhile.
-            return self._own
+            return self._own_id
 
         revision_id: UUID = row["revision_id"]
         config["metadata"] = {**config["metadata"], "revision_id": str(revision_id)}
@@ -201,11 +201,11 @@ class PinnedGraphs(RoutedGraphs):
     async def route(self, request: GraphRequest) -> GraphService:
         """Return the graphs of the revision that a request's thread continues with, or this server's own."""
         if isinstance(request, StateCreation | DescriptionRequest):
-            # A new thread, and what this revision's graphs look like.
+            # New threads begin with this revision, and its own graphs are described.
             return self._graphs
 
         available = self._file.available()
-        if self._own not in available or len(available) == 1:
+        if self._own_id not in available or len(available) == 1:
             return self._graphs
 
         thread_id = UUID(str(request.config["configurable"]["thread_id"]))
@@ -213,7 +213,7 @@ class PinnedGraphs(RoutedGraphs):
 
     async def _get_graphs(self, revision_id: UUID | None, available: Mapping[UUID, PinnedRevision]) -> GraphService:
         """Return a revision's graphs; this server's own if the revision is not available, or has the same build."""
-        revision = None if revision_id == self._own or revision_id is None else available.get(revision_id)
+        revision = None if revision_id == self._own_id or revision_id is None else available.get(revision_id)
         if revision is None or self._is_own_build(revision):
             return self._graphs
 

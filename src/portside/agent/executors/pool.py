@@ -99,20 +99,24 @@ class ExecutorPool:
 
         self._limits = limits
         self._target_size = limits.executors
-        self._needed_at = time.monotonic()
         self._executors: list[Executor] = []
         self._starting: set[asyncio.Task[None]] = set()
+        self._waiting_calls = 0
+        self._is_closing = False
+
+        # By the monotonic clock: when the pool last needed its size, had a call, and had a run.
+        self._needed_at = time.monotonic()
+        self._used_at = time.monotonic()
+        self._run_at = -math.inf
+
+        # Why the last process did not start, if none has started well since, and when the next one may start.
+        self._failure: str | None = None
         self._backoff = Backoff()
         self._not_before = 0.0
 
-        self._used_at = time.monotonic()
-        self._run_at = -math.inf
-        self._waiting_calls = 0
-        self._is_closing = False
-        self._failure: str | None = None
+        # `_changed` is replaced by a new event whenever it is set.
         self._changed = asyncio.Event()
         self._due = asyncio.Event()
-
         self._supervisor: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

@@ -48,9 +48,12 @@ class RemoteApp:
         self._access = access
         self._ours = ErrorResponses(api, ErrorFormat.TEXT)
         self._routes: list[RouteFacts] | None = None
+
+        # Whether the application gets the requests for our routes: all of them, or those that match a pattern.
+        self._sees_ours = True
+        self._sees_our_sockets = True
         self._patterns: list[re.Pattern[str]] = []
 
-        self._sees_ours = self._sees_our_sockets = True
         self._document: Any = None
         self.openapi_url: str | None = None
 

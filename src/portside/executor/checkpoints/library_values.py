@@ -203,7 +203,7 @@ def _find_parts(value: Any) -> tuple[int, Any] | None:
 
 
 def _find_fields(value: Any) -> dict[str, Any] | None:
-    """Return what the constructor of a data class takes: of the standard library, of attrs or of msgspec."""
+    """Return the arguments of the constructor of a data class: of the standard library, of attrs or of msgspec."""
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if (attributes := getattr(value, "__attrs_attrs__", None)) is not None:
@@ -233,7 +233,7 @@ def _as_key(value: Any) -> Any:
 
 
 def find_numpy_kind(name: str) -> Callable[..., Any] | None:
-    """Return what makes a stored value of numpy: a class of scalars, or arrays of objects; None for anything else."""
+    """Return the function that makes a stored value of numpy: a scalar, or an array of objects; None for others."""
     if name == OBJECT_ARRAY:
         return _make_object_array
 

@@ -457,7 +457,7 @@ class _Cut:
 def read_previous(
     value: Any, encoded: tuple[str, bytes], ranges: str | None, sizes: bytes | None
 ) -> PreviousValue | None:
-    """Return what the next version of a value that was read can share pieces with, if anything."""
+    """Return a value that was read, in the form that the next version can share pieces with; None if it cannot."""
     kind, data = encoded
     if len(data) < MIN_BYTES or not is_worth_cutting(value, kind, data):
         return None
@@ -573,7 +573,7 @@ def _is_same_list(previous: PreviousValue | None, value: list[Any]) -> bool:
 
 
 def _get_name(leaf: Any) -> Any:
-    """Return what finds the same leaf in another version."""
+    """Return the key by which the same leaf is found in another version."""
     if type(leaf) is _Key:
         return ("key", type(leaf.key), leaf.key)
     return ("opener", leaf.path) if type(leaf) is _Opener else id(leaf)

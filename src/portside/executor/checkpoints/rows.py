@@ -75,7 +75,7 @@ class Encoding(NamedTuple):
     def encode(
         self, thread_id: str, value: Any, before: PreviousValue | None
     ) -> tuple[StoredValue, PreviousValue | None]:
-        """Encode a value; return how it is stored, and what the next version can share pieces with, if anything."""
+        """Encode a value. Return its stored form, and the value that the next version can share pieces with, if any."""
         if type(value) in CONTAINERS and isinstance(before, CutValue):
             cut = self.pieces.cut(self.serde, thread_id, value, before)
             if cut is not None:

@@ -194,7 +194,7 @@ def _build_rule(allowed: Modules) -> Rule:
 
 
 def _find_numpy_kind(name: str) -> Any:
-    """Return what makes a value of numpy; None without numpy, so that its plain data is returned."""
+    """Return the function that makes a value of numpy; None without numpy, so that its plain data is returned."""
     try:
         return find_numpy_kind(name)
     except ImportError:

@@ -74,18 +74,17 @@ class Bridge:
 
         self._config = config
         self._settings = settings
-        self._credentials = read_credentials(settings)
         self._core_api = settings.core_api
-
+        self._credentials = read_credentials(settings)
         # Fail at start if the credentials cannot be used with this address.
         self._credentials.check_target(settings.core_api)
+
         self._count = max(1, settings.executors)
         self._slots = max(1, settings.n_jobs_per_worker // self._count)
         self._server_hello: ServerHello | None = None
         self._sessions: dict[Executor, PeerSession] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self.pools: list[ExecutorPool] = []
-
         self.changed = asyncio.Event()
         """Set when a session begins or ends."""
 

@@ -114,7 +114,7 @@ class PeerSession(Link):
         # Only for answers: both sides count their calls from 1.
         method = self._methods.get(number) if kind in _ANSWERS else None
         try:
-            data = encode_frame(kind, number, body, method, is_executor=self._is_executor)
+            data = encode_frame(kind, number, body, method=method, is_executor=self._is_executor)
         except _MALFORMED as exc:
             call_name = body[0] if kind == links.CALL else method
             raise CallFailed("malformed", f"the message for {call_name} cannot be encoded: {exc}") from exc
