@@ -127,9 +127,11 @@ async def _find_links(db: Session, files: Files, *, by: Actor) -> dict[tuple[str
 
     links_by_address: dict[tuple[str | None, str | None], Any] = {}
     for row in rows:
-        asked_owner = None if row["asked_owner"] == _OWN_WORKSPACE else row["asked_owner"]
-        links_by_address[asked_owner, row["handle"]] = row
-        links_by_address[row["asked_owner"], row["handle"]] = row
+        owner = row["asked_owner"]
+        links_by_address[owner, row["handle"]] = row
+        if owner == _OWN_WORKSPACE:
+            # A link may leave its owner out too.
+            links_by_address[None, row["handle"]] = row
 
     return links_by_address
 

@@ -90,13 +90,14 @@ async def _keep_repo(tx: Session, repo_id: UUID) -> None:
 
 async def list_prompts(db: Session, query: PromptQuery, *, by: Actor) -> PromptList:
     """List the prompts of the workspace, last changed first unless the query sorts them."""
-    prompts = await _list_prompts(db, query, None, by=by)
-    if not prompts and query.offset:
+    rows = await _fetch_repos(db, query, None, by=by)
+    prompts = [_to_prompt(row) for row in rows]
+    if not rows and query.offset:
         # Rows carry the total, and a page behind the end has none.
-        first = await _list_prompts(db, msgspec.structs.replace(query, offset=0, limit=1), None, by=by)
-        return PromptList([], first[0][1] if first else 0)
+        first_page = msgspec.structs.replace(query, offset=0, limit=1)
+        rows = await _fetch_repos(db, first_page, None, by=by)
 
-    return PromptList([prompt for prompt, _ in prompts], prompts[0][1] if prompts else 0)
+    return PromptList(repos=prompts, total=rows[0]["total"] if rows else 0)
 
 
 async def get_prompt(db: Session, owner: str, handle: str, *, by: Actor) -> Prompt:
@@ -148,18 +149,16 @@ async def like_prompt(db: Database, owner: str, handle: str, *, like: bool, by: 
 
 
 async def _get_prompt(db: Session, repo_id: UUID, *, by: Actor) -> Prompt:
-    prompts = await _list_prompts(db, PromptQuery(), repo_id, by=by)
-    if not prompts:
+    rows = await _fetch_repos(db, PromptQuery(), repo_id, by=by)
+    if not rows:
         raise PromptNotFound
 
-    return prompts[0][0]
+    return _to_prompt(rows[0])
 
 
-async def _list_prompts(
-    db: Session, query: PromptQuery, repo_id: UUID | None, *, by: Actor
-) -> list[tuple[Prompt, int]]:
-    """Return prompts, each with the total number of matches."""
-    rows = await db.fetch(
+async def _fetch_repos(db: Session, query: PromptQuery, repo_id: UUID | None, *, by: Actor) -> list[Record]:
+    """Return the rows of matching repositories, or of the one with this id; each row has the number of all matches."""
+    return await db.fetch(
         sql.list_repos,
         id=repo_id,
         workspace_id=by.workspace_id,
@@ -177,7 +176,11 @@ async def _list_prompts(
         offset=query.offset,
     )
 
-    return [(Prompt(**{name: row[name] for name in row.keys() if name != "total"}), row["total"]) for row in rows]  # noqa: SIM118 - a record iterates over its values
+
+def _to_prompt(row: Record) -> Prompt:
+    columns = dict(row)
+    del columns["total"]
+    return Prompt(**columns)
 
 
 def _get_liker(by: Actor) -> UUID:

@@ -1,4 +1,5 @@
 -- name: create_config
+-- A configuration that exists stays; the caller compares the two.
 insert into feedback_configs (workspace_id, feedback_key, feedback_config, is_lower_score_better)
 values (:workspace_id, :feedback_key, :feedback_config, :is_lower_score_better)
 on conflict do nothing

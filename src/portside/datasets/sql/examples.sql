@@ -46,10 +46,12 @@ where workspace_id = :workspace_id and id = any(:ids::uuid[]) and until = 'infin
 order by id
 
 -- name: end_examples
+-- A state of an example is never changed: it ends where the next version begins.
 update examples set until = :as_of
 where workspace_id = :workspace_id and dataset_id = :dataset_id and id = any(:ids::uuid[]) and until = 'infinity'
 
 -- name: write_examples
+-- Fewer rows than examples if the id of one is taken.
 insert into examples (
     workspace_id, dataset_id, since, id, created_at, position, inputs, outputs, metadata, source_run_id, attachments
 )

@@ -33,6 +33,7 @@ select commit_id from prompt_tags where repo_id = :repo_id and name = :name
 select id from prompt_commits where repo_id = :repo_id and starts_with(commit_hash, :start) limit 2
 
 -- name: pull_commit
+-- A pull counts for the commit and for its repository.
 with counted as (
     update prompt_repos set num_downloads = num_downloads + 1 where id = :repo_id
 )
@@ -44,6 +45,7 @@ returning id, commit_hash, manifest, description
 select id from prompt_commits where repo_id = :repo_id and id = :id
 
 -- name: tag_commit
+-- A tag that exists moves to the commit.
 insert into prompt_tags (id, repo_id, name, commit_id) values (:id, :repo_id, :name, :commit_id)
 on conflict (repo_id, name) do update set commit_id = excluded.commit_id, updated_at = now()
 

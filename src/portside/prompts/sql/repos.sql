@@ -11,6 +11,7 @@ where r.handle = :handle
            else r.is_public and w.tenant_handle = :owner::text end
 
 -- name: list_repos
+-- A repository by its id may be of another workspace: `find_repo` has checked that the caller may read it.
 select r.id, r.workspace_id as tenant_id, w.tenant_handle as owner, r.handle as repo_handle,
        w.tenant_handle || '/' || r.handle as full_name, r.description, r.readme, r.tags, r.is_public, r.is_archived,
        r.num_downloads, r.num_views, l.n as num_likes, coalesce(l.mine, false) as liked_by_auth_user,

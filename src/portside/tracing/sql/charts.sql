@@ -24,6 +24,7 @@ where workspace_id = :workspace_id and id = :section_id
 delete from chart_sections where workspace_id = :workspace_id and id = :section_id
 
 -- name: create_chart
+-- By default a chart becomes the last one of its section.
 insert into charts (
     id, workspace_id, section_id, title, description, index, chart_type, series, common_filters, metadata
 )

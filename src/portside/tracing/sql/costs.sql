@@ -34,11 +34,13 @@ returning id
 delete from model_prices where id = :id and workspace_id = :workspace_id
 
 -- name: match_models_again
+-- A model keeps the prices whose patterns match its name, so that a run does not compare patterns.
 update models m set prices = matching_prices(m.workspace_id, m.provider, m.name)
 where (:workspace_id::uuid is null or m.workspace_id = :workspace_id::uuid)
   and m.prices is distinct from matching_prices(m.workspace_id, m.provider, m.name)
 
 -- name: check_pattern
+-- Fails for a pattern that Postgres cannot use; what it is compared with does not matter.
 select 'x' ~* ('^(?:' || :pattern::text || ')$')
 
 -- name: prices
@@ -182,6 +184,7 @@ select count(*) as runs,
 from batch
 
 -- name: advance_recomputation
+-- A batch that succeeded ends a series of failures.
 update cost_recomputations set
     runs = runs + :runs::bigint, changed = changed + :changed::bigint,
     reached_time = coalesce(:reached_time::timestamptz, end_time), reached_id = coalesce(:reached_id::uuid, reached_id),

@@ -18,6 +18,7 @@ limit :limit::int offset :offset::int
 select body from feedback where workspace_id = :workspace_id and id = :feedback_id for update
 
 -- name: change_feedback
+-- The time of the last change never goes back.
 update feedback set body = :body, modified_at = greatest(modified_at, :modified_at::timestamptz)
 where workspace_id = :workspace_id and id = :feedback_id
 

@@ -177,6 +177,8 @@ order by c.trace_id
 on conflict (workspace_id, id) do update set has_interrupts = true where not r.has_interrupts
 
 -- name: write_feedback
+-- Feedback may arrive in any order: an older write does not replace a newer one. Sorted, so that two requests wait for each
+-- other instead of deadlocking.
 insert into feedback as f (workspace_id, id, run_id, trace_id, key, body, modified_at)
 select :workspace_id, x.*
 from unnest(:id::uuid[], :run_id::uuid[], :trace_id::uuid[], :key::text[], :body::text[], :modified_at::timestamptz[])
@@ -188,6 +190,7 @@ on conflict (workspace_id, id) do update set
 where f.modified_at <= excluded.modified_at
 
 -- name: write_attachments
+-- Sorted as for feedback. The attachment that arrives last replaces one of the same name.
 insert into attachments (workspace_id, run_id, name, content_type, data)
 select :workspace_id, x.*
 from unnest(:run_id::uuid[], :name::text[], :content_type::text[], :data::bytea[])

@@ -25,6 +25,8 @@ select distinct scope from stale_scopes limit :limit::int
 select pg_try_advisory_xact_lock(:lock_class::int, :lock::int)
 
 -- name: delete_unused_pieces
+-- A value in pieces begins with \x02, the scope (32 digits) and its length (10 digits); its parts follow. A part that is a
+-- list holds references to pieces.
 with cleared as (
     delete from stale_scopes where scope = any(:scopes::uuid[])
 ),

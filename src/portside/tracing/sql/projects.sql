@@ -48,6 +48,7 @@ where workspace_id = :workspace_id and run_id is null and session_id = any(:ids:
 group by session_id, key
 
 -- name: create_project
+-- No row if the workspace has a project of this id or name already.
 insert into projects (
     id, workspace_id, name, description, extra, start_time, reference_dataset_id, default_dataset_id, trace_tier
 )

@@ -144,6 +144,7 @@ using unnest(:project_ids::uuid[], :days::timestamptz[]) as t (project_id, day)
 where d.project_id = t.project_id and d.day = t.day and not d.is_final
 
 -- name: insert_daily_usage
+-- Days whose runs have begun to be deleted are final: they keep the usage that was counted.
 insert into daily_usage
 select w.workspace_id, u.*
 from unnest(:project_ids::uuid[], :days::timestamptz[]) as t (project_id, day)
@@ -160,6 +161,7 @@ on conflict (is_only) do update set until = excluded.until
 select id from projects where workspace_id = :workspace_id and (:ids::uuid[] is null or id = any(:ids::uuid[]))
 
 -- name: count_rollup_runs
+-- Of few runs the percentiles are computed exactly, from each run.
 select coalesce(sum(runs), 0)::bigint from daily_run_stats
 where project_id = any(:projects::uuid[]) and day >= :first_day::timestamptz and day < :last_day::timestamptz
   and (:is_root::boolean is null or is_root = :is_root::boolean)
