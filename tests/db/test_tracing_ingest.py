@@ -45,7 +45,7 @@ ROOT, CHILD, GRANDCHILD = (UUID(int=n) for n in (30, 20, 10))
 
 async def stranger(db: Database) -> Actor:
     """Somebody in another workspace."""
-    owner = await first_start.first_owner(db)
+    owner = await first_start.get_first_owner(db)
     workspace_id = uuid4()
     insert = "insert into workspaces (id, organization_id, display_name, tenant_handle) values ($1, $2, 'W', 'w')"
     await db.pool.execute(insert, workspace_id, owner.organization_id)
