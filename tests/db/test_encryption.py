@@ -12,7 +12,7 @@ from langgraph.checkpoint.conformance.test_utils import generate_checkpoint, gen
 
 from portside.agent.encryption.ciphers import AesKeys
 from portside.agent.encryption.codec import EncryptionCodec, prepare_codec, raise_if_undecryptable
-from portside.agent.encryption.encryptor import Encryptor, make_encryptor
+from portside.agent.encryption.encryptor import Encryptor, build_encryptor
 from portside.agent.encryption.locations import EVENTS, events_binding, identify_row
 from portside.agent.local_graphs import PostgresSaver
 from portside.agent.queue import statements
@@ -36,7 +36,7 @@ SEARCH = ThreadSearch(limit=100)
 
 
 def encryptor(keys: str, names: str = "*") -> Encryptor:
-    made = make_encryptor(AgentSettings(graph_aes_key=keys, graph_aes_json_keys=names))
+    made = build_encryptor(AgentSettings(graph_aes_key=keys, graph_aes_json_keys=names))
     assert made is not None
     return made
 

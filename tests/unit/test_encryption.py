@@ -9,7 +9,7 @@ from langgraph_sdk import Encryption
 
 from portside.agent.encryption.ciphers import AesKeys, ModelField
 from portside.agent.encryption.context import read_header, set_context
-from portside.agent.encryption.encryptor import Encryptor, decrypt_document, encrypted_key, make_encryptor
+from portside.agent.encryption.encryptor import Encryptor, build_encryptor, decrypt_document, encrypted_key
 from portside.agent.encryption.locations import Location
 from portside.agent.settings import AgentSettings
 from portside.executor.encryption import CannotDecrypt, EncryptionFailed, EncryptionHandlers
@@ -36,7 +36,7 @@ AWKWARD = [
 
 
 def encryptor(*keys: str, names: str = "*") -> Encryptor:
-    made = make_encryptor(AgentSettings(graph_aes_key=",".join(keys), graph_aes_json_keys=names))
+    made = build_encryptor(AgentSettings(graph_aes_key=",".join(keys), graph_aes_json_keys=names))
     assert made is not None
     return made
 
@@ -229,12 +229,12 @@ async def test_search_for_an_encrypted_key_is_refused_by_name():
 )
 def test_impossible_encryption_settings_stop_the_server(settings, reason):
     with pytest.raises(UserMistake, match=reason) as failure:
-        make_encryptor(AgentSettings(**settings))
+        build_encryptor(AgentSettings(**settings))
     assert "short" not in str(failure.value)
 
 
 def test_without_settings_there_is_no_encryptor():
-    assert make_encryptor(AgentSettings()) is None
+    assert build_encryptor(AgentSettings()) is None
 
 
 def test_context_header_is_base64_json():

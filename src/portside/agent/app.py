@@ -32,7 +32,7 @@ from portside.agent.custom.cache import OldCacheEntries
 from portside.agent.custom.openapi import add_project_api
 from portside.agent.custom.project_routes import ProjectRoutes
 from portside.agent.encryption.codec import EncryptionCodec, find_encryptor, prepare_codec, with_encryption_context
-from portside.agent.encryption.encryptor import Encryptor, make_encryptor
+from portside.agent.encryption.encryptor import Encryptor, build_encryptor
 from portside.agent.encryption.key_renewal import RenewedKeys
 from portside.agent.executors.pinned_graphs import FinishedPins, PinnedGraphs
 from portside.agent.executors.remote_app import RemoteApp
@@ -126,7 +126,7 @@ async def open_app(
 
     handlers = await start_project_handlers(graphs, config, settings)
     try:
-        encryptor = make_encryptor(settings, handlers.encryption, f"{config.file}: encryption.path")
+        encryptor = build_encryptor(settings, handlers.encryption, f"{config.file}: encryption.path")
         codec = EncryptionCodec(encryptor) if encryptor else None
 
         connect = partial(Database.connect, database_url, max_size=settings.pool_size, schema=SCHEMA, codec=codec)

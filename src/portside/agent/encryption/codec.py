@@ -54,7 +54,7 @@ _LOGGED_IDS = ("run_id", "thread_id", "assistant_id", "version", "cron_id", "nam
 _RETURNS_PARAMETERS = sql.append_stream_chunks
 # The column with the sizes of the pieces of values.
 SIZES = "value_sizes"
-# The column with the values that a search of threads extracted; `_first_steps` made their aliases.
+# The column with the values that a search of threads extracted; `_keep_first_steps` made their aliases.
 _EXTRACTED = "extracted"
 
 
@@ -76,7 +76,7 @@ class EncryptionCodec:
 
         stored = dict(values)
         for parameter, target in declared.searched.items():
-            stored[parameter] = await self._filter(values[parameter], target)
+            stored[parameter] = await self._encode_filter(values[parameter], target)
 
         for parameter in declared.access:
             await self._check_access(values[parameter])
@@ -87,22 +87,23 @@ class EncryptionCodec:
 
         for parameter, target in declared.documents.items():
             row = identify_row({column: values[name] for column, name in declared.row.items()})
-            stored[parameter] = await self._encrypted(values[parameter], target, row)
+            stored[parameter] = await self._encrypt(values[parameter], target, row)
 
         for parameter, target in declared.lists.items():
             rows = _iterate_rows(declared, values)
             pairs = zip(values[parameter], rows, strict=True)
-            stored[parameter] = await self.encryptor.gather(self._encrypted(item, target, row) for item, row in pairs)
+            stored[parameter] = await self.encryptor.gather(self._encrypt(item, target, row) for item, row in pairs)
 
         for parameter, fields in declared.records.items():
-            stored[parameter] = await self.encryptor.gather(self._record(item, fields) for item in values[parameter])
+            records = values[parameter]
+            stored[parameter] = await self.encryptor.gather(self._encrypt_record(item, fields) for item in records)
 
         for parameter in declared.paths:
-            stored[parameter] = _first_steps(values[parameter]) if values[parameter] else values[parameter]
+            stored[parameter] = _keep_first_steps(values[parameter]) if values[parameter] else values[parameter]
 
         return stored
 
-    async def _filter(self, condition: Any, target: ModelField) -> Any:
+    async def _encode_filter(self, condition: Any, target: ModelField) -> Any:
         """Return a filter in the form of the documents it is compared with. Raises Invalid for what is encrypted."""
         plain = load(condition) if isinstance(condition, str) else condition
         await self.encryptor.refuse_encrypted(plain, target, ["body", target.field])
@@ -112,9 +113,9 @@ class EncryptionCodec:
     async def _check_access(self, rule: Any) -> None:
         """Refuse an access filter on metadata that is encrypted: it would match nothing. Raises Invalid."""
         if rule is not None:
-            await self.encryptor.refuse_encrypted(_compared_keys(rule), _THREAD_METADATA, ["authorization filter"])
+            await self.encryptor.refuse_encrypted(_list_compared_keys(rule), _THREAD_METADATA, ["authorization filter"])
 
-    async def _encrypted(self, value: Any, target: ModelField, row: Row) -> Any:
+    async def _encrypt(self, value: Any, target: ModelField, row: Row) -> Any:
         """Encrypt a document; a `str` is its JSON text."""
         if value is None:
             return None
@@ -123,12 +124,10 @@ class EncryptionCodec:
 
         return await self.encryptor.encrypt_document(value, target, row)
 
-    async def _record(self, record: Mapping[str, Any], fields: Mapping[str, ModelField]) -> dict[str, Any]:
+    async def _encrypt_record(self, record: Mapping[str, Any], fields: Mapping[str, ModelField]) -> dict[str, Any]:
         row = identify_row({"thread_id": record["thread_id"]})
-        return {
-            **record,
-            **{name: await self._encrypted(record[name], target, row) for name, target in fields.items()},
-        }
+        encrypted = {name: await self._encrypt(record[name], target, row) for name, target in fields.items()}
+        return {**record, **encrypted}
 
     async def decode(self, query: Query, values: dict[str, Any], rows: list[Record]) -> list[Any]:
         """Return the rows decrypted.
@@ -138,7 +137,7 @@ class EncryptionCodec:
         """
         if query is _RETURNS_PARAMETERS:
             return rows
-        return await self.encryptor.gather(_RowDecoder(self, query, values, row).decoded() for row in rows)
+        return await self.encryptor.gather(_RowDecoder(self, query, values, row).decode() for row in rows)
 
 
 class _RowDecoder:
@@ -153,12 +152,12 @@ class _RowDecoder:
 
         # Not every query selects the id that it was given.
         thread = {"thread_id": values["thread_id"]} if "thread_id" in values else {}
-        self._named = {**thread, **row}
+        self._ids = {**thread, **row}
 
         # The sizes of the pieces of each value; decryption replaces those of the ciphertext by those of the plain text.
         self._sizes: list[bytes | None] = []
 
-    async def decoded(self) -> Any:
+    async def decode(self) -> Any:
         changed: dict[str, Any] = {}
         if any(self._row.get(SIZES) or ()):
             changed[SIZES] = list(self._row[SIZES])
@@ -169,25 +168,27 @@ class _RowDecoder:
                 continue
 
             try:
-                changed[column] = await self._column(column, value)
+                changed[column] = await self._decode_column(column, value)
             except CannotDecrypt as exc:
                 if not self._declared.marks_undecryptable:
                     raise
-                changed[column] = self._marked(column, value, exc)
+                changed[column] = self._mark(column, value, exc)
 
         return {**dict(self._row), **changed} if changed else self._row
 
-    async def _column(self, column: str, value: Any) -> Any:
+    async def _decode_column(self, column: str, value: Any) -> Any:
         if column in BLOB_COLUMNS:
             if isinstance(value, list):
-                return await self._encryptor.gather(self._blob(column, index, blob) for index, blob in enumerate(value))
-            return await self._blob(column, 0, value)
+                return await self._encryptor.gather(
+                    self._decrypt_value(column, index, blob) for index, blob in enumerate(value)
+                )
+            return await self._decrypt_value(column, 0, value)
 
         document = load(value) if isinstance(value, str) else value
         if column == _EXTRACTED:
-            return await self._extracted(document)
+            return await self._decode_extracted(document)
 
-        location = Location(identify_row(self._named), column)
+        location = Location(identify_row(self._ids), column)
         plain, replacements = await decrypt_document(self._encryptor, document, location)
         if replacements and self._codec.replacements is not None:
             statements = document_statements(self._declared.replaceable, self._row, column, replacements)
@@ -195,7 +196,7 @@ class _RowDecoder:
 
         return dump_api(plain).decode() if isinstance(value, str) else plain
 
-    def _marked(self, column: str, value: Any, reason: CannotDecrypt) -> Any:
+    def _mark(self, column: str, value: Any, reason: CannotDecrypt) -> Any:
         """Log a column that cannot be decrypted, and return what is shown in its place."""
         ids = {key: str(self._row[key]) for key in _LOGGED_IDS if key in self._row.keys()}  # noqa: SIM118 - a Record iterates values
         log.error("a row cannot be decrypted", query=self._query.name, column=column, reason=reason.message, **ids)
@@ -209,9 +210,9 @@ class _RowDecoder:
 
         return dump_api(mark).decode() if isinstance(value, str) else mark
 
-    async def _extracted(self, first_steps: dict[str, Any]) -> str:
+    async def _decode_extracted(self, first_steps: dict[str, Any]) -> str:
         """Decrypt what SQL found at the first step of each path, and follow the rest of the path."""
-        row = identify_row(self._named)
+        row = identify_row(self._ids)
         extracted = {}
         for path_text, stored in first_steps.items():
             alias, root, path = json.loads(path_text)
@@ -224,22 +225,22 @@ class _RowDecoder:
 
         return dump_api(extracted).decode()
 
-    async def _value(self, index: int, stored: bytes) -> bytes:
+    async def _decrypt_pieces(self, index: int, stored: bytes) -> bytes:
         """Decrypt a value in pieces: its header and each piece by itself."""
         series_and_numbers = parse_ranges(self._row["value_pieces"][index])
         counts = list(PIECE_SIZE.iter_unpack(self._sizes[index] or b""))
 
         start = len(stored) - sum(size for size, _ in counts)
-        plain = [await self._decrypted("value_datas", index, stored[:start])]
+        plain = [await self._decrypt_blob("value_datas", index, stored[:start])]
         sizes: list[bytes] = []
         for (series, number), (size, leaves) in zip(series_and_numbers, counts, strict=True):
             piece = stored[start : start + size]
             start += size
-            place = (CHECKPOINT_PIECE, piece_binding(self._named["thread_id"], series, number))
+            place = (CHECKPOINT_PIECE, piece_binding(self._ids["thread_id"], series, number))
 
             plain_piece, replacement = await self._encryptor.decrypt_blob(piece, *place)
             if replacement is not None and self._codec.replacements is not None:
-                ids = {"thread_id": self._named["thread_id"], "series": series, "number": number}
+                ids = {"thread_id": self._ids["thread_id"], "series": series, "number": number}
                 statement = (sql.replace_checkpoint_piece, {**ids, "old": piece, "new": replacement})
                 self._codec.replacements.offer([statement])
 
@@ -249,21 +250,21 @@ class _RowDecoder:
         self._sizes[index] = b"".join(sizes)
         return b"".join(plain)
 
-    async def _blob(self, column: str, index: int, stored: bytes) -> bytes:
+    async def _decrypt_value(self, column: str, index: int, stored: bytes) -> bytes:
         if column == "value_datas" and self._sizes and self._sizes[index] is not None:
-            return await self._value(index, stored)
-        return await self._decrypted(column, index, stored)
+            return await self._decrypt_pieces(index, stored)
+        return await self._decrypt_blob(column, index, stored)
 
-    async def _decrypted(self, column: str, index: int, stored: bytes) -> bytes:
-        plain, replacement = await self._encryptor.decrypt_blob(stored, *self._blob_location(column, index))
+    async def _decrypt_blob(self, column: str, index: int, stored: bytes) -> bytes:
+        plain, replacement = await self._encryptor.decrypt_blob(stored, *self._locate_blob(column, index))
         if replacement is not None and self._codec.replacements is not None:
             statement = blob_statement(self._row, column, index, (stored, replacement))
             self._codec.replacements.offer([] if statement is None else [statement])
 
         return plain
 
-    def _blob_location(self, column: str, index: int) -> tuple[ModelField, bytes]:
-        ids = self._named
+    def _locate_blob(self, column: str, index: int) -> tuple[ModelField, bytes]:
+        ids = self._ids
         if "checkpoint_ns" not in ids:
             return EVENTS, events_binding(ids["thread_id"])
 
@@ -284,13 +285,13 @@ def _iterate_rows(declared: Declarations, values: Mapping[str, Any]) -> Iterator
         yield identify_row(dict(zip(declared.row, ids, strict=True)))
 
 
-def _compared_keys(rule: Mapping[str, Any]) -> dict[str, Any]:
+def _list_compared_keys(rule: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of metadata that an access filter compares, each with a value that it may have."""
     keys = dict(rule.get("equal") or {})
     for condition in [*rule.get("rest", ()), *rule.get("of", ())]:
         if "key" in condition:
             keys[condition["key"]] = condition.get("value", condition.get("values"))
-        keys |= _compared_keys(condition)
+        keys |= _list_compared_keys(condition)
 
     return keys
 
@@ -303,7 +304,7 @@ def _may_hold_ciphertext(column: str, value: Any) -> bool:
     return _MARK_TEXT in value if isinstance(value, str) else isinstance(value, (dict, list))
 
 
-def _first_steps(paths: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _keep_first_steps(paths: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Cut paths to their first steps, which are all that SQL can follow; the alias carries the whole path."""
     return [
         {

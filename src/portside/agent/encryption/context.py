@@ -25,7 +25,7 @@ CONTEXT_KEY = "encryption_context"
 _LOC = ["header", HEADER]
 # The contexts of this many runs are kept, the newest; events of older runs are encrypted without a context.
 MAX_RUNS = 10_000
-_of_runs: FIFOCache[UUID, Mapping[str, Any]] = FIFOCache(MAX_RUNS)
+_contexts_by_run: FIFOCache[UUID, Mapping[str, Any]] = FIFOCache(MAX_RUNS)
 _current: ContextVar[Mapping[str, Any]] = ContextVar("encryption_context", default=MappingProxyType({}))
 
 
@@ -54,12 +54,12 @@ def enter_run_context(run_id: UUID, kwargs: Mapping[str, Any]) -> None:
     context = kwargs.get(CONTEXT_KEY) or {}
     _current.set(context)
     if context:
-        _of_runs[run_id] = context
+        _contexts_by_run[run_id] = context
 
 
 def context_of_run(run_id: UUID | None) -> Mapping[str, Any]:
     """Return the context of this task, else that of a run which recently began in this process."""
-    return _current.get() or (_of_runs.get(run_id, {}) if run_id is not None else {})
+    return _current.get() or (_contexts_by_run.get(run_id, {}) if run_id is not None else {})
 
 
 def stored_context() -> dict[str, Any]:

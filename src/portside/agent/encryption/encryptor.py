@@ -98,7 +98,10 @@ class Encryptor:
 
         Pass a generator: without handlers each call is created when the one before it is done, which saves a task each.
         """
-        return [await call for call in calls] if self._handlers is None else await asyncio.gather(*calls)
+        if self._handlers is not None:
+            return await asyncio.gather(*calls)
+
+        return [await call for call in calls]
 
     async def context(self, user: Any, header: Json) -> Json:
         """Return the encryption context of a request, from its user and its header. Raises EncryptionFailed."""
@@ -118,8 +121,10 @@ class Encryptor:
         if self._json_handlers is not None:
             return (await self._encrypt_by_handler({"value": plain}, target))["value"]
 
-        is_encrypted = not self._json_keys.isdisjoint({ALL_KEYS, "value"})
-        return self._aes(plain, location) if is_encrypted else self._encrypt_named_keys(plain, location)
+        if ALL_KEYS in self._json_keys or "value" in self._json_keys:
+            return self._encrypt_by_aes(plain, location)
+
+        return self._encrypt_named_keys(plain, location)
 
     async def _encrypt_object(self, plain: Json, target: ModelField, location: Location) -> Json:
         nested = nested_documents(target.field, plain)
@@ -134,7 +139,8 @@ class Encryptor:
         if self._json_handlers is not None:
             stored |= await self._encrypt_by_handler(rest, target)
         elif ALL_KEYS in self._json_keys:
-            stored |= {key: part if part is None else self._aes(part, location.at(key)) for key, part in rest.items()}
+            for key, part in rest.items():
+                stored[key] = None if part is None else self._encrypt_by_aes(part, location.at(key))
         else:
             stored |= {key: self._encrypt_part(part, key, location) for key, part in rest.items()}
 
@@ -147,16 +153,21 @@ class Encryptor:
 
         context = current_context()
         encrypted = await self._json_handlers.encrypt_json(target, context, plain)
-        return {
-            key: escape_document(part)
-            if _is_same(encrypted[key], part)
-            else handler_envelope(encrypted[key], target, context)
-            for key, part in plain.items()
-        }
+
+        stored: Json = {}
+        for key, part in plain.items():
+            if _is_same(encrypted[key], part):
+                stored[key] = escape_document(part)
+            else:
+                stored[key] = handler_envelope(encrypted[key], target, context)
+
+        return stored
 
     def _encrypt_part(self, value: Any, key: str, location: Location) -> Any:
-        is_encrypted = key in self._json_keys and value is not None
-        return self._aes(value, location.at(key)) if is_encrypted else self._encrypt_named_keys(value, location.at(key))
+        if key in self._json_keys and value is not None:
+            return self._encrypt_by_aes(value, location.at(key))
+
+        return self._encrypt_named_keys(value, location.at(key))
 
     def _encrypt_named_keys(self, value: Any, location: Location) -> Any:
         if isinstance(value, list):
@@ -166,25 +177,25 @@ class Encryptor:
 
         return value
 
-    def _aes(self, value: Any, location: Location) -> Json:
+    def _encrypt_by_aes(self, value: Any, location: Location) -> Json:
         assert self._keys is not None  # noqa: S101 - names of keys to encrypt are accepted only beside an AES key
         encrypted = self._keys.encrypt(dump_user(value), location.associated_data)
         return aes_envelope(base64.b64encode(encrypted).decode())
 
     def decrypt_aes(self, encrypted: bytes, associated_data: bytes) -> Any:
         """Decrypt a value of a document that an AES key encrypted. Raises CannotDecrypt."""
-        return load(self._aes_keys().decrypt(encrypted, associated_data))
+        return load(self._require_aes_keys().decrypt(encrypted, associated_data))
 
-    def renewed_aes(self, encrypted: bytes, plain: Any, location: Location) -> Json | None:
+    def renew_aes(self, encrypted: bytes, plain: Any, location: Location) -> Json | None:
         """Return the envelope that replaces one of an older AES key; None if it stays, as it does beside handlers."""
-        if self._json_handlers is not None or not self._aes_keys().is_older(encrypted):
+        if self._json_handlers is not None or not self._require_aes_keys().is_older(encrypted):
             return None
-        return self._aes(plain, location)
+        return self._encrypt_by_aes(plain, location)
 
     async def call_handler(self, target: ModelField, context: Json, stored: Json) -> Decrypted:
         """Have the handler decrypt some keys of an object. Raises CannotDecrypt."""
         if self._handlers is None:
-            raise _no_handlers(target)
+            raise _handlers_missing(target)
         return await self._handlers.decrypt_json(target, context, stored)
 
     async def encrypt_blob(self, plain: bytes, target: ModelField, binding: bytes) -> bytes:
@@ -219,13 +230,13 @@ class Encryptor:
             raise CannotDecrypt(f"The value stored as {target} was encrypted as {head.place}: it was moved")
 
         if head.is_aes:
-            keys = self._aes_keys()
+            keys = self._require_aes_keys()
             plain = keys.decrypt(body, binding if head.is_bound else UNBOUND_BLOB)
             is_renewed = self._blob_handlers is None and keys.is_older(body)
             return plain, await self.encrypt_blob(plain, target, binding) if is_renewed else None
 
         if self._handlers is None:
-            raise _no_handlers(target)
+            raise _handlers_missing(target)
 
         decrypted = await self._handlers.decrypt_blob(target, head.context, body)
         replacement = None if decrypted.replacement is None else wrap_blob(head, bytes(decrypted.replacement))
@@ -250,7 +261,7 @@ class Encryptor:
         with in_context(blob.head.context):
             return await self.encrypt_blob(plain, target, new)
 
-    def _aes_keys(self) -> AesKeys:
+    def _require_aes_keys(self) -> AesKeys:
         if self._keys is None:
             raise CannotDecrypt(
                 "A stored value was encrypted with an AES key, and this server has none: set GRAPH_AES_KEY"
@@ -264,27 +275,29 @@ class Encryptor:
             return
 
         stored = await self.encrypt_document(condition, target, NO_ROW)
-        if (key := encrypted_key(stored)) is not None:
+        key = find_encrypted_key(stored)
+        if key is not None:
             raise Invalid.field([*loc, key], f"{key!r} is encrypted in {target}, so it cannot be searched for")
 
 
-def encrypted_key(stored: Any) -> str | None:
+def find_encrypted_key(stored: Any) -> str | None:
     """Return the first key of a stored document whose value is encrypted, if there is one."""
     if isinstance(stored, list):
-        return next((key for part in stored if (key := encrypted_key(part)) is not None), None)
-    if not isinstance(stored, dict):
-        return None
+        for part in stored:
+            key = find_encrypted_key(part)
+            if key is not None:
+                return key
 
-    for key, part in stored.items():
-        if is_envelope(part):
-            return unescape_key(str(key))
-        if (nested_key := encrypted_key(part)) is not None:
-            return nested_key
+    if isinstance(stored, dict):
+        for name, part in stored.items():
+            key = unescape_key(str(name)) if is_envelope(part) else find_encrypted_key(part)
+            if key is not None:
+                return key
 
     return None
 
 
-def _no_handlers(target: ModelField) -> CannotDecrypt:
+def _handlers_missing(target: ModelField) -> CannotDecrypt:
     return CannotDecrypt(
         f"The stored value of {target} was encrypted by a handler: configure encryption.path, which this server lacks"
     )
@@ -329,12 +342,14 @@ class _HandlerEnvelope(NamedTuple):
 
 
 class _HandlerCall(NamedTuple):
-    """The envelopes of one object that were encrypted in one context, and the clear values beside them."""
+    """The envelopes of one object that were encrypted in one context."""
 
     target: ModelField
     context: Json
     decrypted: Any
+    """The copy of the object that gets the decrypted values."""
     clear: Json
+    """The clear values beside the envelopes."""
     envelopes: list[_HandlerEnvelope]
 
 
@@ -376,16 +391,25 @@ class _Decryption:
         plain_slot = unescape_key(slot) if isinstance(slot, str) else slot
         if not isinstance(content, dict):
             decrypted[plain_slot] = self._walk(part, position)
-        elif (encrypted := self._aes_in(content, position)) is not None:
-            plain = self._encryptor.decrypt_aes(*encrypted)
+            return
+
+        encrypted = self._find_aes(content, position)
+        if encrypted is not None:
+            ciphertext, associated_data = encrypted
+            plain = self._encryptor.decrypt_aes(ciphertext, associated_data)
             decrypted[plain_slot] = plain
-            if (new := self._encryptor.renewed_aes(encrypted[0], plain, position.location)) is not None:
+
+            new = self._encryptor.renew_aes(ciphertext, plain, position.location)
+            if new is not None:
                 self.replacements.append(Replacement(position.path, part, new))
-        elif (target := self._find_target(content, position)) is not None:
+            return
+
+        target = self._find_target(content, position)
+        if target is not None:
             # Set at once, so that keys stay in their order.
             decrypted[plain_slot] = None
             envelope = _HandlerEnvelope(plain_slot, part, position.path)
-            self._call_for(decrypted, siblings, target, content).envelopes.append(envelope)
+            self._get_call(decrypted, siblings, target, content).envelopes.append(envelope)
         elif content.keys() == {"plain"} and self._encryptor.accepts_unbound:
             decrypted[plain_slot] = {MARK: self._walk(content["plain"], position)}
         else:
@@ -416,7 +440,7 @@ class _Decryption:
 
         return decrypted
 
-    def _aes_in(self, content: Json, position: _Position) -> tuple[bytes, bytes] | None:
+    def _find_aes(self, content: Json, position: _Position) -> tuple[bytes, bytes] | None:
         """Return the ciphertext of an AES envelope and its associated data; None for anything else."""
         is_bound = content.keys() == _AES and content["v"] == VERSION
         if not is_bound and not (self._encryptor.accepts_unbound and content.keys() == _UNBOUND_AES):
@@ -428,7 +452,10 @@ class _Decryption:
         if is_bound:
             return encrypted, location.associated_data
 
-        keys = {location.path[-1] if location.path else "value"} | ({"value"} if not position.inside.path else set())
+        keys = {location.path[-1] if location.path else "value"}
+        if not position.inside.path:
+            keys.add("value")
+
         if not isinstance(content["of"], str) or content["of"] not in keys:
             raise CannotDecrypt(f"The value stored in {location.field} was encrypted for another key: it was moved")
 
@@ -457,13 +484,13 @@ class _Decryption:
 
         return target
 
-    def _call_for(self, decrypted: Any, siblings: Any, target: ModelField, content: Json) -> _HandlerCall:
+    def _get_call(self, decrypted: Any, siblings: Any, target: ModelField, content: Json) -> _HandlerCall:
         context = content.get("context") or {}
         name = (id(decrypted), json.dumps([str(target), context], sort_keys=True))
         if name not in self.calls:
             stored = siblings.items() if isinstance(siblings, dict) else ()
             clear = {unescape_key(key): part for key, part in stored if not is_envelope(part)}
-            self.calls[name] = _HandlerCall(target, context, decrypted, clear, [])
+            self.calls[name] = _HandlerCall(target, context, decrypted=decrypted, clear=clear, envelopes=[])
 
         return self.calls[name]
 
@@ -481,7 +508,7 @@ class _Decryption:
                 self.replacements.append(Replacement(item.path, item.envelope, envelope))
 
 
-def make_encryptor(
+def build_encryptor(
     settings: AgentSettings, handlers: EncryptionCalls | None = None, name: str = "encryption.path"
 ) -> Encryptor | None:
     """Return the encryptor of a server; None if the settings and `handlers` name no cipher. Raises UserMistake."""
@@ -492,7 +519,11 @@ def make_encryptor(
     if names and handlers is not None and handlers.does_json:
         raise UserMistake(f"{_VARIABLE} and the handler encrypt.json of {name} would both encrypt documents; keep one")
 
-    if ALL_KEYS not in names and (taken := sorted(names & STRUCTURE)):
-        raise UserMistake(f"{_VARIABLE} names {', '.join(taken)}, which the server itself has to read; remove them")
+    reserved = sorted(names & STRUCTURE)
+    if reserved and ALL_KEYS not in names:
+        raise UserMistake(f"{_VARIABLE} names {', '.join(reserved)}, which the server itself has to read; remove them")
 
-    return None if keys is None and handlers is None else Encryptor(keys=keys, json_keys=names, handlers=handlers)
+    if keys is None and handlers is None:
+        return None
+
+    return Encryptor(keys=keys, json_keys=names, handlers=handlers)
