@@ -29,13 +29,13 @@ def known(db: Database, **descriptions: str | None) -> Assistants:
 
 async def test_every_graph_has_an_assistant_at_start(db):
     assistants = known(db, echo="Says it again", other=None)
-    await asyncio.gather(*(assistants.make_system_assistants() for _ in range(4)))
+    await asyncio.gather(*(assistants.create_system_assistants() for _ in range(4)))
     made = await assistants.get(ECHO)
     assert (made.name, made.description, made.version) == ("echo", "Says it again", 1)
     assert [version.version for version in await assistants.versions(ECHO, VersionSearch())] == [1]
 
     await assistants.patch(ECHO, AssistantPatch(name="mine", description="My own"))
-    await assistants.make_system_assistants()
+    await assistants.create_system_assistants()
     kept = await assistants.get(ECHO)
     assert (kept.name, kept.description, kept.version) == ("mine", "My own", 2)
     assert kept == await assistants.resolve("echo")
@@ -44,7 +44,7 @@ async def test_every_graph_has_an_assistant_at_start(db):
     with pytest.raises(AssistantNotFound, match="Thread or assistant not found"):
         await assistants.resolve("echo")
 
-    await assistants.make_system_assistants()
+    await assistants.create_system_assistants()
     back = await assistants.get(ECHO)
     assert (back.name, back.version) == ("echo", 1)
     assert [version.name for version in await assistants.versions(ECHO, VersionSearch())] == ["echo"]
@@ -62,9 +62,9 @@ async def test_orchestrator_knows_the_languages_of_its_graphs_before_an_executor
 
 
 async def test_later_description_of_a_graph_is_shown(db):
-    await known(db, echo=None).make_system_assistants()
+    await known(db, echo=None).create_system_assistants()
     assistants = known(db, echo="Now it has one")
-    await assistants.make_system_assistants()
+    await assistants.create_system_assistants()
     assert (await assistants.get(ECHO)).description == "Now it has one"
     assert (await assistants.set_latest(ECHO, 1)).description == "Now it has one"
 

@@ -50,7 +50,7 @@ async def questions(agent_databases: Callable[[], Awaitable[str]]) -> AsyncItera
     engine = await LocalGraphs.start(graphs, connect, make_saver=partial(PostgresSaver, writer=CheckpointWriter(db)))
     assistants = Assistants(db, engine.facts)
 
-    await assistants.make_system_assistants()
+    await assistants.create_system_assistants()
     runs = Runs(db, assistants, engine, AgentSettings(database_url=url), asyncio.Event())
     runs.worker.start(Driver([]))
     yield AnsweredInBetween(db, runs, Access(db, assistants))

@@ -150,7 +150,7 @@ async def server(module_database: str) -> AsyncIterator[Server]:
     )
 
     known = Assistants(db, engine.facts)
-    await known.make_system_assistants()
+    await known.create_system_assistants()
     runs = Runs(db, known, engine, AgentSettings(database_url=url), asyncio.Event())
     runs.worker.start(Driver([]))
 

@@ -9,7 +9,7 @@ from langgraph_sdk import Encryption
 
 from portside.agent.encryption.ciphers import AesKeys, ModelField
 from portside.agent.encryption.context import read_header, set_context
-from portside.agent.encryption.encryptor import Encryptor, build_encryptor, decrypt_document, encrypted_key
+from portside.agent.encryption.encryptor import Encryptor, build_encryptor, decrypt_document, find_encrypted_key
 from portside.agent.encryption.locations import Location
 from portside.agent.settings import AgentSettings
 from portside.executor.encryption import CannotDecrypt, EncryptionFailed, EncryptionHandlers
@@ -210,7 +210,7 @@ async def test_kwargs_that_sql_reads_stay_clear():
     encrypted = await encryptor(OLD).encrypt_document(given, KWARGS, ROW)
     assert encrypted["config"]["configurable"]["graph_id"] == encrypted["config"]["metadata"]["graph_id"] == "agent"
     assert encrypted["langsmith_tracer"] == {"project_name": "p"}
-    assert encrypted_key({**encrypted, "input": None}) == "tags"
+    assert find_encrypted_key({**encrypted, "input": None}) == "tags"
 
 
 async def test_search_for_an_encrypted_key_is_refused_by_name():

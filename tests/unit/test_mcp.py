@@ -2,7 +2,7 @@
 
 import pytest
 
-from portside.agent.mcp.results import CallProgress, call_result
+from portside.agent.mcp.results import CallProgress, to_call_result
 from portside.agent.mcp.rpc import (
     CAPABILITIES,
     VERSION,
@@ -13,7 +13,7 @@ from portside.agent.mcp.rpc import (
     check_origin,
     knows_links,
 )
-from portside.agent.mcp.tools import tool_input
+from portside.agent.mcp.tools import to_tool_input
 from portside.kernel.codec import dump_api
 from portside.kernel.http.cors import CorsRules
 from portside.kernel.http.sse import sse_event
@@ -37,41 +37,41 @@ CONVERSATION = {
 
 
 def test_messages_become_a_string_without_unused_definitions() -> None:
-    tool = tool_input(CONVERSATION)
+    tool = to_tool_input(CONVERSATION)
     assert tool.schema["properties"]["messages"]["type"] == "string"
     assert set(tool.schema["$defs"]) == {"Place", "Kind"}
 
-    assert tool.graph_input({"messages": "hi", "place": 1}) == {
+    assert tool.to_graph_input({"messages": "hi", "place": 1}) == {
         "messages": [{"type": "human", "content": "hi"}],
         "place": 1,
     }
 
-    assert tool.graph_input({"messages": [{"role": "user", "content": "hi"}]})["messages"][0]["role"] == "user"
+    assert tool.to_graph_input({"messages": [{"role": "user", "content": "hi"}]})["messages"][0]["role"] == "user"
     assert set(CONVERSATION["$defs"]) == {"Message", "Place", "Kind"}
 
 
 def test_string_messages_stay_a_string() -> None:
-    tool = tool_input({"type": "object", "properties": {"messages": {"type": "string"}}})
-    assert tool.graph_input({"messages": "hi"}) == {"messages": "hi"}
+    tool = to_tool_input({"type": "object", "properties": {"messages": {"type": "string"}}})
+    assert tool.to_graph_input({"messages": "hi"}) == {"messages": "hi"}
 
 
 @pytest.mark.parametrize("given", [None, {}])
 def test_tool_without_schema_accepts_any_object(given: dict | None) -> None:
-    tool = tool_input(given)
+    tool = to_tool_input(given)
     assert tool.schema == {"type": "object"}
-    assert tool.graph_input({"a": 1}) == {"a": 1}
+    assert tool.to_graph_input({"a": 1}) == {"a": 1}
 
 
 def test_non_object_input_is_wrapped() -> None:
-    tool = tool_input({"type": "array", "items": {"$ref": "#/$defs/A"}, "$defs": {"A": {"type": "string"}, "B": {}}})
+    tool = to_tool_input({"type": "array", "items": {"$ref": "#/$defs/A"}, "$defs": {"A": {"type": "string"}, "B": {}}})
     assert tool.schema["required"] == ["input"]
     assert tool.schema["$defs"] == {"A": {"type": "string"}}
-    assert tool.graph_input({"input": ["x"]}) == ["x"]
+    assert tool.to_graph_input({"input": ["x"]}) == ["x"]
 
 
 def test_recursive_state_is_an_object() -> None:
     state = {"type": "object", "properties": {"next": {"$ref": "#/$defs/State"}}}
-    tool = tool_input({"$ref": "#/$defs/State", "$defs": {"State": state}})
+    tool = to_tool_input({"$ref": "#/$defs/State", "$defs": {"State": state}})
     assert tool.schema == {**state, "$defs": {"State": state}}
     assert not tool.is_wrapped
 
@@ -102,7 +102,7 @@ def test_progress_grows_and_graph_progress_replaces_steps() -> None:
     ],
 )
 def test_results_are_text(values: bytes, text: str, *, is_error: bool) -> None:
-    result = call_result(values)
+    result = to_call_result(values)
     assert (result["content"][0]["text"], result["isError"]) == (text, is_error)
     assert "structuredContent" not in result
 
@@ -122,22 +122,22 @@ def test_results_are_text(values: bytes, text: str, *, is_error: bool) -> None:
 )
 def test_blocks_without_file_leave_result_unchanged(block: object) -> None:
     values = dump_api({"messages": [{"type": "ai", "content": ["hi", block]}]})
-    assert call_result(values)["content"] == [{"type": "text", "text": values.decode()}]
+    assert to_call_result(values)["content"] == [{"type": "text", "text": values.decode()}]
 
 
 @pytest.mark.parametrize("held", ["message", "blocks"])
 def test_answers_that_are_not_states_may_hold_files(held: str) -> None:
     blocks = [{"type": "image", "base64": "aGk=", "mime_type": "image/png"}]
     values = dump_api({"type": "ai", "content": blocks} if held == "message" else blocks)
-    assert call_result(values)["content"] == [{"type": "image", "data": "aGk=", "mimeType": "image/png"}]
+    assert to_call_result(values)["content"] == [{"type": "image", "data": "aGk=", "mimeType": "image/png"}]
 
 
 def test_links_are_text_for_older_clients() -> None:
     blocks = [{"type": "image", "url": "https://x.example/a.png"}, {"type": "file", "url": "no address"}]
     values = dump_api({"messages": [{"type": "ai", "content": blocks}]})
     texts = [{"type": "text", "text": "https://x.example/a.png"}, {"type": "text", "text": "no address"}]
-    assert call_result(values, knows_links=False)["content"] == texts
-    assert [block["type"] for block in call_result(values)["content"]] == ["resource_link", "text"]
+    assert to_call_result(values, knows_links=False)["content"] == texts
+    assert [block["type"] for block in to_call_result(values)["content"]] == ["resource_link", "text"]
     headers = [{}, {"mcp-protocol-version": "2025-03-26"}, {"mcp-protocol-version": "2025-06-18"}]
     assert [knows_links(each) for each in headers] == [False, False, True]
 

@@ -52,7 +52,7 @@ from portside.agent.queue.worker import Worker
 from portside.agent.runs.service import Runs
 from portside.agent.served_routes import ROUTES, list_operator_routes, list_served_routes
 from portside.agent.settings import AgentSettings
-from portside.agent.store.items import Items, store_tasks
+from portside.agent.store.items import Items, build_store_tasks
 from portside.agent.store.requests import StoreRequests
 from portside.agent.store.search_index import StoreSetup, open_setup
 from portside.agent.streams.bus import open_bus
@@ -141,7 +141,13 @@ async def open_app(
             service = await _start_graphs(graphs, config, settings, access)
             async with _listening(service, settings) as listener:
                 policy = load_access_policy(config, settings, handlers.auth)
-                code = ProjectCode(service, setup, policy, handlers.join_app, listener)
+                code = ProjectCode(
+                    graphs=service,
+                    store=setup,
+                    access=policy,
+                    join_app=handlers.join_app,
+                    listener=listener,
+                )
                 app = await _compose(pools, code, config, settings, siblings)
                 bus = await open_bus(db, settings, database_url)
 
@@ -253,7 +259,7 @@ async def _compose(
     assistants = Assistants(db, graphs.facts)
     access = Access(db, assistants, code.access)
 
-    await assistants.make_system_assistants()
+    await assistants.create_system_assistants()
     await set_default_lifetime(db, config.thread_ttl)
 
     traffic = Traffic()
@@ -289,7 +295,17 @@ async def _compose(
         bundles=Bundles(config.folder, config.ui),
         descriptions=descriptions,
         states=states,
-        a2a=A2A(A2AServices(db, runs, access, assistants, descriptions, states), settings),
+        a2a=A2A(
+            A2AServices(
+                db=db,
+                runs=runs,
+                access=access,
+                assistants=assistants,
+                descriptions=descriptions,
+                states=states,
+            ),
+            settings,
+        ),
         mcp=Mcp(db, Tools(db, assistants, descriptions, access), runs),
         hub=runs.hub,
         runs=runs,
@@ -365,7 +381,7 @@ def _build_chores(
         LapsedRunKeys(db),
         ExpiredThreads(db, config.thread_ttl),
         OldStreams(db, settings.resumable_stream_ttl_seconds),
-        *store_tasks(db, code.store),
+        *build_store_tasks(db, code.store),
         *build_webhook_chores(db, runs.webhooks, settings, with_long_values),
         OldCacheEntries(db),
     ]

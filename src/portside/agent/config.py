@@ -84,7 +84,11 @@ _IGNORED_VARIABLES = {
     "LS_DEFAULT_CHECKPOINTER_BACKEND": _POSTGRES,
 }
 _JAVASCRIPT_NAME = re.compile(r"[^\W\d][\w$]*|\$[\w$]*")
+Modules = list[list[str]] | bool | None
 SweepMinutes = Annotated[float, msgspec.Meta(gt=0, le=525_600)]
+# Names of components are names of folders, and parts of URLs.
+UiName = Annotated[str, msgspec.Meta(pattern=r"^[^/\\.\x00-\x1f][^/\\\x00-\x1f]{0,99}\Z")]
+UiFiles = dict[UiName, str]
 
 
 class ThreadTtl(msgspec.Struct, frozen=True):
@@ -117,9 +121,6 @@ class StoreConfig(msgspec.Struct, frozen=True):
 
     index: StoreIndex | None = None
     ttl: StoreTtl | None = None
-
-
-Modules = list[list[str]] | bool | None
 
 
 class EncryptionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -173,11 +174,6 @@ class UiConfig(msgspec.Struct, frozen=True):
     """The section `ui_config`: packages that the page offers to components. The program that bundles them reads it."""
 
     shared: list[str] = []
-
-
-# Names of components are names of folders, and parts of URLs.
-UiName = Annotated[str, msgspec.Meta(pattern=r"^[^/\\.\x00-\x1f][^/\\\x00-\x1f]{0,99}\Z")]
-UiFiles = dict[UiName, str]
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,9 +267,10 @@ def load_config(path: Path, environ: Mapping[str, str] | None = None) -> AgentCo
 
     environ = {**env, **(environ or {})}
     sources = {key: str(path) for key in content}
-    for section, variable in _sections_in(environ).items():
+    for section, variable in _find_sections(environ).items():
         if (value := parse_json(environ[variable], variable)) is not None:
-            content[section], sources[section] = value, variable
+            content[section] = value
+            sources[section] = variable
 
     for variable in sorted(_IGNORED_VARIABLES.keys() & environ.keys()):
         log.warning("a variable is ignored", variable=variable, reason=_IGNORED_VARIABLES[variable])
@@ -310,7 +307,7 @@ def _read_sections(content: dict[str, Any], sources: dict[str, str]) -> dict[str
     return sections
 
 
-def _sections_in(environ: Mapping[str, str]) -> dict[str, str]:
+def _find_sections(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the sections that the environment has, with their variables."""
     return {
         section: next(name for name in names if environ.get(name))
@@ -404,11 +401,11 @@ def _read_keys(source: str, key: str, value: Any) -> Any:
 
     return {
         name: _read_keys(source, f"{key}.{name}", setting)
-        for name, setting in _known(source, key, value, _KEYS[key]).items()
+        for name, setting in _keep_known(source, key, value, _KEYS[key]).items()
     }
 
 
-def _known(source: str, section: str, value: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+def _keep_known(source: str, section: str, value: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return the keys of a section with these names, and ignore the others."""
     for name in sorted(value.keys() - names):
         _ignore(source, f"{section}.{name}", value[name], suggestion=did_you_mean(name, names))
@@ -447,7 +444,7 @@ def _graph(source: str, graph_id: str, entry: Any) -> GraphSource:
         raise UserMistake(f'{source}: "graphs" has a graph with an empty name')
 
     if isinstance(entry, dict):
-        entry = _known(source, key, entry, GraphSource.__slots__)
+        entry = _keep_known(source, key, entry, GraphSource.__slots__)
 
     graph = GraphSource(entry) if isinstance(entry, str) else _typed(source, key, entry, GraphSource)
     if is_javascript(graph.path):

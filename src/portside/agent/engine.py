@@ -6,7 +6,7 @@ The worker calls `RunExecutor`. The graphs themselves are behind `graphs`.
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from portside.agent.checkpoints.writer import RunAttempt
@@ -27,7 +27,7 @@ from portside.kernel.logs import get_logger
 from portside.kernel.user_json import dump_user
 
 log = get_logger(__name__)
-# Of the events that wait for a lease. As much may be on its way from the graph's thread.
+# The size of the events that wait for a lease. As much may be on its way from the graph's thread.
 HELD_LIMIT_BYTES = 16 * 1024 * 1024
 UNREADABLE = Outcome(values=None, interrupts={}, has_next=False, error=None)
 
@@ -127,10 +127,10 @@ class RunExecutor:
         gate = EventGate(stream.publish, lambda: self._hub.pending_writes(stream), run)
         try:
             sink = EventSink(
-                gate.publish,
-                gate.flush,
-                lambda: stream.has_listeners,
-                run,
+                publish=gate.publish,
+                flush=gate.flush,
+                has_listeners=lambda: stream.has_listeners,
+                run=run,
                 is_private=stream.is_private,
             )
 
@@ -217,14 +217,20 @@ class RunExecutor:
             outcome = UNREADABLE
 
         status = "interrupted" if outcome.has_next else "idle"
-        values = {"values": outcome.values, "row_values": outcome.row_values, "long_values": outcome.long_values}
-        return {"thread_status": status, "interrupts": outcome.interrupts, **values}
+        return {
+            "thread_status": status,
+            "interrupts": outcome.interrupts,
+            "values": outcome.values,
+            "row_values": outcome.row_values,
+            "long_values": outcome.long_values,
+        }
 
     def _for_row(self, run: ClaimedRun, outcome: Outcome) -> Outcome:
         """Return an outcome without the parts for the thread's row where the row must keep the whole values."""
         if run.is_temporary or has_whole_rows(self._db):
             # Rows without long lists save later runs from writing them again, but a temporary thread has none.
-            outcome.row_values = outcome.long_values = None
+            outcome.row_values = None
+            outcome.long_values = None
 
         return outcome
 
@@ -291,11 +297,17 @@ def to_run_result(outcome: Outcome) -> RunResult:
     if outcome.is_refused:
         return RunResult(status="error", thread_status=None, error=outcome.error)
 
-    is_interrupted = outcome.has_next or bool(outcome.interrupts)
-    has_failed = outcome.error is not None
+    thread_status: Literal["idle", "interrupted", "error"]
+    if outcome.error is not None:
+        thread_status = "error"
+    elif outcome.has_next or outcome.interrupts:
+        thread_status = "interrupted"
+    else:
+        thread_status = "idle"
+
     return RunResult(
-        status="error" if has_failed else "success",
-        thread_status="error" if has_failed else "interrupted" if is_interrupted else "idle",
+        status="success" if outcome.error is None else "error",
+        thread_status=thread_status,
         error=outcome.error,
         values=outcome.values,
         row_values=outcome.row_values,

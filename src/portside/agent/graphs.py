@@ -28,19 +28,21 @@ Publish = Callable[[list[tuple[str, bytes]]], None]
 
 
 class EventSink(NamedTuple):
-    """Receives the events of a run.
-
-    `publish` takes events. `flush` is called before checkpoints are written, and its result is awaited. Both are called
-    on the event loop of the caller. `has_listeners` may be called in any thread: without listeners a run that ends
-    quickly publishes nothing. `run` tells executors when the run's lease ends. `is_private`: its client waits for the
-    result, and nobody else knows of the run, so its values become events only once somebody listens.
-    """
+    """Receives the events of a run."""
 
     publish: Publish
+    """Takes events, on the event loop of the caller."""
     flush: Callable[[], Awaitable[None] | None] = lambda: None
+    """Called before checkpoints are written, on the event loop of the caller; its result is awaited."""
     has_listeners: Callable[[], bool] = lambda: True
+    """May be called in any thread. Without listeners a run that ends quickly publishes nothing."""
     run: ActiveRun | None = None
+    """Tells executors when the run's lease ends."""
     is_private: bool = False
+    """Whether only the client that waits for the result knows of the run.
+
+    Then its values become events only once somebody listens.
+    """
 
 
 class GraphService(Protocol):

@@ -36,7 +36,7 @@ from portside.agent.encryption.encryptor import Encryptor
 from portside.agent.graphs import EventSink
 from portside.agent.settings import AgentSettings
 from portside.agent.store import operations
-from portside.agent.store.items import Items, ttl_config
+from portside.agent.store.items import Items, get_ttl_config
 from portside.agent.store.operations import run_batch
 from portside.agent.store.search_index import StoreSetup
 from portside.agent.streams.buffers import ThreadBridge, size_of_event
@@ -93,7 +93,7 @@ class PostgresStore(BaseStore):
     def __init__(self, db: Database, setup: StoreSetup) -> None:
         self._items = Items(db, setup)
         self._loop = asyncio.get_running_loop()
-        self.ttl_config = cast("TTLConfig | None", ttl_config(setup))
+        self.ttl_config = cast("TTLConfig | None", get_ttl_config(setup))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Run several operations; reads see the state before the batch. Raises ValueError and EmbeddingFailed."""

@@ -39,9 +39,9 @@ def find_media(block: Any) -> Media | None:
     if mime_type is None and audio_format is not None:
         mime_type = f"audio/{audio_format}"
 
-    for content in (url, data):
-        if content is not None and content.startswith("data:"):
-            head, _, data = content.removeprefix("data:").partition(",")
+    for address in (url, data):
+        if address is not None and address.startswith("data:"):
+            head, _, data = address.removeprefix("data:").partition(",")
             url = None
             mime_type = mime_type or head.partition(";")[0] or None
 
@@ -51,8 +51,13 @@ def find_media(block: Any) -> Media | None:
     if url is None and data is None:
         return None
 
-    mime_type = mime_type or guess_type(name, url)
-    return Media(family, url, None if url is not None else data, mime_type, name)
+    return Media(
+        family=family,
+        url=url,
+        data=None if url is not None else data,
+        mime_type=mime_type or guess_type(name, url),
+        name=name,
+    )
 
 
 def guess_type(name: str | None, url: str | None) -> str | None:

@@ -9,6 +9,7 @@ from portside.kernel.clock import iso
 from portside.kernel.db import Record
 
 S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 def from_row(kind: type[S], row: Record) -> S:
@@ -24,9 +25,6 @@ def from_row(kind: type[S], row: Record) -> S:
         values[name] = value
 
     return kind(**values)
-
-
-T = TypeVar("T")
 
 
 class SearchPage(NamedTuple, Generic[T]):

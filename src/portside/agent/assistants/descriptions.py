@@ -31,18 +31,18 @@ class Descriptions:
         """
         depth = parse_xray(xray)
         assistant = await self._assistants.find(name)
-        return await self._graphs.draw(_request(assistant, caller, xray=depth))
+        return await self._graphs.draw(_build_request(assistant, caller, xray=depth))
 
     async def schemas(self, assistant_id: UUID, caller: Caller = ANYONE) -> GraphSchemas:
         """Return the schemas of an assistant's graph. Raises AssistantNotFound and GraphFailed."""
         assistant = await self._assistants.get(assistant_id)
-        schemas = await self._graphs.schemas(_request(assistant, caller))
+        schemas = await self._graphs.schemas(_build_request(assistant, caller))
         return GraphSchemas(
-            schemas.input_schema,
-            schemas.output_schema,
-            schemas.state_schema,
-            schemas.config_schema,
-            schemas.context_schema,
+            input_schema=schemas.input_schema,
+            output_schema=schemas.output_schema,
+            state_schema=schemas.state_schema,
+            config_schema=schemas.config_schema,
+            context_schema=schemas.context_schema,
             graph_id=assistant.graph_id,
         )
 
@@ -51,10 +51,10 @@ class Descriptions:
     ) -> dict[str, Schemas]:
         """Return the schemas of the subgraphs, or of one by its namespace. Raises AssistantNotFound and GraphFailed."""
         assistant = await self._assistants.get(assistant_id)
-        return await self._graphs.subgraphs(_request(assistant, caller, namespace=namespace, recurse=recurse))
+        return await self._graphs.subgraphs(_build_request(assistant, caller, namespace=namespace, recurse=recurse))
 
 
-def _request(assistant: Assistant, caller: Caller, **options: Any) -> DescriptionRequest:
+def _build_request(assistant: Assistant, caller: Caller, **options: Any) -> DescriptionRequest:
     """Return a request with the part of a run's config that comes from the assistant."""
     ids = {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
     config = {**assistant.config, "configurable": {**assistant.context, **ids, **auth_configurable(caller)}}

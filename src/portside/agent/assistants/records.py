@@ -61,7 +61,7 @@ class Assistants:
         self._cached: LRUCache[str, Assistant] = LRUCache(MAX_CACHED)
         self._lookups: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def make_system_assistants(self) -> None:
+    async def create_system_assistants(self) -> None:
         """Create the assistant of every graph. Clients' changes stay, and a deleted assistant is created again."""
         await self._db.executemany(
             sql.upsert_system_assistant,
@@ -83,8 +83,8 @@ class Assistants:
         """
         self._require_graph(request.graph_id)
         parse_priority(request.metadata or {})
-        context = _context(request.config, request.context) or {}
-        config = _without_configurable(request.config) or {}
+        context = _merge_context(request.config, request.context) or {}
+        config = _drop_configurable(request.config) or {}
         assistant_id = request.assistant_id or uuid4()
 
         row = await self._db.fetchrow(
@@ -174,12 +174,12 @@ class Assistants:
             return
 
         row = await self._db.fetchrow(sql.graph_of_thread, thread_id=thread_id)
-        begun_by = "" if row is None else str(row["graph_id"])
-        before = self.graphs.get(begun_by)
+        first_graph_id = "" if row is None else str(row["graph_id"])
+        before = self.graphs.get(first_graph_id)
         graph = self.graphs.get(graph_id)
         if before is not None and graph is not None and before.language != graph.language:
             raise OtherLanguage(
-                f"The thread was begun by {begun_by!r}, a {before.language} graph, and {graph_id!r} is a "
+                f"The thread was begun by {first_graph_id!r}, a {before.language} graph, and {graph_id!r} is a "
                 f"{graph.language} graph, which cannot continue with it; use a new thread."
             )
 
@@ -211,8 +211,8 @@ class Assistants:
             graph_id=patch.graph_id,
             name=patch.name,
             description=patch.description,
-            config=_without_configurable(patch.config),
-            context=_context(patch.config, patch.context),
+            config=_drop_configurable(patch.config),
+            context=_merge_context(patch.config, patch.context),
             metadata=patch.metadata,
         )
         if row is None:
@@ -264,8 +264,14 @@ class Assistants:
         order = f"{query.sort_by or 'created_at'} {query.sort_order or 'desc'}"
         limit = query.limit or DEFAULT_LIMIT
         offset = query.offset or 0
-        page = {"order": order, "limit": limit, "offset": offset}
-        rows = await self._db.fetch(sql.search_assistants, **_matching(query), access=visible, **page)
+        rows = await self._db.fetch(
+            sql.search_assistants,
+            **_to_parameters(query),
+            access=visible,
+            order=order,
+            limit=limit,
+            offset=offset,
+        )
         is_last = len(rows) < limit and (rows or not offset)
         total = offset + len(rows) if is_last else await self.count(query, visible)
 
@@ -274,7 +280,7 @@ class Assistants:
     async def count(self, query: AssistantFilter, visible: Filter | None = None) -> int:
         """Count the assistants that match both the query and the filter. Raises NotFound for an unknown graph."""
         self._check_graph(query)
-        total: int = await self._db.fetchval(sql.count_assistants, **_matching(query), access=visible)
+        total: int = await self._db.fetchval(sql.count_assistants, **_to_parameters(query), access=visible)
         return total
 
     def _require_graph(self, graph_id: str) -> None:
@@ -286,7 +292,7 @@ class Assistants:
             self._require_graph(query.graph_id)
 
 
-def _matching(query: AssistantFilter) -> dict[str, Any]:
+def _to_parameters(query: AssistantFilter) -> dict[str, Any]:
     """Return the parameters of a search; wildcards of `like` in a name are escaped."""
     pattern = None if query.name is None else "%" + _LIKE_SPECIAL.sub(r"\\\1", query.name) + "%"
     return {"metadata": query.metadata, "graph_id": query.graph_id, "name": pattern}
@@ -296,7 +302,7 @@ def _select(assistant: Assistant, fields: list[Any] | None) -> SelectedAssistant
     return SelectedAssistant(**{name: getattr(assistant, name) for name in fields or Assistant.__struct_fields__})
 
 
-def _context(config: AssistantConfig | None, context: dict[str, Any] | None) -> dict[str, Any] | None:
+def _merge_context(config: AssistantConfig | None, context: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the context, which a client may also send as configurable; None if it sent neither."""
     configurable = None if config is None else config.configurable
     if context and configurable:
@@ -305,7 +311,7 @@ def _context(config: AssistantConfig | None, context: dict[str, Any] | None) -> 
     return context or configurable or (context if configurable is None else configurable)
 
 
-def _without_configurable(config: AssistantConfig | None) -> dict[str, Any] | None:
+def _drop_configurable(config: AssistantConfig | None) -> dict[str, Any] | None:
     if config is None:
         return None
 

@@ -25,7 +25,7 @@ from portside.agent.executors.serving import ExecutorRequests, Scopes
 from portside.agent.executors.spawned_executor import Program
 from portside.agent.graphs import GraphService
 from portside.agent.settings import AgentSettings
-from portside.agent.store.items import Items, StoreBatches, ttl_config
+from portside.agent.store.items import Items, StoreBatches, get_ttl_config
 from portside.executor import messages
 from portside.executor.messages import ServerHello
 from portside.executor.project import Project
@@ -232,7 +232,7 @@ async def _start_pool(
 ) -> RemoteGraphs:
     """Start the pool that executes the graphs of a project in one language."""
     backend, items = served
-    ttl = ttl_config(items.setup)
+    ttl = get_ttl_config(items.setup)
     program = _build_graph_program(config, project, command, settings, is_encrypted=backend.is_encrypted, store_ttl=ttl)
     executors = settings.executors if settings.uses_core_api else max(1, settings.executors)
     scopes = Scopes(backend)

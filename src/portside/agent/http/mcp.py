@@ -46,7 +46,7 @@ async def speak_mcp(ctx: Context) -> Response:
     if call.is_streamed:
         return EventStream(calls.stream(call))
 
-    return await respond_when_over(ctx, calls.result(call), call.made.run)
+    return await respond_when_over(ctx, calls.result(call), call.first_run.run)
 
 
 @routes.get("/mcp", "/mcp/", status=405)

@@ -81,12 +81,15 @@ class Form(NamedTuple):
         """Return the form for an interrupt. Where its schema fits no form of the protocol, the answer is a text."""
         value = interrupt.get("value")
         fields = value if isinstance(value, dict) else {}
-        schema: Any = next(
-            (source[key] for source in (interrupt, fields) for key in _SCHEMA_KEYS if source.get(key)), None
-        )
-        texts = (fields[key] for key in _MESSAGE_KEYS if isinstance(fields.get(key), str))
+        schemas = [source[key] for source in (interrupt, fields) for key in _SCHEMA_KEYS if source.get(key)]
+        schema: Any = schemas[0] if schemas else None
 
-        message = value if isinstance(value, str) else next(texts, None) or dump_user(value).decode()
+        if isinstance(value, str):
+            message = value
+        else:
+            texts = (fields[key] for key in _MESSAGE_KEYS if isinstance(fields.get(key), str))
+            message = next(texts, None) or dump_user(value).decode()
+
         if _is_form(schema):
             return cls(message, schema, is_wrapped=False)
 
@@ -184,8 +187,8 @@ class Questions:
             return None
 
         by_task = load(thread.interrupts) if isinstance(thread.interrupts, msgspec.Raw) else {}
-        interrupts: list[Plain] = [interrupt for of_task in (by_task or {}).values() for interrupt in of_task]
-        return next((interrupt_ for interrupt_ in interrupts if interrupt_.get("id") == question.interrupt_id), None)
+        interrupts: list[Plain] = [item for task_interrupts in (by_task or {}).values() for item in task_interrupts]
+        return next((item for item in interrupts if item.get("id") == question.interrupt_id), None)
 
 
 def first_question(run: Run, values: Any) -> tuple[Question, Plain] | None:

@@ -34,7 +34,7 @@ class CallProgress:
     """The progress of one call."""
 
     def __init__(self) -> None:
-        self._reached = -math.inf
+        self._latest = -math.inf
         self._is_from_graph = False
 
     def read(self, chunk: bytes) -> Iterator[dict[str, Any]]:
@@ -44,25 +44,27 @@ class CallProgress:
             name = head.removeprefix(b"event: ")
             data = rest.partition(b"\r\n")[0].removeprefix(b"data: ")
             if name == b"updates":
-                progress = self._of_step(load(data))
+                progress = self._count_step(load(data))
             elif name == b"custom":
-                progress = self._of_graph(load(data))
+                progress = self._read_event(load(data))
             else:
                 progress = None
 
             if progress is not None:
-                self._reached = progress["progress"]
+                self._latest = progress["progress"]
                 yield progress
 
-    def _of_step(self, nodes: Any) -> dict[str, Any] | None:
+    def _count_step(self, nodes: Any) -> dict[str, Any] | None:
         if self._is_from_graph or not isinstance(nodes, dict) or INTERRUPT in nodes:
             return None
 
         message = f"Done: {', '.join(map(str, nodes))}"[:MAX_MESSAGE_LENGTH]
-        return {"progress": max(self._reached, 0) + 1, "message": message}
+        return {"progress": max(self._latest, 0) + 1, "message": message}
 
-    def _of_graph(self, event: Any) -> dict[str, Any] | None:
-        if not isinstance(event, dict) or not _is_number(event.get("progress")) or event["progress"] <= self._reached:
+    def _read_event(self, event: Any) -> dict[str, Any] | None:
+        if not isinstance(event, dict) or not _is_number(event.get("progress")):
+            return None
+        if event["progress"] <= self._latest:
             return None
 
         self._is_from_graph = True
@@ -80,7 +82,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def call_result(values: bytes, *, knows_links: bool = True) -> Content:
+def to_call_result(values: bytes, *, knows_links: bool = True) -> Content:
     """Return the result of a call, from the JSON that its run returned.
 
     A reply with files becomes content block by block, any other result becomes JSON text. A client that does not
@@ -88,10 +90,12 @@ def call_result(values: bytes, *, knows_links: bool = True) -> Content:
     """
     result = load(values)
     if isinstance(result, dict) and list(result) == [ERROR]:
-        return failed(_error_text(result[ERROR]))
+        return build_failure(_describe_error(result[ERROR]))
 
-    content = _file_content(_reply_blocks(result), knows_links=knows_links)
-    content = content or [_text(result if isinstance(result, str) else values.decode())]
+    content = _to_file_content(_find_reply(result), knows_links=knows_links)
+    if not content:
+        content = [_text(result if isinstance(result, str) else values.decode())]
+
     if not isinstance(result, dict):
         return {"content": content, "isError": False}
 
@@ -101,12 +105,12 @@ def call_result(values: bytes, *, knows_links: bool = True) -> Content:
     return {"content": content, "structuredContent": msgspec.Raw(values), "isError": False}
 
 
-def failed(reason: str) -> Content:
+def build_failure(reason: str) -> Content:
     """Return the result of a call that failed; the model that called reads the reason."""
     return {"content": [_text(reason)], "isError": True}
 
 
-def _error_text(error: Any) -> str:
+def _describe_error(error: Any) -> str:
     if not isinstance(error, dict):
         return str(error)
 
@@ -115,7 +119,7 @@ def _error_text(error: Any) -> str:
     return f"{name}: {message}" if message else name
 
 
-def _reply_blocks(result: Any) -> list[Any]:
+def _find_reply(result: Any) -> list[Any]:
     """Return the content blocks of a graph's reply: its last message, or the message or blocks that it returned."""
     if isinstance(result, dict) and isinstance(result.get("messages"), list):
         last = result["messages"][-1] if result["messages"] else None
@@ -125,9 +129,9 @@ def _reply_blocks(result: Any) -> list[Any]:
     return content if isinstance(content, list) else []
 
 
-def _file_content(blocks: list[Any], *, knows_links: bool) -> list[Content]:
+def _to_file_content(blocks: list[Any], *, knows_links: bool) -> list[Content]:
     """Return the content for a reply with files; none for a reply of text alone."""
-    content = [part for block in blocks for part in _content(block, knows_links=knows_links)]
+    content = [part for block in blocks for part in _to_content(block, knows_links=knows_links)]
     return content if any(_is_file(block) for block in blocks) else []
 
 
@@ -136,7 +140,7 @@ def _is_file(block: Any) -> bool:
     return kind in ("resource", "resource_link") or find_media(block) is not None
 
 
-def _content(block: Any, *, knows_links: bool) -> Iterator[Content]:
+def _to_content(block: Any, *, knows_links: bool) -> Iterator[Content]:
     if isinstance(block, str):
         yield _text(block)
     elif not isinstance(block, dict):
@@ -148,13 +152,15 @@ def _content(block: Any, *, knows_links: bool) -> Iterator[Content]:
         yield {"type": "resource", "resource": block["resource"]}
     elif block.get("type") == "resource_link" and _is_url(block.get("uri")):
         optional = {key: block[key] for key in ("mimeType", "name") if isinstance(block.get(key), str)}
-        media = Media("file", url=block["uri"], mime_type=optional.get("mimeType"), name=optional.get("name"))
-        yield _link(media, knows_links=knows_links)
-    elif (media_ := find_media(block)) is not None:
-        yield _link(media_, knows_links=knows_links) if media_.data is None else _embedded(media_)
+        link = Media("file", url=block["uri"], mime_type=optional.get("mimeType"), name=optional.get("name"))
+        yield _link(link, knows_links=knows_links)
+    else:
+        media = find_media(block)
+        if media is not None:
+            yield _link(media, knows_links=knows_links) if media.data is None else _embed(media)
 
 
-def _embedded(media: Media) -> Content:
+def _embed(media: Media) -> Content:
     """Return a file as content. The protocol has content types for images and audio; other files are resources."""
     mime_type = media.mime_type or _MEDIA_TYPES.get(media.family, "application/octet-stream")
     if media.family in _MEDIA_TYPES:

@@ -109,7 +109,10 @@ def check_origin(origin: str | None, rules: CorsRules | None, setting: str) -> N
     if origin is None or _is_loopback(origin):
         return
 
-    allowed = rules or (CorsRules.of(setting) if setting.strip() != "*" else None)
+    allowed = rules
+    if allowed is None and setting.strip() != "*":
+        allowed = CorsRules.of(setting)
+
     if allowed is None or not allowed.allows(origin):
         raise ForeignOrigin
 
@@ -251,24 +254,24 @@ def declares_version(request: McpRequest, headers: Mapping[str, str]) -> bool:
     if VERSION in request.meta:
         return True
 
-    version = _header(headers, VERSION_HEADER) or LATEST_NEGOTIATED
+    version = _read_header(headers, VERSION_HEADER) or LATEST_NEGOTIATED
     return request.method != "initialize" and version not in NEGOTIATED
 
 
-def negotiated_version(requested: Any) -> str:
+def negotiate_version(requested: Any) -> str:
     """Return the revision for a client that negotiates: the one it requested if it is supported, else the latest."""
     return requested if requested in NEGOTIATED else LATEST_NEGOTIATED
 
 
 def knows_links(headers: Mapping[str, str]) -> bool:
     """Whether a client reads links to resources. A client that names no revision is older than these links."""
-    version = _header(headers, VERSION_HEADER)
+    version = _read_header(headers, VERSION_HEADER)
     return version in SUPPORTED and version >= LINKS_SINCE
 
 
 def check_declared(request: McpRequest, headers: Mapping[str, str]) -> None:
     """Check that headers and body of a request declare the same. Raises McpError."""
-    version = _header(headers, VERSION_HEADER)
+    version = _read_header(headers, VERSION_HEADER)
     if request.id is None or (version not in (None, *SUPPORTED) and VERSION not in request.meta):
         _check_supported(version)
         return
@@ -277,16 +280,16 @@ def check_declared(request: McpRequest, headers: Mapping[str, str]) -> None:
         raise McpError(INVALID_PARAMS, f"params._meta lacks {' and '.join(missing)}")
 
     _check_same("MCP-Protocol-Version", version, request.meta[VERSION])
-    _check_same("Mcp-Method", _header(headers, "mcp-method"), request.method)
+    _check_same("Mcp-Method", _read_header(headers, "mcp-method"), request.method)
 
     name = request.params.get(_NAME_PARAMS.get(request.method, ""))
     if name is not None:
-        _check_same("Mcp-Name", _decoded(_header(headers, "mcp-name")), name)
+        _check_same("Mcp-Name", _decode_header(_read_header(headers, "mcp-name")), name)
 
     _check_supported(version)
 
 
-def _header(headers: Mapping[str, str], name: str) -> str | None:
+def _read_header(headers: Mapping[str, str], name: str) -> str | None:
     value = headers.get(name)
     return None if value is None else value.strip()
 
@@ -302,7 +305,7 @@ def _check_supported(version: str | None) -> None:
         raise McpError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
 
 
-def _decoded(value: str | None) -> str | None:
+def _decode_header(value: str | None) -> str | None:
     """Decode a header; a client sends base64 for a name that a header cannot hold."""
     if value is None or not (value.startswith(_BASE64_PREFIX) and value.endswith(_BASE64_SUFFIX)):
         return value

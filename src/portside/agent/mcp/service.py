@@ -15,7 +15,7 @@ import msgspec
 from portside import __version__
 from portside.agent.mcp import rpc
 from portside.agent.mcp.elicitation import CALL_METADATA, Question, Questions, first_question, session_headers
-from portside.agent.mcp.results import CANCELLED, STREAM_MODES, UNANSWERED, CallProgress, call_result, failed
+from portside.agent.mcp.results import CANCELLED, STREAM_MODES, UNANSWERED, CallProgress, build_failure, to_call_result
 from portside.agent.mcp.rpc import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -65,6 +65,11 @@ class McpClient(NamedTuple):
     knows_links: bool = False
     accepts_questions: bool = False
 
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """What tells this client from others: its user, its address and its program."""
+        return self.caller.identity, self.address, self.user_agent
+
 
 class ToolCall:
     """A call in progress; `extras` are the members that the client's revision adds to a result."""
@@ -72,12 +77,12 @@ class ToolCall:
     def __init__(self, request: McpRequest, client: McpClient, first_run: CreatedRun) -> None:
         self.request = request
         self.client = client
-        self.made = first_run
+        self.first_run = first_run
         self.run = first_run.run
-
         """The run in progress: the first one, or one that answers a question."""
         self.thread_to_delete: UUID | None = None
-        self.is_over = self.is_cancelled = False
+        self.is_over = False
+        self.is_cancelled = False
         self.extras: dict[str, Any] = {}
 
     @property
@@ -93,9 +98,8 @@ class ToolCall:
 
     def matches(self, client: McpClient, request_id: Any) -> bool:
         """Whether a client that cancels the request with this id may mean this call."""
-        identity = (self.client.caller.identity, self.client.address, self.client.user_agent)
-        is_named = type(self.request.id) is type(request_id) and self.request.id == request_id
-        return is_named and not self.is_over and identity == (client.caller.identity, client.address, client.user_agent)
+        is_same_id = type(self.request.id) is type(request_id) and self.request.id == request_id
+        return is_same_id and not self.is_over and client.identity == self.client.identity
 
 
 class McpReply(NamedTuple):
@@ -144,7 +148,7 @@ class Mcp:
             return McpReply(200, call=await self.calls.begin(request, client))
 
         if request.method == "initialize":
-            version = rpc.negotiated_version(request.params.get("protocolVersion"))
+            version = rpc.negotiate_version(request.params.get("protocolVersion"))
             result = {"protocolVersion": version, "capabilities": SERVER_CAPABILITIES, "serverInfo": SERVER_INFO}
             headers = session_headers(request.params.get("capabilities"))
             return McpReply(200, encode_result(request.id, result), headers=headers)
@@ -198,9 +202,12 @@ class ToolCalls:
             raise McpError(INVALID_PARAMS, "context must be an object")
 
         tool = await self._tools.get(client.caller, name)
-        graph_input = (await self._tools.read_input(tool)).graph_input(arguments or {})
+        tool_input = await self._tools.read_input(tool)
         body = RunCreate(
-            assistant_id=str(tool.assistant_id), input=graph_input, context=context, stream_mode=STREAM_MODES
+            assistant_id=str(tool.assistant_id),
+            input=tool_input.to_graph_input(arguments or {}),
+            context=context,
+            stream_mode=STREAM_MODES,
         )
         thread_id, body, grant = await self._thread(client, body)
         first_run = await self._runs.create(thread_id, body, client.request_id, awaited="events", grant=grant)
@@ -232,17 +239,17 @@ class ToolCalls:
         finally:
             call.is_over = True
 
-        return _response(call, call_result(values, knows_links=call.client.knows_links))
+        return _response(call, to_call_result(values, knows_links=call.client.knows_links))
 
     async def stream(self, call: ToolCall) -> AsyncIterator[bytes]:
         """Yield the progress of a call, its questions, and its response. A client that leaves cancels the call."""
-        run = call.made.run
+        run = call.first_run.run
         async for chunk in self._runs.cancel_on_disconnect(self._events(call), run.thread_id, run.run_id):
             yield chunk
 
     async def _events(self, call: ToolCall) -> AsyncIterator[bytes]:
         progress = CallProgress()
-        source = self._runs.events(call.made)
+        source = self._runs.events(call.first_run)
         try:
             while True:
                 result = asyncio.ensure_future(self._runs.result(call.run.thread_id, call.run.run_id))
@@ -259,8 +266,11 @@ class ToolCalls:
                     # Both the stream and the result may have been cut off: asyncio logs errors that nobody retrieves.
                     await asyncio.gather(result, return_exceptions=True)
 
-                first = first_question(call.run, load(values)) if call.thread_to_delete is not None else None
-                if first is None or call.is_cancelled:
+                if call.thread_to_delete is None or call.is_cancelled:
+                    break
+
+                first = first_question(call.run, load(values))
+                if first is None:
                     break
 
                 question, params = first
@@ -268,13 +278,13 @@ class ToolCalls:
 
                 run = await self._questions.wait(question)
                 if run is None:
-                    yield sse_event("message", _response(call, failed(UNANSWERED)))
+                    yield sse_event("message", _response(call, build_failure(UNANSWERED)))
                     return
 
                 call.run = run
                 source = await self._runs.follow(run.thread_id, run.run_id, after=FROM_THE_START, modes=EVENTS)
 
-            yield sse_event("message", _response(call, call_result(values, knows_links=call.client.knows_links)))
+            yield sse_event("message", _response(call, to_call_result(values, knows_links=call.client.knows_links)))
         finally:
             call.is_over = True
             self._delete_thread(call)
@@ -313,4 +323,4 @@ class ToolCalls:
 
 
 def _response(call: ToolCall, result: dict[str, Any]) -> bytes:
-    return encode_result(call.request.id, (failed(CANCELLED) if call.is_cancelled else result) | call.extras)
+    return encode_result(call.request.id, (build_failure(CANCELLED) if call.is_cancelled else result) | call.extras)

@@ -42,7 +42,7 @@ class ToolInput(NamedTuple):
     is_wrapped: bool = False
     has_messages: bool = False
 
-    def graph_input(self, arguments: dict[str, Any]) -> Any:
+    def to_graph_input(self, arguments: dict[str, Any]) -> Any:
         """Return the graph's input for the arguments of a call."""
         if self.is_wrapped:
             return arguments.get(INPUT)
@@ -57,31 +57,32 @@ class ToolInput(NamedTuple):
 ANY_INPUT = ToolInput({"type": "object"})
 
 
-def tool_input(graph_schema: Schema | None) -> ToolInput:
+def to_tool_input(graph_schema: Schema | None) -> ToolInput:
     """Return the input of a tool, from the schema of its graph's input."""
-    schema = _inlined(graph_schema or {})
+    schema = _inline_definition(graph_schema or {})
     if not schema:
         return ANY_INPUT
 
     if schema.get("type") != "object":
         definitions = schema.pop("$defs", {})
         inner = {"type": "object", "properties": {INPUT: schema}, "required": [INPUT], "$defs": definitions}
-        return ToolInput(_without_unused_definitions(inner), is_wrapped=True)
+        return ToolInput(_drop_unused_definitions(inner), is_wrapped=True)
 
     properties = schema.get("properties", {})
     if properties.get(MESSAGES, _TEXT).get("type") == "string":
-        return ToolInput(_without_unused_definitions(schema))
+        return ToolInput(_drop_unused_definitions(schema))
 
     schema["properties"] = {**properties, MESSAGES: _TEXT}
-    return ToolInput(_without_unused_definitions(schema), has_messages=True)
+    return ToolInput(_drop_unused_definitions(schema), has_messages=True)
 
 
-def _inlined(schema: Schema) -> Schema:
+def _inline_definition(schema: Schema) -> Schema:
     """Return a copy of a schema whose top level is the definition that it refers to."""
     name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
     definition = schema.get("$defs", {}).get(name)
-    top = {**schema, **definition} if isinstance(definition, dict) else dict(schema)
+    top = dict(schema)
     if isinstance(definition, dict):
+        top |= definition
         top.pop("$ref")
 
     if "properties" in top:
@@ -90,20 +91,20 @@ def _inlined(schema: Schema) -> Schema:
     return top
 
 
-def _without_unused_definitions(schema: Schema) -> Schema:
+def _drop_unused_definitions(schema: Schema) -> Schema:
     definitions = schema.pop("$defs", None) or {}
-    pending = _references(schema)
+    pending = _list_references(schema)
     used: Schema = {}
     while pending:
         name = pending.pop()
         if name in definitions and name not in used:
             used[name] = definitions[name]
-            pending |= _references(used[name])
+            pending |= _list_references(used[name])
 
     return {**schema, "$defs": dict(sorted(used.items()))} if used else schema
 
 
-def _references(part: Any) -> set[str]:
+def _list_references(part: Any) -> set[str]:
     names: set[str] = set()
     parts = [part]
     while parts:
@@ -132,7 +133,7 @@ class Tools:
 
     def __init__(self, db: Database, assistants: Assistants, descriptions: Descriptions, access: Access) -> None:
         self._db = db
-        self._known = assistants
+        self._assistants = assistants
         self._descriptions = descriptions
         self.access = access
 
@@ -144,20 +145,23 @@ class Tools:
 
         Raises McpError for a malformed cursor, and the errors of the project's auth handlers.
         """
-        rows = await self._find(caller, after=_read_cursor(cursor), limit=PAGE_SIZE + 1)
-        tools = [
-            {
-                "name": tool.name,
-                "title": tool.title,
-                "description": tool.description or f"Tool based on the {tool.title} assistant",
-                "inputSchema": (await self.read_input(tool)).schema,
-                "annotations": ANNOTATIONS,
-            }
-            for tool in rows[:PAGE_SIZE]
-        ]
+        tools = await self._find(caller, after=_parse_cursor(cursor), limit=PAGE_SIZE + 1)
+        page = tools[:PAGE_SIZE]
+        result: dict[str, Any] = {"tools": [await self._describe(tool) for tool in page]}
+        if len(tools) > PAGE_SIZE:
+            result["nextCursor"] = _format_cursor(page[-1].name)
 
-        more = {"nextCursor": _cursor(rows[PAGE_SIZE - 1].name)} if len(rows) > PAGE_SIZE else {}
-        return {"tools": tools, **more}
+        return result
+
+    async def _describe(self, tool: Tool) -> dict[str, Any]:
+        tool_input = await self.read_input(tool)
+        return {
+            "name": tool.name,
+            "title": tool.title,
+            "description": tool.description or f"Tool based on the {tool.title} assistant",
+            "inputSchema": tool_input.schema,
+            "annotations": ANNOTATIONS,
+        }
 
     async def get(self, caller: Caller, name: str) -> Tool:
         """Return a tool by its name. Raises McpError if the caller sees none of that name."""
@@ -168,17 +172,19 @@ class Tools:
     async def read_input(self, tool: Tool) -> ToolInput:
         """Return the input of a tool. If its graph or its row cannot be opened, any input; the call reports why."""
         key = (tool.assistant_id, tool.updated_at)
-        if (cached := self._inputs.get(key)) is not None:
-            return cached
+        tool_input = self._inputs.get(key)
+        if tool_input is not None:
+            return tool_input
 
         try:
-            tool_input_ = tool_input((await self._descriptions.schemas(tool.assistant_id)).input_schema)
+            schemas = await self._descriptions.schemas(tool.assistant_id)
         except (AssistantNotFound, CannotDecrypt, GraphFailed) as exc:
             log.warning("a tool could not be described", assistant_id=str(tool.assistant_id), error=str(exc)[:300])
             return ANY_INPUT
 
-        self._inputs[key] = tool_input_
-        return tool_input_
+        tool_input = to_tool_input(schemas.input_schema)
+        self._inputs[key] = tool_input
+        return tool_input
 
     async def _find(self, caller: Caller, *, after: str = "", name: str | None = None, limit: int = 1) -> list[Tool]:
         search: dict[str, Any] = {"graph_id": None, "metadata": {}, "limit": limit, "offset": 0}
@@ -187,8 +193,8 @@ class Tools:
             sql.list_tools,
             access=allowed,
             metadata=search.get("metadata") or {},
-            own=self._known.system_ids(),
-            graphs=list(self._known.graphs),
+            own=self._assistants.system_ids(),
+            graphs=list(self._assistants.graphs),
             after=after,
             tool=name,
             limit=limit,
@@ -197,11 +203,11 @@ class Tools:
         return [Tool(*row) for row in rows]
 
 
-def _cursor(name: str) -> str:
+def _format_cursor(name: str) -> str:
     return base64.urlsafe_b64encode(name.encode()).decode()
 
 
-def _read_cursor(cursor: Any) -> str:
+def _parse_cursor(cursor: Any) -> str:
     if cursor is None:
         return ""
 

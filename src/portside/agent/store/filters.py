@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from portside.agent.store.json_values import json_text
+from portside.agent.store.json_values import to_json_text
 from portside.kernel.codec import load
 from portside.kernel.errors import BadRequest
 
@@ -39,7 +39,7 @@ def compile_filter(conditions: Mapping[str, Any] | None) -> CompiledFilter:
     if not conditions:
         return CompiledFilter()
 
-    plain: dict[str, Any] = load(json_text(dict(conditions), "the filter"))
+    plain: dict[str, Any] = load(to_json_text(dict(conditions), "the filter"))
     if operator := next((key for key in plain if key.startswith("$")), None):
         raise UnsupportedOperator(f"Unsupported operator: {operator}; operators belong under the name of a field")
 

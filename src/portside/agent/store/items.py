@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from portside.agent.encryption.codec import refuse_encrypted_search
 from portside.agent.sql import sql
 from portside.agent.store.filters import compile_filter
-from portside.agent.store.json_values import json_text, value_text
+from portside.agent.store.json_values import to_json_text, to_value_text
 from portside.agent.store.names import NamespacePattern, build_pattern, check_key, check_namespace, joined, upper_bound
 from portside.agent.store.operations import GetOp, ListNamespacesOp, PutOp, SearchOp, read_op, run_batch
 from portside.agent.store.search_index import ReindexItems, SearchIndex, StoreSetup
@@ -58,11 +58,13 @@ class Items:
         by_content = [number for number in range(len(ops)) if number not in by_meaning]
         results: list[list[Record]] = [[] for _ in ops]
         if by_content:
-            rows = await self.db.fetch(sql.search_items, **_search_columns([ops[number] for number in by_content]))
+            rows = await self.db.fetch(
+                sql.search_items, **_build_search_columns([ops[number] for number in by_content])
+            )
             _distribute(results, by_content, rows)
 
         if by_meaning and index:
-            columns = _search_columns([ops[number] for number in by_meaning])
+            columns = _build_search_columns([ops[number] for number in by_meaning])
             columns["embeddings"] = [await index.embedder.embed_query(ops[number].query or "") for number in by_meaning]
             rows = await self.db.fetch(sql.search_items_by_meaning, **columns, generation=index.generation)
             _distribute(results, by_meaning, rows)
@@ -72,24 +74,26 @@ class Items:
     async def list_namespaces(self, ops: Sequence[ListNamespacesOp]) -> list[list[tuple[str, ...]]]:
         """Return the namespaces that match each operation, sorted."""
         patterns = [build_pattern(op.match_conditions) for op in ops]
-        walked = [number for number, pattern in enumerate(patterns) if pattern and pattern.is_prefix]
-        matched = [number for number, pattern in enumerate(patterns) if pattern and not pattern.is_prefix]
+        prefix_numbers = [number for number, pattern in enumerate(patterns) if pattern and pattern.is_prefix]
+        pattern_numbers = [number for number, pattern in enumerate(patterns) if pattern and not pattern.is_prefix]
 
         results: list[list[tuple[str, ...]]] = [[] for _ in ops]
-        if walked:
-            columns = _listing_columns(ops, patterns, walked)
-            _distribute_names(results, walked, await self.db.fetch(sql.walk_namespaces, **columns))
+        if prefix_numbers:
+            columns = _build_listing_columns(ops, patterns, prefix_numbers)
+            _distribute_names(results, prefix_numbers, await self.db.fetch(sql.walk_namespaces, **columns))
 
-        if matched:
-            columns = _listing_columns(ops, patterns, matched) | _pattern_columns(patterns, matched)
-            _distribute_names(results, matched, await self.db.fetch(sql.match_namespaces, **columns))
+        if pattern_numbers:
+            columns = _build_listing_columns(ops, patterns, pattern_numbers) | _build_pattern_columns(
+                patterns, pattern_numbers
+            )
+            _distribute_names(results, pattern_numbers, await self.db.fetch(sql.match_namespaces, **columns))
 
         return results
 
     async def write(self, ops: Sequence[PutOp]) -> None:
         """Store and delete items, all or none; of several writes of one item the last wins. Raises EmbeddingFailed."""
         latest = list({(op.namespace, op.key): op for op in ops}.values())
-        columns = _write_columns(latest)
+        columns = _build_write_columns(latest)
         index = self.setup.index
         if index is None or all(op.value is None for op in latest):
             await self.db.execute(sql.write_items, **columns)
@@ -114,7 +118,7 @@ class Items:
         )
 
 
-def ttl_config(setup: StoreSetup) -> dict[str, Any] | None:
+def get_ttl_config(setup: StoreSetup) -> dict[str, Any] | None:
     """Return the lifetimes of items as langgraph's stores describe them."""
     if setup.ttl is None:
         return None
@@ -145,23 +149,23 @@ class StoreBatches:
         )
 
     async def _get(self, ops: Sequence[GetOp]) -> list[Any]:
-        return [_plain_item(row) if row else None for row in await self._items.get(ops)]
+        return [_to_plain_item(row) if row else None for row in await self._items.get(ops)]
 
     async def _search(self, ops: Sequence[SearchOp]) -> list[Any]:
         results = await self._items.search(ops)
-        return [[{**_plain_item(row), "score": row["score"]} for row in rows] for rows in results]
+        return [[{**_to_plain_item(row), "score": row["score"]} for row in rows] for rows in results]
 
     async def _put(self, ops: Sequence[PutOp]) -> list[Any]:
         await self._items.write(ops)
         return [None] * len(ops)
 
 
-def _plain_item(row: Record) -> dict[str, Any]:
+def _to_plain_item(row: Record) -> dict[str, Any]:
     times = {name: row[name].isoformat() for name in ("created_at", "updated_at")}
     return {"namespace": tuple(row["namespace"]), "key": row["key"], **times, "value": row["value"].encode()}
 
 
-def _write_columns(ops: Sequence[PutOp]) -> Columns:
+def _build_write_columns(ops: Sequence[PutOp]) -> Columns:
     for op in ops:
         check_namespace(op.namespace)
         check_key(op.key)
@@ -173,13 +177,13 @@ def _write_columns(ops: Sequence[PutOp]) -> Columns:
     return {
         "namespaces": [joined(op.namespace) for op in ops],
         "keys": [op.key for op in ops],
-        "contents": [None if op.value is None else value_text(op.value) for op in ops],
+        "contents": [None if op.value is None else to_value_text(op.value) for op in ops],
         "ttls": [op.ttl for op in ops],
-        "fields": [None if op.index is None else json_text(op.index or [], "the index fields") for op in ops],
+        "fields": [None if op.index is None else to_json_text(op.index or [], "the index fields") for op in ops],
     }
 
 
-def _search_columns(ops: Sequence[SearchOp]) -> Columns:
+def _build_search_columns(ops: Sequence[SearchOp]) -> Columns:
     for op in ops:
         check_namespace(op.namespace_prefix)
 
@@ -191,13 +195,13 @@ def _search_columns(ops: Sequence[SearchOp]) -> Columns:
         "paths": [compiled.path for compiled in filters],
         "operands": [compiled.operands for compiled in filters],
         "filters": [compiled.rest for compiled in filters],
-        "limits": [_count("limit", op.limit) for op in ops],
-        "offsets": [_count("offset", op.offset) for op in ops],
+        "limits": [_bound_count("limit", op.limit) for op in ops],
+        "offsets": [_bound_count("offset", op.offset) for op in ops],
         "refreshes": [op.refresh_ttl for op in ops],
     }
 
 
-def _listing_columns(
+def _build_listing_columns(
     ops: Sequence[ListNamespacesOp], patterns: Sequence[NamespacePattern | None], numbers: Sequence[int]
 ) -> Columns:
     prefixes = [pattern.prefix for number in numbers if (pattern := patterns[number])]
@@ -205,13 +209,13 @@ def _listing_columns(
     return {
         "prefixes": [joined(prefix) for prefix in prefixes],
         "upper_bounds": [upper_bound(prefix) for prefix in prefixes],
-        "depths": [MAX_INT if op.max_depth is None else _count("max_depth", op.max_depth) for op in listed],
-        "limits": [_count("limit", op.limit) for op in listed],
-        "offsets": [_count("offset", op.offset) for op in listed],
+        "depths": [MAX_INT if op.max_depth is None else _bound_count("max_depth", op.max_depth) for op in listed],
+        "limits": [_bound_count("limit", op.limit) for op in listed],
+        "offsets": [_bound_count("offset", op.offset) for op in listed],
     }
 
 
-def _pattern_columns(patterns: Sequence[NamespacePattern | None], numbers: Sequence[int]) -> Columns:
+def _build_pattern_columns(patterns: Sequence[NamespacePattern | None], numbers: Sequence[int]) -> Columns:
     selected = [pattern for number in numbers if (pattern := patterns[number])]
     return {
         "fixed_places": [".".join(map(str, pattern.labels)) for pattern in selected],
@@ -220,7 +224,7 @@ def _pattern_columns(patterns: Sequence[NamespacePattern | None], numbers: Seque
     }
 
 
-def _count(name: str, number: int) -> int:
+def _bound_count(name: str, number: int) -> int:
     if number < 0:
         raise ValueError(f"{name} must not be negative, but it is {number}")
     return min(number, MAX_INT)
@@ -253,7 +257,7 @@ class ExpiredItems(Task):
         return Status(did={"deleted": deleted}, again=deleted == self.batch)
 
 
-def store_tasks(db: Database, setup: StoreSetup) -> list[Task]:
+def build_store_tasks(db: Database, setup: StoreSetup) -> list[Task]:
     """Return the background tasks of a store."""
     tasks: list[Task] = [ExpiredItems(db, setup)]
     if setup.index is not None:

@@ -17,17 +17,17 @@ from portside.kernel.user_json import without_nul
 _EXPONENT = re.compile(rb"\de\+?\d")
 
 
-def value_text(value: Mapping[str, Any]) -> str:
+def to_value_text(value: Mapping[str, Any]) -> str:
     """Return the JSON of an item's value. Raises ValueError that says what cannot be stored."""
     if not isinstance(value, Mapping):
         raise ValueError(  # noqa: TRY004 - one class for all that a value can have wrong
             f"the value of an item must be a mapping, not {type(value).__name__}"
         )
 
-    return json_text(dict(value), "the value of an item")
+    return to_json_text(dict(value), "the value of an item")
 
 
-def json_text(value: Any, what: str) -> str:
+def to_json_text(value: Any, what: str) -> str:
     """Return JSON that `jsonb` stores unchanged. Raises ValueError."""
     try:
         raw = orjson.dumps(value, _json_default, orjson.OPT_NON_STR_KEYS)

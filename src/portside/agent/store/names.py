@@ -84,14 +84,14 @@ def build_pattern(conditions: Iterable[MatchCondition] | None) -> NamespacePatte
     for condition in conditions or ():
         check_namespace(condition.path)
         least = max(least, len(condition.path))
-        for position, label in _positions(condition):
+        for position, label in _number_labels(condition):
             if label != WILDCARD and labels.setdefault(position, label) != label:
                 return None
 
     return NamespacePattern(least, labels)
 
 
-def _positions(condition: MatchCondition) -> list[tuple[int, str]]:
+def _number_labels(condition: MatchCondition) -> list[tuple[int, str]]:
     if condition.match_type == "prefix":
         return list(enumerate(condition.path, 1))
     if condition.match_type == "suffix":

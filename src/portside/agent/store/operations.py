@@ -7,6 +7,8 @@ server without graphs does not import.
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+Handler = Callable[[Any], Coroutine[Any, Any, list[Any]]]
+
 
 class InvalidNamespaceError(ValueError):
     """A namespace or a key is invalid; the message says why."""
@@ -57,7 +59,6 @@ class PutOp(NamedTuple):
     ttl: float | None = None
 
 
-Handler = Callable[[Any], Coroutine[Any, Any, list[Any]]]
 _OPS: dict[str, type[Any]] = {"get": GetOp, "search": SearchOp, "put": PutOp, "list": ListNamespacesOp}
 
 
@@ -93,8 +94,8 @@ async def run_batch(ops: Sequence[Any], handlers: Sequence[tuple[type[Any], Hand
     for kind, handler in handlers:
         numbers = [number for number, op in enumerate(ops) if isinstance(op, kind)]
         if numbers:
-            partial_results = await handler([ops[number] for number in numbers])
-            for number, result in zip(numbers, partial_results, strict=True):
+            kind_results = await handler([ops[number] for number in numbers])
+            for number, result in zip(numbers, kind_results, strict=True):
                 results[number] = result
 
     return results

@@ -24,6 +24,8 @@ from portside.kernel.db import Record
 from portside.kernel.errors import BadRequest, Invalid
 
 RESERVED = "langgraph"
+DEFAULT_SEARCH_LIMIT = 10
+DEFAULT_NAMESPACES_LIMIT = 100
 
 
 class StoreRequests:
@@ -46,7 +48,8 @@ class StoreRequests:
             raise Invalid.field(["body", "index"], "must be false, or a list of fields")
 
         ttl = self._items.setup.default_ttl if body.ttl is None else body.ttl
-        await self._items.write([PutOp(tuple(body.namespace), body.key, body.value, body.index, ttl)])
+        op = PutOp(namespace=tuple(body.namespace), key=body.key, value=body.value, index=body.index, ttl=ttl)
+        await self._items.write([op])
 
     async def get(self, query: ItemQuery) -> StoredItem | None:
         """Return an item, or None. Raises BadRequest."""
@@ -59,7 +62,7 @@ class StoreRequests:
             [GetOp(tuple(namespace), query.key, self._is_refreshed_on_read(query.refresh_ttl))]
         )
 
-        return _item_of_row(StoredItem, row) if row else None
+        return _to_item(StoredItem, row) if row else None
 
     async def delete(self, body: ItemDelete) -> None:
         """Delete an item, whether or not it exists."""
@@ -72,16 +75,16 @@ class StoreRequests:
         prefix = body.namespace_prefix or []
         _check_field(["body", "namespace_prefix"], check_namespace, prefix)
         op = SearchOp(
-            tuple(prefix),
-            body.filter,
-            10 if body.limit is None else body.limit,
-            body.offset or 0,
-            body.query,
-            self._is_refreshed_on_read(body.refresh_ttl),
+            namespace_prefix=tuple(prefix),
+            filter=body.filter,
+            limit=DEFAULT_SEARCH_LIMIT if body.limit is None else body.limit,
+            offset=body.offset or 0,
+            query=body.query,
+            refresh_ttl=self._is_refreshed_on_read(body.refresh_ttl),
         )
 
         [rows] = await self._items.search([op])
-        return FoundItems([_item_of_row(FoundItem, row) for row in rows])
+        return FoundItems([_to_item(FoundItem, row) for row in rows])
 
     async def list_namespaces(self, body: NamespaceSearch) -> Namespaces:
         """Return the namespaces that match, sorted."""
@@ -91,7 +94,7 @@ class StoreRequests:
                 _check_field(["body", name], check_namespace, path)
                 conditions.append(MatchCondition("prefix" if name == "prefix" else "suffix", tuple(path)))
 
-        limit = 100 if body.limit is None else body.limit
+        limit = DEFAULT_NAMESPACES_LIMIT if body.limit is None else body.limit
         op = ListNamespacesOp(tuple(conditions), body.max_depth, limit, body.offset or 0)
         [namespaces] = await self._items.list_namespaces([op])
 
@@ -113,7 +116,7 @@ def _check_field(loc: Sequence[str], check: Callable[..., Any], *values: Any) ->
         raise Invalid.field(loc, str(exc)) from exc
 
 
-def _item_of_row(kind: Any, row: Record) -> Any:
+def _to_item(kind: Any, row: Record) -> Any:
     fields = {
         "namespace": list(row["namespace"]),
         "key": row["key"],

@@ -68,14 +68,14 @@ class Embedder:
         if len(vectors) != len(unique):
             raise self._failure(f"it returned {len(vectors)} vectors for {len(unique)} texts")
 
-        texts_of_vectors = dict(zip(unique, map(self._written, vectors), strict=True))
-        return [texts_of_vectors[text] for text in texts]
+        vectors_by_text = dict(zip(unique, map(self._to_text_form, vectors), strict=True))
+        return [vectors_by_text[text] for text in texts]
 
     async def embed_query(self, text: str) -> str:
         """Return the vector of a search query. Raises EmbeddingFailed."""
-        return self._written(await self._embeddings.query(text))
+        return self._to_text_form(await self._embeddings.query(text))
 
-    def _written(self, vector: Any) -> str:
+    def _to_text_form(self, vector: Any) -> str:
         try:
             numbers = [float(number) for number in vector]
         except (TypeError, ValueError) as exc:
@@ -249,14 +249,16 @@ class ReindexItems(Task):
             # An item that cannot be decrypted has nothing to embed.
             rows = [row for row in rows if not is_undecryptable(load(row["value"]))]
             if rows:
-                await tx.execute(sql.index_items, **await self._embedded(tx, rows), generation=self._index.generation)
+                await tx.execute(
+                    sql.index_items, **await self._embed_within(tx, rows), generation=self._index.generation
+                )
 
         if rows:
             log.info("store items were embedded again", items=len(rows), generation=self._index.generation)
 
         return Status(did={"indexed": len(rows)}, again=self._after != (-1, -1))
 
-    async def _embedded(self, tx: Transaction, rows: list[Record]) -> dict[str, list[Any]]:
+    async def _embed_within(self, tx: Transaction, rows: list[Record]) -> dict[str, list[Any]]:
         """Embed items, however long that takes, and keep the transaction from being ended as idle meanwhile."""
         embedding = asyncio.ensure_future(self._embed_rows(rows))
         try:
