@@ -18,7 +18,7 @@ from portside.cli.main import COMMANDS, portside
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.settings import ListenerSettings
 from portside.kernel.errors import error_classes
-from portside.kernel.http.openapi import ServerInfo, document
+from portside.kernel.http.openapi import ServerInfo, build_document
 from portside.kernel.http.routes import Route
 from portside.kernel.migrations import read_functions
 from portside.kernel.settings import describe
@@ -48,8 +48,8 @@ def main() -> int:
         REFERENCE / "routes.md": routes_page(),
         REFERENCE / "openapi-platform.json": openapi(PLATFORM, PLATFORM_ROUTES),
         REFERENCE / "openapi-agent.json": openapi(SERVER_INFO, AGENT_ROUTES),
-        CONSOLE / "platform.ts": typescript(document(PLATFORM, PLATFORM_ROUTES)),
-        CONSOLE / "agentServer.ts": typescript(document(SERVER_INFO, AGENT_ROUTES)),
+        CONSOLE / "platform.ts": typescript(build_document(PLATFORM, PLATFORM_ROUTES)),
+        CONSOLE / "agentServer.ts": typescript(build_document(SERVER_INFO, AGENT_ROUTES)),
         **function_revisions(),
         **protocol_modules(),
     }
@@ -171,7 +171,7 @@ def routes_page() -> str:
 
 
 def openapi(server: ServerInfo, routes: list[Route]) -> str:
-    return json.dumps(document(server, routes), indent=1, sort_keys=True) + "\n"
+    return json.dumps(build_document(server, routes), indent=1, sort_keys=True) + "\n"
 
 
 if __name__ == "__main__":

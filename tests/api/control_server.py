@@ -27,7 +27,7 @@ from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.http.body_size import LimitBody
 from portside.kernel.http.middleware import RequestMiddleware
-from portside.kernel.http.routes import Api, body_limits
+from portside.kernel.http.routes import Api, get_body_limits
 from portside.kernel.http.server import Server, listen
 from portside.kernel.migrations import is_migrated, migrate
 from portside.kernel.outbound import OutboundRules
@@ -175,7 +175,7 @@ async def control(url: str) -> AsyncIterator[Control]:
     stop = asyncio.Event()
     listening = listen("127.0.0.1", 0)
     server = Server(
-        RequestMiddleware(LimitBody(api, 25 * 1024 * 1024, body_limits(api.routes))), draining=asyncio.Event()
+        RequestMiddleware(LimitBody(api, 25 * 1024 * 1024, get_body_limits(api.routes))), draining=asyncio.Event()
     )
 
     await server.open([listening])

@@ -63,10 +63,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     file = certificate(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(file))
-        outbound.ssl_context.cache_clear()
+        outbound.get_ssl_context.cache_clear()
         yield file
 
-    outbound.ssl_context.cache_clear()
+    outbound.get_ssl_context.cache_clear()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from portside.kernel.metrics import exposition
+from portside.kernel.metrics import format_metrics
 from tests.api.control_server import Control, control
 
 NONE = {"min_scale": None, "max_scale": None, "queue_min_scale": None, "queue_max_scale": None}
@@ -65,7 +65,7 @@ async def test_the_latest_metrics_are_shown(plane: Control):
     assert {**empty, **reported, "measured_at": found["measured_at"]} == found
     assert found["measured_at"].endswith(("Z", "+00:00"))
     assert (await plane.get(deployment))["server_version"] == "0.1.0+g1234567"
-    assert f'portside_deployment_replicas{{deployment_id="{deployment}"}} 2.0' in exposition()[0].decode()
+    assert f'portside_deployment_replicas{{deployment_id="{deployment}"}} 2.0' in format_metrics()[0].decode()
 
 
 async def test_the_time_until_sleep_reaches_the_listener_without_a_new_revision(plane: Control):

@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from portside.backup.history import Attempt, record_attempt
 from portside.ingress.options import FrontOptions
 from portside.kernel.crypto import SecretBox
-from portside.kernel.disk import DATABASE_NOTICE, DiskReserve, watched_folder
+from portside.kernel.disk import DATABASE_NOTICE, DiskReserve, make_watched_folder
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.operate.doctor import _drop_repeated, examine
 from portside.operate.findings import ExaminedInstallation, Finding, fault, warning
@@ -134,7 +134,7 @@ def test_disk_that_fills_up_and_is_full(tmp_path: Path):
 
 
 def test_database_that_is_nearly_as_large_as_it_may_be(home: Path):
-    (watched_folder(home) / DATABASE_NOTICE).write_text("its databases take 99 GB of 100 GB")
+    (make_watched_folder(home) / DATABASE_NOTICE).write_text("its databases take 99 GB of 100 GB")
     assert "DATABASE_MAX_BYTES" in problem(diagnose(of(home), "disk"), "database-size").do
 
 

@@ -16,7 +16,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded, StreamReset
 
-from portside.ingress.front import root_certificate
+from portside.ingress.front import get_root_certificate
 from tests.fronted import Fronted, fronted
 
 pytestmark = pytest.mark.timeout(600)
@@ -108,7 +108,7 @@ def front(tmp_path_factory: pytest.TempPathFactory, platform_database: str) -> I
 
 
 def trust_of(platform: Fronted) -> ssl.SSLContext:
-    trust = ssl.create_default_context(cafile=str(root_certificate(platform.home)))
+    trust = ssl.create_default_context(cafile=str(get_root_certificate(platform.home)))
     trust.set_alpn_protocols(["h2"])
     return trust
 

@@ -32,7 +32,7 @@ from portside.cli import service as cli_service
 from portside.control.key_rotation import open_all
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
-from portside.kernel.embedded import EmbeddedPostgres, program
+from portside.kernel.embedded import EmbeddedPostgres, find_program
 from portside.kernel.errors import UserMistake
 from portside.operate.service import Service
 from portside.platform.app import open_platform
@@ -251,7 +251,7 @@ async def test_refused_restores_leave_nothing(stored: FolderStore, tmp_path: Pat
     data = Backup(stored, "data.backup", PASSPHRASE)
     assert "unset" in await refused(data, home, "postgresql:///elsewhere")
 
-    monkeypatch.setattr(restoring, "bundled_version", lambda: 17)
+    monkeypatch.setattr(restoring, "read_bundled_version", lambda: 17)
     assert "data folder of Postgres 18" in await refused(data, home)
     monkeypatch.undo()
     (home / "kept").mkdir(parents=True)
@@ -391,7 +391,15 @@ async def restore_without_vectors(server: EmbeddedPostgres, folder: Path) -> Non
     def dump() -> None:
         folder.mkdir()
         for name, source in ((agent, "source"), ("plain", "plain")):
-            command = [program("pg_dump"), "-F", "custom", "-f", str(folder / f"{name}.dump"), "-d", server.url(source)]
+            command = [
+                find_program("pg_dump"),
+                "-F",
+                "custom",
+                "-f",
+                str(folder / f"{name}.dump"),
+                "-d",
+                server.url(source),
+            ]
             subprocess.run(command, check=True, timeout=60)
 
     await asyncio.to_thread(dump)

@@ -8,7 +8,7 @@ import pytest
 
 from portside.kernel.db import Database, Query
 from portside.kernel.errors import Conflict
-from portside.kernel.http.error_responses import error_for
+from portside.kernel.http.error_responses import to_error
 from portside.kernel.pool import MAX_ATTEMPTS
 
 # Locks one row, waits until another one has locked the other, and asks for that as well. The one that is run again does
@@ -59,7 +59,7 @@ async def test_statement_that_always_conflicts_fails_with_a_conflict(db: Databas
         await db.fetchval(again)
 
     assert await db.pool.fetchval("select last_value from tries") == MAX_ATTEMPTS
-    assert isinstance(error_for(failed.value, "/runs"), Conflict)
+    assert isinstance(to_error(failed.value, "/runs"), Conflict)
 
 
 async def test_a_transaction_is_not_run_again_by_halves(db: Database):
@@ -70,6 +70,6 @@ async def test_a_transaction_is_not_run_again_by_halves(db: Database):
     results = await asyncio.gather(crossing(1, 2), crossing(2, 1), return_exceptions=True)
     failed = [result for result in results if isinstance(result, BaseException)]
     assert [type(error) for error in failed] == [asyncpg.DeadlockDetectedError]
-    error = error_for(failed[0], "/threads")  # type: ignore[arg-type]
+    error = to_error(failed[0], "/threads")  # type: ignore[arg-type]
     assert (error.status, "send it again" in error.message) == (409, True)
     assert [row["n"] for row in await db.pool.fetch("select n from pairs")] == [1, 1]

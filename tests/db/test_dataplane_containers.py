@@ -24,7 +24,7 @@ from portside.dataplane.failures import DeployFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder
-from portside.kernel.disk import DATABASE_NOTICE, DiskReserve, watched_folder
+from portside.kernel.disk import DATABASE_NOTICE, DiskReserve, make_watched_folder
 from portside.kernel.http.server import listen
 from portside.kernel.ids import uuid7
 from portside.listener_api import DesiredRevision, NewLogEntry, Secret
@@ -172,7 +172,7 @@ async def test_container_is_isolated_and_gets_only_its_variables(harness: Harnes
 
 async def test_container_watches_the_disk_of_its_machine(harness: Harness):
     """It sees how full that is, and the notice of a full database, but may change nothing there."""
-    folder = watched_folder(harness.root)
+    folder = make_watched_folder(harness.root)
     (folder / DATABASE_NOTICE).write_text("its databases take 99 GB of 100 GB")
     await harness.serve("one", secrets={"DISK_RESERVE_BYTES": "1"})
     facts = await harness.ask()

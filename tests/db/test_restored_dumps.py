@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from portside.backup.databases import BackupFailed, _create_database, restore_dumps
-from portside.kernel.embedded import program
+from portside.kernel.embedded import find_program
 from tests import databases
 from tests.databases import with_name
 
@@ -37,7 +37,7 @@ async def dumps(fresh_database: Callable[[], Awaitable[str]], postgres: str, tmp
     made.folder.mkdir()
 
     for file in (made.folder / f"{agent}.dump", made.of_the_platform):
-        command = [program("pg_dump"), "-F", "custom", "-f", str(file), "-d", source]
+        command = [find_program("pg_dump"), "-F", "custom", "-f", str(file), "-d", source]
         await asyncio.to_thread(subprocess.run, command, check=True, timeout=600)
 
     yield made

@@ -12,7 +12,7 @@ import pytest
 
 from portside.agent.app import SCHEMA
 from portside.kernel.db import Database
-from portside.kernel.migrations import created_by, migrate, read_functions, read_migrations
+from portside.kernel.migrations import list_created, migrate, read_functions, read_migrations
 from portside.platform.app import PACKAGES
 
 OURS = {"platform": (PACKAGES, "public"), "agent": (["portside.agent"], SCHEMA)}
@@ -81,7 +81,7 @@ async def test_what_migrations_make_is_known_from_their_text(opened) -> None:
     made = {
         made
         for package in packages
-        for made in [*created_by(read_migrations(package)), *read_functions(package).created]
+        for made in [*list_created(read_migrations(package)), *read_functions(package).created]
     }
     tables = await connection.fetch("select tablename from pg_tables where schemaname = $1", schema)
 

@@ -20,7 +20,7 @@ import pytest
 from langgraph_sdk import get_client
 
 from portside.cli.client import USAGE
-from portside.kernel.embedded import EmbeddedPostgres, program
+from portside.kernel.embedded import EmbeddedPostgres, find_program
 from tests.conftest import eventually
 from tests.preloaded import run_command
 from tests.repositories import Repository
@@ -93,7 +93,7 @@ def portside(*arguments: str, **environment: str) -> str:
 
 
 def schema_of(url: str) -> str:
-    command = [str(program("pg_dump")), "-s", "-d", url]
+    command = [str(find_program("pg_dump")), "-s", "-d", url]
     dumped = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return "\n".join(line for line in dumped.splitlines() if not line.startswith(("--", "\\")) and line)
 

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from langsmith import Client
 
-from portside.kernel.disk import DATABASE_NOTICE, WATCHED_FOLDER, watched_folder
+from portside.kernel.disk import DATABASE_NOTICE, WATCHED_FOLDER, make_watched_folder
 from portside.kernel.embedded import EmbeddedPostgres
 from tests.conftest import eventually
 from tests.platforms import Repository, open_platform, run
@@ -48,7 +48,7 @@ def agent(disk: SmallDisk, server: ServerProcess, tmp_path_factory: pytest.TempP
     """An agent server on the platform's Postgres, which watches the same disk."""
     url = EmbeddedPostgres(disk.path / "home").create_database("agent_of_test")
     folder = tmp_path_factory.mktemp("agent")
-    with agent_server(url, folder, DISK_FOLDER=str(watched_folder(disk.path / "home")), **RESERVE) as running:
+    with agent_server(url, folder, DISK_FOLDER=str(make_watched_folder(disk.path / "home")), **RESERVE) as running:
         yield running
 
 
@@ -318,7 +318,7 @@ async def test_filled_by_the_event_log_of_a_run(disk: SmallDisk, server: ServerP
     (tmp_path / "langgraph.json").write_text('{"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}')
 
     url = await asyncio.to_thread(EmbeddedPostgres(disk.path / "home").create_database, "agent_that_talks")
-    settings = {"DISK_FOLDER": str(watched_folder(disk.path / "home")), **RESERVE}
+    settings = {"DISK_FOLDER": str(make_watched_folder(disk.path / "home")), **RESERVE}
     with agent_server(url, tmp_path, project=str(tmp_path), **settings) as agent:
         async with client_of(agent) as client:
             thread = (await client.post("/threads", json={})).raise_for_status().json()["thread_id"]

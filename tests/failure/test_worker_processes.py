@@ -18,7 +18,7 @@ import httpx2
 import pytest
 
 from portside.kernel.http.server import listen
-from portside.kernel.worker_processes import usable_cores
+from portside.kernel.worker_processes import count_usable_cores
 from tests.failure.cluster import Client, Cluster, Entry, cluster_of, is_closed, patiently, steps_of, work
 from tests.servers import PROJECTS, free_port
 
@@ -31,7 +31,7 @@ SETTINGS = {
 }
 
 
-needs_cores = pytest.mark.skipif(usable_cores() < 2, reason="with one core the load adds no process")
+needs_cores = pytest.mark.skipif(count_usable_cores() < 2, reason="with one core the load adds no process")
 
 
 @pytest.fixture(scope="module")

@@ -90,13 +90,13 @@ def test_reference_page_loads_nothing_from_elsewhere() -> None:
 
 def test_the_description_is_written_once_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[object] = []
-    document = api_description.document
+    document = api_description.build_document
 
     def note(*args: object) -> object:
         written.append(args)
         return document(*args)
 
-    monkeypatch.setattr(api_description, "document", note)
+    monkeypatch.setattr(api_description, "build_document", note)
     manual = describe_api(ROUTES, ["one"])
     assert not written
     assert manual.openapi is manual.openapi

@@ -9,8 +9,8 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.graph_config import (
     CONFIG_KEYS,
     find_configs,
+    find_misspelt_keys,
     missing_graphs,
-    misspelt_keys,
     parse_config,
     with_paths_from_above,
 )
@@ -53,12 +53,12 @@ def test_byte_order_marks_are_no_mistake_and_other_encodings_are():
     ],
 )
 def test_misspelt_keys_have_the_nearest_known_one(key: str, meant: str):
-    assert misspelt_keys({key: 1}) == {key: meant}
+    assert find_misspelt_keys({key: 1}) == {key: meant}
 
 
 def test_keys_of_others_and_keys_beside_the_right_one_are_not_misspelt():
-    assert misspelt_keys({"name": 1, "package_manager": "uv", "agents": {}, "port": 1}) == {}
-    assert misspelt_keys({"graph": 1, "graphs": 1}) == {}
+    assert find_misspelt_keys({"name": 1, "package_manager": "uv", "agents": {}, "port": 1}) == {}
+    assert find_misspelt_keys({"graph": 1, "graphs": 1}) == {}
 
 
 def test_missing_graphs_name_the_key_that_was_written_instead():

@@ -13,12 +13,12 @@ from portside.ingress.caddy import find_caddy
 from portside.ingress.config import build_configuration
 from portside.ingress.front import (
     FromFront,
-    agents_pattern,
+    build_agents_pattern,
+    build_custom_upstreams,
     build_upstreams,
-    custom_addresses,
-    custom_host,
-    custom_upstreams,
+    list_custom_addresses,
     list_hosts,
+    parse_custom_host,
     write_upstreams,
 )
 from portside.ingress.options import FrontOptions
@@ -54,10 +54,10 @@ def test_caddy_accepts_the_configuration(options: FrontOptions, tmp_path: Path):
 
 
 def test_public_addresses_follow_the_domain():
-    assert agents_pattern(FrontOptions()) is None
-    assert agents_pattern(DOMAIN) == "https://*.portside.example.com"
-    assert agents_pattern(FrontOptions(domain="x.org", https_port=8443)) == "https://x.org:8443/agents/*"
-    assert agents_pattern(FrontOptions(domain="x.org", tls="off", https_port=8443)) == "https://x.org/agents/*"
+    assert build_agents_pattern(FrontOptions()) is None
+    assert build_agents_pattern(DOMAIN) == "https://*.portside.example.com"
+    assert build_agents_pattern(FrontOptions(domain="x.org", https_port=8443)) == "https://x.org:8443/agents/*"
+    assert build_agents_pattern(FrontOptions(domain="x.org", tls="off", https_port=8443)) == "https://x.org/agents/*"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_public_addresses_follow_the_domain():
     ],
 )
 def test_names_of_the_platform_are_not_routed_to_a_deployment(url: str | None):
-    assert custom_host(url, DOMAIN) == (None, "")
+    assert parse_custom_host(url, DOMAIN) == (None, "")
 
 
 def test_the_older_deployment_keeps_an_address():
@@ -92,9 +92,9 @@ def test_the_older_deployment_keeps_an_address():
         DeploymentAddress("long", f"http://{'a' * 201}", None),
     ]
 
-    custom = custom_addresses(addresses, DOMAIN)
+    custom = list_custom_addresses(addresses, DOMAIN)
     assert custom == {("chat.example.org", ""): "127.0.0.1:1"}
-    assert custom_upstreams(custom) == {"==chat.example.org": "taken", "=chat.example.org": "127.0.0.1:1"}
+    assert build_custom_upstreams(custom) == {"==chat.example.org": "taken", "=chat.example.org": "127.0.0.1:1"}
     assert build_upstreams(addresses) == {"old": "127.0.0.1:1", "new": "[::1]:2"}
 
     assert list_hosts(addresses, custom, DOMAIN) == {

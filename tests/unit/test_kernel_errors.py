@@ -16,7 +16,7 @@ from portside.kernel.errors import (
     Unavailable,
     error_classes,
 )
-from portside.kernel.http.error_responses import ErrorFormat, error_response
+from portside.kernel.http.error_responses import ErrorFormat, build_error_response
 from portside.kernel.http.routes import Context, Routes
 from tests.unit.kernel_server import serve
 
@@ -70,7 +70,7 @@ async def test_every_error_class_has_the_same_json_shape(fail, kind: type[Portsi
     ],
 )
 async def test_agent_servers_describe_validation_errors_as_text(problem: Problem, text: str) -> None:
-    response = error_response(Invalid([problem, Problem(["query", "limit"], "small", "x")]), ErrorFormat.TEXT)
+    response = build_error_response(Invalid([problem, Problem(["query", "limit"], "small", "x")]), ErrorFormat.TEXT)
     said = json.loads(response.body)
     assert said["detail"] == f"{text}; query.limit: small"
     assert said["errors"] == [msgspec.to_builtins(problem), {"loc": ["query", "limit"], "msg": "small", "type": "x"}]

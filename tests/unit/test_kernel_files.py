@@ -82,9 +82,9 @@ def test_file_above_the_limit_is_rotated_while_it_is_written(tmp_path: Path):
 
 PRINT_LIMITS = """
 import resource
-from portside.kernel.files import connection_limit, raise_descriptor_limit
+from portside.kernel.files import get_connection_limit, raise_descriptor_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-print(raise_descriptor_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE), connection_limit())
+print(raise_descriptor_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE), get_connection_limit())
 """
 
 

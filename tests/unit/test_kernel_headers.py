@@ -8,7 +8,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from portside.kernel.errors import Invalid
-from portside.kernel.http.forwarded_headers import VALUE_LIMIT, ForwardHeaders, HeaderRules, forwarded_headers
+from portside.kernel.http.forwarded_headers import VALUE_LIMIT, ForwardHeaders, HeaderRules, get_forwarded_headers
 from portside.kernel.http.headers import parse_cookies
 from portside.kernel.http.middleware import RequestMiddleware
 from tests.unit.test_kernel_cors import hello
@@ -68,15 +68,15 @@ async def test_headers_are_bound_for_the_request_only() -> None:
     found: list[dict[str, str]] = []
 
     async def app(_scope: Any, _receive: Any, _send: Any) -> None:
-        found.append(forwarded_headers())
+        found.append(get_forwarded_headers())
 
     await ForwardHeaders(app, HeaderRules(includes=["x-user"]))({"type": "http", "headers": SENT}, None, None)
-    assert [*found, forwarded_headers()] == [{"x-user": "ada"}, {}]
+    assert [*found, get_forwarded_headers()] == [{"x-user": "ada"}, {}]
 
 
 async def test_long_header_is_refused_by_name() -> None:
     async def app(_scope: Any, _receive: Any, _send: Any) -> None:
-        forwarded_headers()
+        get_forwarded_headers()
 
     scope = {"type": "websocket", "headers": [(b"x-user", b"a" * (VALUE_LIMIT + 1))]}
     with pytest.raises(Invalid, match=r"x-user"):

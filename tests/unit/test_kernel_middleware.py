@@ -17,7 +17,7 @@ from portside.kernel.http.hosts import AllowedHosts, HostUnclear, check_host
 from portside.kernel.http.middleware import RequestMiddleware
 from portside.kernel.http.prefixes import MountBelow
 from portside.kernel.http.routes import Context, Routes
-from portside.kernel.metrics import REQUESTS, request_counts
+from portside.kernel.metrics import REQUESTS, count_requests
 from tests.conftest import eventually
 from tests.unit.kernel_server import MAX_BODY, MAX_VALUES, serve
 from tests.unit.test_kernel_cors import hello
@@ -217,7 +217,7 @@ async def test_request_metrics_use_the_route_also_below_a_prefix(served) -> None
     before = count()
     await served.client.post("/api/v1/counted")
     await eventually(lambda: _is(count() == before + 1))
-    assert {"method": "POST", "path": "/counted", "status": "200", "count": int(before) + 1} in request_counts()
+    assert {"method": "POST", "path": "/counted", "status": "200", "count": int(before) + 1} in count_requests()
 
 
 async def _is(value: bool) -> bool:  # noqa: FBT001 - a probe

@@ -15,7 +15,7 @@ from portside.kernel.clock import Moment
 from portside.kernel.errors import BadRequest, Conflict, NotFound
 from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.json_validation import JSON_TEXT, needs_any
-from portside.kernel.http.openapi import ServerInfo, document
+from portside.kernel.http.openapi import ServerInfo, build_document
 from portside.kernel.http.routes import Context, Routes
 from portside.platform.app import ROUTES as PLATFORM_ROUTES
 from tests.unit.test_kernel_routes import routes as things
@@ -43,7 +43,7 @@ def references(node: Any) -> Iterator[str]:
 
 
 def test_document_is_valid_openapi_3_1(routes) -> None:
-    made = document(ServerInfo("Title", "1.2.3"), routes)
+    made = build_document(ServerInfo("Title", "1.2.3"), routes)
     assert made["openapi"].startswith("3.1.")
     assert made["info"] == {"title": "Title", "version": "1.2.3"}
     assert set(made["components"]) == {"headers", "schemas", "securitySchemes"}
@@ -68,7 +68,7 @@ def test_document_is_valid_openapi_3_1(routes) -> None:
 
 
 def test_every_reference_resolves(routes) -> None:
-    made = document(ServerInfo("t", "1"), routes)
+    made = build_document(ServerInfo("t", "1"), routes)
     found = set(references(made))
     assert found
 
@@ -80,7 +80,7 @@ def test_every_reference_resolves(routes) -> None:
 
 
 def test_document_describes_security_and_errors() -> None:
-    made = document(ServerInfo("t", "1"), list(things))
+    made = build_document(ServerInfo("t", "1"), list(things))
     opened = made["paths"]["/open"]["get"]
     closed = made["paths"]["/things"]["post"]
     assert opened["security"] == []
@@ -135,7 +135,7 @@ async def figures(_ctx: Context) -> Response:
 
 @pytest.fixture(scope="module")
 def described() -> Any:
-    return document(ServerInfo("t", "1", ErrorFormat.TEXT, wants_key=False), list(shapes))
+    return build_document(ServerInfo("t", "1", ErrorFormat.TEXT, wants_key=False), list(shapes))
 
 
 def contents(described: Any, method: str, path: str = "/shapes") -> dict[str, Any]:
@@ -199,11 +199,11 @@ async def put_names(_ctx: Context, body: Anything) -> None:
 
 @pytest.fixture(scope="module")
 def guarded() -> Any:
-    return document(ServerInfo("t", "1", unlimited=("/shapes",)), list(shapes))
+    return build_document(ServerInfo("t", "1", unlimited=("/shapes",)), list(shapes))
 
 
 def test_operation_ids_are_unique(routes) -> None:
-    made = document(ServerInfo("t", "1"), routes)
+    made = build_document(ServerInfo("t", "1"), routes)
     ids = [operation["operationId"] for methods in made["paths"].values() for operation in methods.values()]
     assert len(ids) == len(set(ids))
     assert len(ids) == len(routes)
@@ -266,7 +266,7 @@ async def move_parts(_ctx: Context, query: FoundBy, body: Annotated[Moved, needs
 
 
 def test_constraints_beside_the_types_are_described() -> None:
-    made = document(ServerInfo("t", "1"), list(moves))["paths"]["/parts"]
+    made = build_document(ServerInfo("t", "1"), list(moves))["paths"]["/parts"]
     assert made["post"]["requestBody"] == {
         "required": False,
         "content": {"application/json": {"schema": PARTS["application/json"]}},
@@ -290,6 +290,6 @@ def test_named_differences_are_of_operations_that_exist(server: str) -> None:
 
 
 def test_unsupported_fields_are_described_as_empty() -> None:
-    described = document(ServerInfo("t", "1"), PLATFORM_ROUTES)
+    described = build_document(ServerInfo("t", "1"), PLATFORM_ROUTES)
     listed = {each["name"]: each.get("schema") for each in described["paths"]["/sessions"]["get"]["parameters"]}
     assert (listed["facets"]["const"], listed["tag_value_id"]["maxItems"]) == (False, 0)

@@ -278,12 +278,12 @@ async def test_certificates_of_the_system_are_trusted(tmp_path: Path, monkeypatc
     server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
     url = f"https://localhost:{server.sockets[0].getsockname()[1]}/"
     async with server:
-        outbound.ssl_context.cache_clear()
+        outbound.get_ssl_context.cache_clear()
         with pytest.raises(HostUnreachable):
             await fetch(url, {}, HERE)
 
         monkeypatch.setenv("SSL_CERT_FILE", str(path))
-        outbound.ssl_context.cache_clear()
+        outbound.get_ssl_context.cache_clear()
         assert (await fetch(url, {}, HERE)).body == b"hi"
 
-    outbound.ssl_context.cache_clear()
+    outbound.get_ssl_context.cache_clear()

@@ -14,7 +14,13 @@ import pytest
 import structlog
 
 from portside.kernel.supervision import Backoff, Supervision
-from portside.kernel.worker_processes import Scaling, WorkerDemand, WorkerProcesses, cpu_seconds, usable_cores
+from portside.kernel.worker_processes import (
+    Scaling,
+    WorkerDemand,
+    WorkerProcesses,
+    count_usable_cores,
+    read_cpu_seconds,
+)
 from tests.conftest import eventually
 
 
@@ -171,7 +177,7 @@ def test_a_signal_reaches_the_processes_that_are_left(monkeypatch):
 
 
 def test_cores_and_cpu_time_of_a_process_are_read():
-    assert 1 <= usable_cores() <= len(os.sched_getaffinity(0))
-    before = cpu_seconds(os.getpid())
-    while cpu_seconds(os.getpid()) <= before:
+    assert 1 <= count_usable_cores() <= len(os.sched_getaffinity(0))
+    before = read_cpu_seconds(os.getpid())
+    while read_cpu_seconds(os.getpid()) <= before:
         sum(a * b for a, b in pairwise(range(10_000)))

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 import structlog
 
-from portside.kernel.http.error_responses import error_for
+from portside.kernel.http.error_responses import to_error
 from portside.kernel.transient_errors import OutageLog, is_retryable, is_transient
 from tests.conftest import eventually
 
@@ -51,7 +51,7 @@ def test_permanent_failures_are_not_transient(failure):
 )
 def test_only_retryable_failures_get_503(failure: Exception, *, may_retry: bool):
     assert is_retryable(failure) is may_retry
-    error = error_for(failure, "/threads")
+    error = to_error(failure, "/threads")
     assert (error.status == 503) is may_retry
     assert ("Retry-After" in error.headers) is may_retry
 

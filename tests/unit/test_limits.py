@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from portside.cli.hosted import allowlist
 from portside.kernel.errors import UserMistake
-from portside.kernel.http.proxies import client_address, read_networks
+from portside.kernel.http.proxies import get_client_address, read_networks
 from portside.limits.table import Table, format_table, parse_pattern, read_table
 from portside.limits.types import CallerIdentity, Region
 from portside.platform.app import ROUTES, UNLIMITED
@@ -180,7 +180,7 @@ def test_paths_are_matched_by_whole_segments() -> None:
 def test_client_address(peer, forwarded, trusted, address) -> None:
     headers = [(b"x-forwarded-for", forwarded.encode())] if forwarded else []
     scope = {"type": "http", "client": (peer, 1), "headers": headers}
-    assert client_address(scope, read_networks(trusted)) == address
+    assert get_client_address(scope, read_networks(trusted)) == address
 
 
 def test_invalid_trusted_proxies_are_refused() -> None:

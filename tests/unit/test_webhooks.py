@@ -14,7 +14,7 @@ from portside.agent.webhooks.configuration import read_policy, read_secret
 from portside.agent.webhooks.deliveries import RetryPolicy
 from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy
 from portside.kernel.errors import Invalid, UserMistake
-from portside.kernel.outbound import signature_headers
+from portside.kernel.outbound import build_signature_headers
 
 SECRET = "a secret of enough bytes"
 
@@ -170,11 +170,11 @@ def test_secrets_are_read_from_the_environment_and_refused_when_short() -> None:
 def test_the_published_example_of_a_signature() -> None:
     """The test vector of Standard Webhooks."""
     secret = read_secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "key")
-    headers = signature_headers([secret], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
+    headers = build_signature_headers([secret], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
-    several = signature_headers([secret, b"x" * 16], "a", 1, json.dumps({}).encode())["webhook-signature"].split()
+    several = build_signature_headers([secret, b"x" * 16], "a", 1, json.dumps({}).encode())["webhook-signature"].split()
     assert several[1] == "v1," + base64.b64encode(hmac.digest(b"x" * 16, b"a.1.{}", hashlib.sha256)).decode()
-    assert "webhook-signature" not in signature_headers([], "a", 1, b"")
+    assert "webhook-signature" not in build_signature_headers([], "a", 1, b"")
 
 
 def test_pauses_grow_up_to_a_bound() -> None:

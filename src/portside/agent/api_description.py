@@ -8,7 +8,7 @@ import msgspec
 from portside.agent.http.services import ApiDescription
 from portside.agent.http.system import SERVER_INFO
 from portside.agent.types.access import AuthOpenApi
-from portside.kernel.http.openapi import document
+from portside.kernel.http.openapi import build_document
 from portside.kernel.http.routes import Route
 
 Json = dict[str, Any]
@@ -23,7 +23,7 @@ def describe_api(
     """
 
     def write() -> bytes:
-        openapi = document(SERVER_INFO, routes)
+        openapi = build_document(SERVER_INFO, routes)
         if security is not None:
             _add_security(openapi, routes, security)
 

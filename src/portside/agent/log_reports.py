@@ -27,7 +27,7 @@ from portside.agent.settings import AgentSettings
 from portside.kernel.codec import dump_api
 from portside.kernel.errors import UserMistake
 from portside.kernel.logs import SECRET_WORDS, get_logger, listen_to_logs
-from portside.kernel.outbound import ssl_context
+from portside.kernel.outbound import get_ssl_context
 from portside.kernel.supervision import Supervision
 
 log = get_logger(__name__)
@@ -112,7 +112,7 @@ class LogReports:
     def _run(self) -> None:
         pause_s = REPORT_EVERY_S
         headers = {"User-Agent": f"portside/{__version__}"}
-        with httpx.Client(verify=ssl_context(), timeout=REPORT_TIMEOUT_S, headers=headers) as client:
+        with httpx.Client(verify=get_ssl_context(), timeout=REPORT_TIMEOUT_S, headers=headers) as client:
             while not self._closing.wait(pause_s):
                 pause_s = REPORT_EVERY_S if self._send_all(client) else min(pause_s * 2, LONGEST_REPORT_PAUSE_S)
             self._send_all(client)

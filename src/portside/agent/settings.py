@@ -9,7 +9,7 @@ from portside.kernel.aliases import environment_names
 from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent
 from portside.kernel.http.prefixes import PATH_PREFIX
 from portside.kernel.settings import setting
-from portside.kernel.worker_processes import usable_cores
+from portside.kernel.worker_processes import count_usable_cores
 
 # Processes share the connections to Postgres, and each of them needs a few.
 MOST_AUTO_WORKERS = 4
@@ -443,7 +443,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.tier == "executor" or self.uses_core_api or not Path("/proc/self/stat").exists():
             return 1
 
-        return min(usable_cores(), MOST_AUTO_WORKERS)
+        return min(count_usable_cores(), MOST_AUTO_WORKERS)
 
     @property
     def pool_size(self) -> int:

@@ -35,9 +35,9 @@ from portside.kernel.outbound import (
     HostUnknown,
     HostUnreachable,
     OutboundRules,
+    build_signature_headers,
+    get_ssl_context,
     post,
-    signature_headers,
-    ssl_context,
 )
 from portside.kernel.reconcile import Status, Task
 
@@ -214,7 +214,7 @@ class AlertChannels:
         headers = {
             "User-Agent": "portside",
             "Content-Type": "application/json",
-            **signature_headers([key], message_id, int(now().timestamp()), body),
+            **build_signature_headers([key], message_id, int(now().timestamp()), body),
         }
 
         try:
@@ -276,11 +276,11 @@ def _send_mail(server: MailServer, to: list[str], message_id: str, message: Mess
 
     if server.tls == "tls":
         connect = smtplib.SMTP_SSL
-        more = {"context": ssl_context()}
+        more = {"context": get_ssl_context()}
 
     with connect(server.host, server.port, timeout=SMTP_TIMEOUT_S, **more) as smtp:
         if server.tls == "starttls":
-            smtp.starttls(context=ssl_context())
+            smtp.starttls(context=get_ssl_context())
 
         if server.user is not None:
             smtp.login(server.user, server.password or "")

@@ -31,7 +31,7 @@ from portside.identity.types import Actor
 from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden, PortsideError
 from portside.kernel.http.headers import get_header
-from portside.kernel.http.proxies import Network, client_address
+from portside.kernel.http.proxies import Network, get_client_address
 from portside.kernel.http.routes import Route
 from portside.kernel.reconcile import Status, Task
 from portside.kernel.transient_errors import log_failure
@@ -153,7 +153,7 @@ class Recorder:
         scope = ctx.scope
         values = {
             **_to_actor_columns(ctx.actor),
-            "address": client_address(scope, self._trusted_proxies),
+            "address": get_client_address(scope, self._trusted_proxies),
             "client": shorten(get_header(scope, b"user-agent") or "") or None,
             "request_id": scope.get("state", {}).get("request_id"),
         }

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 import asyncpg
 
 from portside.backup.contents import Packer
-from portside.kernel.embedded import program
+from portside.kernel.embedded import find_program
 from portside.kernel.errors import UserMistake
 from portside.kernel.ids import uuid7
 from portside.kernel.logs import get_logger
@@ -287,7 +287,7 @@ async def _create_extension(url: str, name: str | None, extension: str) -> None:
 async def _run_program(name: str, arguments: list[str], access: DatabaseConnection) -> str:
     """Run a program of Postgres and return what it prints; a cancellation kills it. Raises BackupFailed."""
     process = await asyncio.create_subprocess_exec(
-        str(program(name)),
+        str(find_program(name)),
         *arguments,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -325,7 +325,7 @@ def start_program(name: str, arguments: list[str], access: DatabaseConnection) -
     """Run a program of Postgres during the block, which reads its output. Raises BackupFailed if it fails."""
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            [str(program(name)), *arguments],
+            [str(find_program(name)), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

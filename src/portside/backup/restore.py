@@ -35,8 +35,8 @@ from portside.backup.stores import Store
 from portside.backup.wal_archive import check_wal, fetch_files, fetch_wal
 from portside.backup.work import InterruptibleWork, Phases
 from portside.kernel import interruption
-from portside.kernel.embedded import EmbeddedPostgres, bundled_version
-from portside.kernel.files import make_private_dir, user_name
+from portside.kernel.embedded import EmbeddedPostgres, read_bundled_version
+from portside.kernel.files import get_user_name, make_private_dir
 from portside.kernel.migrations import read_migrations
 
 # Recover with the WAL inside the backup alone: the server asks for more, gets none, and begins a new timeline, so that
@@ -179,7 +179,7 @@ def _check_free(path: Path) -> None:
         return
 
     if path.is_dir() and path.stat().st_uid != os.geteuid():
-        owner = user_name(path.stat().st_uid)
+        owner = get_user_name(path.stat().st_uid)
         raise BackupFailed(f"{path} belongs to the user {owner}: restore as {owner}, for example with sudo -u {owner}")
 
     if not path.is_dir() or not all(map(_may_stay, path.iterdir())):
@@ -230,10 +230,10 @@ def _check_versions(header: Header, target: NewHome) -> None:
     if header.kind == "dumps" and target.at is not None:
         raise BackupRefused("dumps hold one moment only; --at needs a backup of the embedded Postgres")
 
-    if header.kind == "data" and header.postgres != bundled_version():
+    if header.kind == "data" and header.postgres != read_bundled_version():
         raise BackupRefused(
             f"this backup holds a data folder of Postgres {header.postgres}, and this version of Portside brings "
-            f"Postgres {bundled_version()}; install a version that brings {header.postgres}"
+            f"Postgres {read_bundled_version()}; install a version that brings {header.postgres}"
         )
 
 

@@ -27,7 +27,7 @@ from portside.backup.databases import BackupFailed, open_connection
 from portside.backup.history import WalState, read_wal_state, record_wal_state
 from portside.backup.stores import Store
 from portside.kernel.crypto import merge_key_files
-from portside.kernel.embedded import SPOOL, bundled_version
+from portside.kernel.embedded import SPOOL, read_bundled_version
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import make_private_dir, write_private
 from portside.kernel.logs import get_logger
@@ -147,7 +147,7 @@ class WalArchive(Task):
                     kind="wal",
                     created_at=archived_at,
                     version=full_version(),
-                    postgres=bundled_version(),
+                    postgres=read_bundled_version(),
                     installation=installation.id,
                     salt=installation.salt,
                     wal_name=str(path.relative_to(self._home)) if f"/{FILES}/" in name else path.name,

@@ -60,7 +60,7 @@ class Greeter:
             raise Stopped
 
     def _deploy_and_greet(self, *, with_example: bool) -> None:
-        from portside.ingress.front import root_certificate
+        from portside.ingress.front import get_root_certificate
         from portside.platform.home import read_key
 
         home = self._home
@@ -79,7 +79,7 @@ class Greeter:
             greeting.network_url = _find_network_url(settings.host, settings.port)
 
         if settings.front.is_public and settings.tls == "internal":
-            greeting.root_certificate = root_certificate(home.path)
+            greeting.root_certificate = get_root_certificate(home.path)
 
         if with_example and key is not None:
             try:

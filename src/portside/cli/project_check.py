@@ -15,8 +15,8 @@ from portside.kernel.graph_config import (
     CONFIG_KEYS,
     FOLDERS_ABOVE,
     find_configs,
+    find_misspelt_keys,
     missing_graphs,
-    misspelt_keys,
     parse_config,
 )
 from portside.kernel.spelling import did_you_mean
@@ -32,7 +32,7 @@ def check_project(content: bytes, config: str, exists: Exists) -> None:
     if not isinstance(graphs, dict) or not graphs:
         raise UserMistake(missing_graphs(parsed, config))
 
-    for key in misspelt_keys(parsed):
+    for key in find_misspelt_keys(parsed):
         say(f"{config}: the key {key!r} is unknown and has no effect{did_you_mean(key, CONFIG_KEYS - parsed.keys())}")
 
     if parsed.get("priority"):

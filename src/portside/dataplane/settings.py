@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent, watched_folder
+from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent, make_watched_folder
 from portside.kernel.settings import setting
 
 
@@ -94,7 +94,7 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def watched_folder(self) -> Path:
         """The folder by which servers watch the home's disk; it is created on first use."""
-        return watched_folder(Path(self.portside_home).absolute())
+        return make_watched_folder(Path(self.portside_home).absolute())
 
     @property
     def disk_environment(self) -> dict[str, str]:

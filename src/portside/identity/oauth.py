@@ -44,7 +44,7 @@ from portside.identity.signin import (
 )
 from portside.identity.types import Actor, LoggedIn
 from portside.kernel.http.headers import get_base_url
-from portside.kernel.http.proxies import client_address
+from portside.kernel.http.proxies import get_client_address
 from portside.kernel.http.routes import RouteOptions
 
 routes = Routes("sign in", works_on_full_disk=True)
@@ -284,4 +284,4 @@ def _get_account(actor: Actor) -> str:
 
 
 def _get_address(ctx: Context) -> str:
-    return client_address(ctx.scope, ctx.services.trusted_proxies)
+    return get_client_address(ctx.scope, ctx.services.trusted_proxies)

@@ -9,7 +9,7 @@ from portside.identity.provisioning import AdmissionRules
 from portside.identity.sessions import Origin
 from portside.identity.workspaces import WorkspaceDeletionChecks
 from portside.kernel.http import routes
-from portside.kernel.http.proxies import Network, client_address
+from portside.kernel.http.proxies import Network, get_client_address
 
 _MAX_CLIENT = 200
 
@@ -39,4 +39,4 @@ Routes = routes.Routes[Context]
 def read_origin(ctx: Context) -> Origin:
     """Return where a sign-in comes from: the address, and the name that the client gives itself."""
     client = ctx.request.headers.get("user-agent", "")[:_MAX_CLIENT]
-    return Origin(client_address(ctx.scope, ctx.services.trusted_proxies), client or None)
+    return Origin(get_client_address(ctx.scope, ctx.services.trusted_proxies), client or None)

@@ -175,7 +175,7 @@ class Front:
 
     def find_objection(self, url: str) -> str | None:
         """Return why the front does not route an address that an owner requests, or None."""
-        if custom_host(url, self._options)[0] is None:
+        if parse_custom_host(url, self._options)[0] is None:
             return (
                 "must have a host name of its own, neither an IP address nor a name of the platform, and a path of at "
                 f"most {MAX_SEGMENTS} segments of letters, digits, dots, dashes and underscores"
@@ -212,9 +212,9 @@ class Front:
 
         async with self._lock:
             addresses = await list_addresses(*self._source)
-            custom = custom_addresses(addresses, self._options)
+            custom = list_custom_addresses(addresses, self._options)
             self._hosts = list_hosts(addresses, custom, self._options)
-            upstreams = build_upstreams(addresses) | custom_upstreams(custom)
+            upstreams = build_upstreams(addresses) | build_custom_upstreams(custom)
 
             await asyncio.to_thread(write_upstreams, self._folder / UPSTREAMS, upstreams)
 
@@ -236,12 +236,12 @@ class FrontRoutes(Task):
         return Status()
 
 
-def root_certificate(home: Path) -> Path:
+def get_root_certificate(home: Path) -> Path:
     """Return the file with the root certificate of the front's own authority (TLS `internal`)."""
     return home / "ingress" / STORAGE / "pki" / "authorities" / "local" / "root.crt"
 
 
-def agents_pattern(options: FrontOptions) -> str | None:
+def build_agents_pattern(options: FrontOptions) -> str | None:
     """Return the public address of deployments, with a star for the name; None without a domain."""
     if options.domain is None:
         return None
@@ -279,14 +279,14 @@ def write_upstreams(folder: Path, upstreams: Mapping[str, str]) -> None:
         (folder / name).rmdir()
 
 
-def custom_addresses(addresses: list[DeploymentAddress], options: FrontOptions) -> dict[tuple[str, str], str]:
+def list_custom_addresses(addresses: list[DeploymentAddress], options: FrontOptions) -> dict[tuple[str, str], str]:
     """Return host and path of the custom addresses, which owners gave their deployments, and the upstream of each.
 
     Of several deployments with the same address, the oldest gets it.
     """
     upstreams: dict[tuple[str, str], str] = {}
     for address in addresses:
-        host, prefix = custom_host(address.requested_url, options)
+        host, prefix = parse_custom_host(address.requested_url, options)
         upstream = _parse_upstream(address.direct_url)
         if host is not None and upstream is not None:
             upstreams.setdefault((host, prefix), upstream)
@@ -294,7 +294,7 @@ def custom_addresses(addresses: list[DeploymentAddress], options: FrontOptions) 
     return upstreams
 
 
-def custom_upstreams(custom: Mapping[tuple[str, str], str]) -> dict[str, str]:
+def build_custom_upstreams(custom: Mapping[tuple[str, str], str]) -> dict[str, str]:
     """Return the folders of the custom addresses, with host and port of each deployment."""
     hosts = {custom_host_folder(host): "taken" for host, _ in custom}
     addresses = {custom_folder(host, prefix): upstream for (host, prefix), upstream in custom.items()}
@@ -316,7 +316,7 @@ def list_hosts(
     return frozenset(hosts)
 
 
-def custom_host(url: str | None, options: FrontOptions) -> tuple[str | None, str]:
+def parse_custom_host(url: str | None, options: FrontOptions) -> tuple[str | None, str]:
     """Return host and path of a custom address, which an owner gave a deployment, if the front may route it.
 
     It routes neither addresses of machines nor names of the platform: a member of a workspace could take them over.

@@ -130,7 +130,7 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
 
 
-def watched_folder(home: Path) -> Path:
+def make_watched_folder(home: Path) -> Path:
     """Return the folder of a home by which servers watch its disk, and make it. Raises OSError."""
     folder = home / WATCHED_FOLDER
     if not folder.exists():

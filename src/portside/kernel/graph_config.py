@@ -87,12 +87,12 @@ def parse_json(text: str, source: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as exc:
         place = f"line {exc.lineno}, column {exc.colno}"
-        raise UserMistake(f"{source} is not valid JSON: {exc.msg} ({place}){_hint(text, exc.pos)}") from exc
+        raise UserMistake(f"{source} is not valid JSON: {exc.msg} ({place}){_build_hint(text, exc.pos)}") from exc
     except RecursionError as exc:
         raise UserMistake(f"{source} is not valid JSON: its values are nested too deeply") from exc
 
 
-def _hint(text: str, position: int) -> str:
+def _build_hint(text: str, position: int) -> str:
     """Return what to change for two mistakes that editors accept; else the line, so that nobody has to count."""
     before = text[:position].rstrip()
     after = text[position:].lstrip()
@@ -111,7 +111,7 @@ def _hint(text: str, position: int) -> str:
     return f": {line[:_LINE_CHARACTERS]}" if line else ""
 
 
-def misspelt_keys(content: Mapping[str, object]) -> dict[str, str]:
+def find_misspelt_keys(content: Mapping[str, object]) -> dict[str, str]:
     """Return the unknown keys of a file that are similar to a known one that the file lacks, with that one."""
     missing_keys = CONFIG_KEYS - content.keys()
     corrections: dict[str, str] = {}
@@ -126,7 +126,7 @@ def misspelt_keys(content: Mapping[str, object]) -> dict[str, str]:
 def missing_graphs(content: Mapping[str, object], source: str) -> str:
     """Return the error for a file without graphs, which names a key that was written instead."""
     other_keys = {key: value for key, value in content.items() if key != "graphs"}
-    misspellings = [key for key, correction in misspelt_keys(other_keys).items() if correction == "graphs"]
+    misspellings = [key for key, correction in find_misspelt_keys(other_keys).items() if correction == "graphs"]
     if misspellings:
         return f'{source}: there is a key "{misspellings[0]}", which must be "graphs", such as {EXAMPLE}'
 

@@ -81,7 +81,9 @@ class _Joined:
         return list(metrics.values())
 
 
-def exposition(by_worker: Mapping[int, list[Family]] | None = None, shared: Collection[str] = ()) -> tuple[bytes, str]:
+def format_metrics(
+    by_worker: Mapping[int, list[Family]] | None = None, shared: Collection[str] = ()
+) -> tuple[bytes, str]:
     """Return all metrics in the Prometheus text format, and its content type.
 
     `by_worker` maps the numbers of several processes to their metrics, this process first. Metrics named in `shared`
@@ -91,7 +93,7 @@ def exposition(by_worker: Mapping[int, list[Family]] | None = None, shared: Coll
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-def request_counts() -> list[dict[str, str | int]]:
+def count_requests() -> list[dict[str, str | int]]:
     """Return the number of requests for each route and status."""
     samples = (sample for family in REQUESTS.collect() for sample in family.samples)
     return [{**sample.labels, "count": int(sample.value)} for sample in samples if sample.name.endswith("_total")]

@@ -192,12 +192,12 @@ class FunctionFiles:
     @property
     def created(self) -> list[tuple[str, str]]:
         """Kind and name of the functions and views, without their parameters."""
-        return _created_by(sql for _, sql in (*self.before, *self.after))
+        return _find_created(sql for _, sql in (*self.before, *self.after))
 
 
 def read_migrations(package: str) -> list[Migration]:
     """Read a package's migrations in order. Raises ValueError if two have the same number."""
-    name = _short(package)
+    name = _shorten(package)
     migrations: list[Migration] = []
     for file in files(package).joinpath("migrations").iterdir():
         if match := re.match(r"(\d+)_.*\.sql$", file.name):
@@ -218,7 +218,7 @@ def read_functions(package: str) -> FunctionFiles:
     """Read a package's function files. Raises ValueError if order.txt does not name exactly the files there are."""
     folder = files(package).joinpath("functions")
     if not folder.is_dir():
-        return FunctionFiles(_short(package), 0)
+        return FunctionFiles(_shorten(package), 0)
 
     lines = folder.joinpath("order.txt").read_text("utf-8").splitlines()
     order = [line for line in lines if line and not line.startswith("#")]
@@ -234,7 +234,7 @@ def read_functions(package: str) -> FunctionFiles:
     texts = {name: folder.joinpath(name).read_text("utf-8") for name in names}
     tables = order.index(TABLES)
     return FunctionFiles(
-        package=_short(package),
+        package=_shorten(package),
         revision=revision,
         oldest=oldest,
         before=tuple((name, texts[name]) for name in order[:tables]),
@@ -242,12 +242,12 @@ def read_functions(package: str) -> FunctionFiles:
     )
 
 
-def created_by(migrations: Iterable[Migration]) -> list[tuple[str, str]]:
+def list_created(migrations: Iterable[Migration]) -> list[tuple[str, str]]:
     """Return kind and name of the tables, views, functions, triggers and unique indexes that migrations leave."""
-    return _created_by(migration.sql for migration in migrations)
+    return _find_created(migration.sql for migration in migrations)
 
 
-def _created_by(texts: Iterable[str]) -> list[tuple[str, str]]:
+def _find_created(texts: Iterable[str]) -> list[tuple[str, str]]:
     created: dict[tuple[str, str], None] = {}
     for text in texts:
         for verb, kind, name in _CREATED.findall(text):
@@ -268,7 +268,7 @@ async def migrate(db: Database, packages: list[str], *, schema: str | None = Non
     """
     async with db.pool.acquire() as connection, connection.transaction():
         await connection.execute(f"set local lock_timeout = '{LOCK_TIMEOUT_S}s'")
-        await _lock(connection)
+        await _acquire_lock(connection)
 
         if schema:
             await connection.execute(f'create schema if not exists "{schema}"')
@@ -283,7 +283,7 @@ async def is_migrated(db: Database) -> bool:
     return bool(await db.pool.fetchval("select to_regclass('applied_migrations') is not null"))
 
 
-async def _lock(connection: Any) -> None:
+async def _acquire_lock(connection: Any) -> None:
     try:
         await connection.execute("select pg_advisory_xact_lock($1)", _LOCK_KEY)
     except asyncpg.LockNotAvailableError as exc:
@@ -300,7 +300,7 @@ async def find_pending(db: Database, packages: list[str]) -> list[str]:
     pending: list[str] = []
     async with db.pool.acquire() as connection:
         for package in packages:
-            name = _short(package)
+            name = _shorten(package)
             state = await _examine_package(connection, package)
             pending += [f"{name}/{migration.name}" for migration in state.missing]
             if state.is_stale:
@@ -332,7 +332,7 @@ async def _examine_package(connection: Any, package: str) -> _PackageState:
     """Compare the files of a package with the records of the database. Raises UserMistake if it is refused."""
     migrations = {migration.number: migration for migration in read_migrations(package)}
     functions = read_functions(package)
-    name = _short(package)
+    name = _shorten(package)
 
     rows = await connection.fetch(
         # The column is missing until a version that has it migrates the database.
@@ -396,7 +396,7 @@ def _are_stale(functions: FunctionFiles, row: Any) -> bool:
 
 
 async def _migrate_package(connection: Any, package: str) -> int:
-    name = _short(package)
+    name = _shorten(package)
     state = await _examine_package(connection, package)
     if state.is_stale:
         await _replace_functions_for_tables(connection, state.functions, may_change=bool(state.missing))
@@ -413,7 +413,7 @@ async def _migrate_package(connection: Any, package: str) -> int:
 
 async def _check_complete(connection: Any, package: str, *, applied: list[Migration], objects: list[str]) -> None:
     """Raise UserMistake if an object of the applied migrations or function files is missing."""
-    created = created_by(applied)
+    created = list_created(applied)
     rows = await connection.fetch(_FIND_MISSING, [kind for kind, _ in created], [name for _, name in created])
     rows += await connection.fetch(_FIND_MISSING_OBJECTS, objects)
     if rows:
@@ -451,7 +451,7 @@ async def _replace_functions(connection: Any, functions: FunctionFiles, old_obje
             await _apply(connection, functions)
     except (asyncpg.InvalidFunctionDefinitionError, asyncpg.InvalidTableDefinitionError):
         # A result, a parameter name or a column has changed, which `create or replace` cannot do.
-        used_by_tables = {name for _, name in _created_by(sql for _, sql in functions.before)}
+        used_by_tables = {name for _, name in _find_created(sql for _, sql in functions.before)}
         # An object is its kind, its name and its parameters: function name(text).
         replaceable = [item for item in old_objects if re.split(r"[ (]", item)[1] not in used_by_tables]
         await _drop(connection, replaceable)
@@ -504,5 +504,5 @@ async def _record(connection: Any, migration: Migration) -> None:
     await connection.execute(_INSERT_MIGRATION, *values)
 
 
-def _short(package: str) -> str:
+def _shorten(package: str) -> str:
     return package.rsplit(".", 1)[-1]

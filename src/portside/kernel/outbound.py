@@ -119,7 +119,7 @@ async def post(url: str, headers: Mapping[str, str], body: bytes, rules: Outboun
         return int(response.status_code)
 
 
-def signature_headers(secrets: Sequence[bytes], delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+def build_signature_headers(secrets: Sequence[bytes], delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
     """Return the headers of a delivery: its id, its time, and a signature of both and the body by each secret.
 
     The form is that of Standard Webhooks (standardwebhooks.com): HMAC-SHA256. A call cannot be replayed later, or for
@@ -158,7 +158,9 @@ async def _open(
             # The proxy of the environment reaches the internet, not private networks.
             is_public_address = classify_address(address) == "public"
             async with (
-                httpx.AsyncClient(verify=ssl_context(), trust_env=is_public_address, timeout=rules.timeout_s) as client,
+                httpx.AsyncClient(
+                    verify=get_ssl_context(), trust_env=is_public_address, timeout=rules.timeout_s
+                ) as client,
                 client.stream(method, pinned_url, headers=all_headers, content=body, extensions=extensions) as response,
             ):
                 yield response
@@ -167,7 +169,7 @@ async def _open(
 
 
 @cache
-def ssl_context() -> ssl.SSLContext:
+def get_ssl_context() -> ssl.SSLContext:
     """Return a context that verifies hosts by the system's certificates, or by those of httpx if it has none.
 
     By default, httpx knows only its own, and rejects hosts whose certificate a company issued itself.

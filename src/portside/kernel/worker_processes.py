@@ -216,7 +216,7 @@ class WorkerProcesses:
 
         # A process that has just ended keeps its entry in /proc until it is reaped.
         pids = [self._pids[number] for number in active]
-        decision = self._demand.decide(now, {pid: cpu_seconds(pid) for pid in pids})
+        decision = self._demand.decide(now, {pid: read_cpu_seconds(pid) for pid in pids})
 
         free = [number for number in range(self._count) if number not in self._pids]
         if decision > 0 and free:
@@ -324,7 +324,7 @@ class WorkerProcesses:
                 os.kill(pid, number)
 
 
-def usable_cores() -> int:
+def count_usable_cores() -> int:
     """Return how many cores this process may use: those it is pinned to, or fewer if its control group has a limit."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     root = Path("/sys/fs/cgroup")
@@ -343,7 +343,7 @@ def usable_cores() -> int:
     return max(1, cores)
 
 
-def cpu_seconds(pid: int) -> float:
+def read_cpu_seconds(pid: int) -> float:
     """Return the CPU time that a process has used. Raises OSError if it is gone, or the system has no /proc."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 from portside.identity.authentication import Authenticator, PresentedCredential, is_key, read_credential
 from portside.kernel.errors import Unauthorized
 from portside.kernel.http.headers import parse_bearer
-from portside.kernel.http.proxies import Network, client_address
+from portside.kernel.http.proxies import Network, get_client_address
 from portside.limits.types import CallerIdentity
 
 MAX_UNVERIFIED_PER_ADDRESS = 100
@@ -66,7 +66,7 @@ class Callers:
 
     def address(self, scope: Any) -> str:
         """Return the address of a request's sender."""
-        return client_address(scope, self._trusted)
+        return get_client_address(scope, self._trusted)
 
     async def has_key(self, scope: Any) -> bool:
         """Whether a request has a valid key or session."""

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from portside.kernel.db import Database
-from portside.kernel.disk import DATABASE_NOTICE, megabytes, watched_folder
+from portside.kernel.disk import DATABASE_NOTICE, make_watched_folder, megabytes
 from portside.kernel.reconcile import Status, Task
 from portside.operate.sql import sql
 
@@ -23,7 +23,7 @@ class DatabaseLimit(Task):
         super().__init__()
         self._db = db
         self._max_bytes = max_bytes
-        self._notice = watched_folder(home) / DATABASE_NOTICE
+        self._notice = make_watched_folder(home) / DATABASE_NOTICE
 
     async def activate(self) -> Status:
         """Measure, and write or remove the notice."""

@@ -7,7 +7,7 @@ import msgspec
 
 from portside.kernel.http import routes as kernel_routes
 from portside.kernel.http.headers import get_header
-from portside.kernel.http.proxies import Network, client_address
+from portside.kernel.http.proxies import Network, get_client_address
 from portside.operate.disk_usage import DiskReport, DiskUsage
 from portside.operate.doctor import examine
 from portside.operate.findings import Diagnosis, ExaminedInstallation
@@ -51,5 +51,5 @@ async def run_doctor(ctx: Context) -> Diagnosis:
 @routes.get("/system/request", permission="organization:manage")
 async def get_request(ctx: Context) -> SeenRequest:
     """Return how this request arrived, so that the doctor sees how proxies in front of the platform change it."""
-    client = client_address(ctx.scope, ctx.services.trusted_proxies)
+    client = get_client_address(ctx.scope, ctx.services.trusted_proxies)
     return SeenRequest(get_header(ctx.scope, b"host"), ctx.scope["scheme"], client)

@@ -22,7 +22,7 @@ from portside.kernel.crypto import SecretBox
 from portside.kernel.disk import WATCHED_FOLDER, find_shortage, measure, megabytes, read_notice
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
-from portside.kernel.files import find_holder, user_name
+from portside.kernel.files import find_holder, get_user_name
 from portside.limits.table import read_table
 from portside.operate.findings import Check, ExaminedInstallation, Finding, fault, fine, warning
 
@@ -57,7 +57,7 @@ def check_home(installation: ExaminedInstallation) -> Iterator[Finding]:
 
     status = home.stat()
     if status.st_uid != os.geteuid():
-        owner = user_name(status.st_uid)
+        owner = get_user_name(status.st_uid)
         yield fault(name, f"{home} belongs to the user {owner}", f"run Portside and this command as {owner}")
 
     if os.statvfs(home).f_flag & os.ST_RDONLY:
@@ -73,7 +73,7 @@ def check_home(installation: ExaminedInstallation) -> Iterator[Finding]:
         yield fault(
             name,
             f"{path} belongs to another user than {home}: Portside was started as several users",
-            f"chown -R {user_name(status.st_uid)} {home}",
+            f"chown -R {get_user_name(status.st_uid)} {home}",
         )
 
     yield fine(name, f"{home} is the home")

@@ -51,11 +51,11 @@ from portside.identity.provisioning import AdmissionRules
 from portside.identity.services import IdentityServices, OidcSignIn
 from portside.identity.signin import routes as sign_in
 from portside.identity.workspaces import WorkspaceDeletionChecks
-from portside.ingress.front import AgentsUnavailable, FromFront, Front, FrontRoutes, FrontServices, agents_pattern
+from portside.ingress.front import AgentsUnavailable, FromFront, Front, FrontRoutes, FrontServices, build_agents_pattern
 from portside.ingress.front import routes as ingress
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
-from portside.kernel.disk import DiskWatch, watched_folder
+from portside.kernel.disk import DiskWatch, make_watched_folder
 from portside.kernel.errors import UserMistake
 from portside.kernel.http import health
 from portside.kernel.http.body_size import LimitBody
@@ -63,7 +63,7 @@ from portside.kernel.http.middleware import RequestMiddleware
 from portside.kernel.http.openapi import ServerInfo
 from portside.kernel.http.prefixes import StripPrefix
 from portside.kernel.http.proxies import read_networks
-from portside.kernel.http.routes import Api, Context, Route, body_limits
+from portside.kernel.http.routes import Api, Context, Route, get_body_limits
 from portside.kernel.large_reads import ReadBudget, return_large_blocks
 from portside.kernel.migrations import DatabaseIsNewer, is_migrated, migrate
 from portside.kernel.outbound import OutboundRules
@@ -222,7 +222,7 @@ async def open_platform(
     `GET /ok` reports `problems`: why Postgres or the listener, which other code supervises, are down.
     """
     return_large_blocks()
-    disk = DiskWatch(watched_folder(home.path), settings.disk_reserve)
+    disk = DiskWatch(make_watched_folder(home.path), settings.disk_reserve)
     problems = {} if problems is None else problems
     db = await Database.connect(database_url)
     try:
@@ -272,7 +272,7 @@ async def open_platform(
             trusted_proxies=read_networks(settings.trusted_proxies),
             oidc=_build_oidc_sign_in(settings, box),
             outbound_rules=_build_outbound_rules(settings.allow_private_git_hosts),
-            addresses=PublicAddresses(workspace_id, agents_pattern(settings.front)) if front else None,
+            addresses=PublicAddresses(workspace_id, build_agents_pattern(settings.front)) if front else None,
             router=front or NO_ROUTER,
             front=front,
             agent_origins=_list_agent_origins(settings, front),
@@ -299,7 +299,7 @@ async def open_platform(
         bounded = LimitBody(
             api,
             settings.http_max_request_body_bytes,
-            body_limits(ROUTES),
+            get_body_limits(ROUTES),
             max_values=settings.http_max_request_body_values,
         )
 

@@ -30,7 +30,7 @@ from portside.executor.user import Identity, StudioCaller, StudioUser, read_iden
 from portside.kernel.errors import Forbidden, Unauthorized, Unavailable, UserMistake
 from portside.kernel.http.headers import parse_bearer
 from portside.kernel.logs import get_logger
-from portside.kernel.outbound import ssl_context
+from portside.kernel.outbound import get_ssl_context
 
 T = TypeVar("T", bound=msgspec.Struct)
 log = get_logger(__name__)
@@ -221,7 +221,7 @@ class PlatformAuthentication:
     async def ask(self, path: str, headers: Mapping[str, str] | None = None) -> "httpx.Response":
         """Return the platform's response. Raises PlatformSilent without one, and for one that decides nothing."""
         if self._client is None:
-            self._client = httpx.AsyncClient(verify=ssl_context(), timeout=PLATFORM_TIMEOUT_S)
+            self._client = httpx.AsyncClient(verify=get_ssl_context(), timeout=PLATFORM_TIMEOUT_S)
 
         try:
             response = await self._client.get(self._endpoint + path, headers=headers)

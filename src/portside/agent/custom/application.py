@@ -17,7 +17,7 @@ from portside.agent.custom.cache import CACHE
 from portside.agent.custom.loopback import LOOPBACK
 from portside.executor.application import ProjectApp, ServerRoutes
 from portside.kernel.db import Database
-from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response, refuse_websocket
+from portside.kernel.http.error_responses import ErrorFormat, build_error_response, refuse_websocket, to_error
 from portside.kernel.http.middleware import ErrorResponses
 from portside.kernel.http.websockets import SocketApi
 from portside.kernel.logs import get_logger
@@ -120,7 +120,7 @@ class Authenticate:
         try:
             await self.access.authenticate(request)
         except Exception as exc:  # noqa: BLE001 - any failure to authenticate refuses the request
-            await error_response(error_for(exc, scope["path"]), ErrorFormat.TEXT)(scope, receive, send)
+            await build_error_response(to_error(exc, scope["path"]), ErrorFormat.TEXT)(scope, receive, send)
             return
 
         _set_no_user(scope)
@@ -134,7 +134,7 @@ class Authenticate:
         except Exception as exc:  # noqa: BLE001 - any failure to authenticate refuses the connection
             # A handshake begins with the message `websocket.connect`, which has to be received before an answer.
             await receive()
-            await refuse_websocket(error_response(error_for(exc, scope["path"]), ErrorFormat.TEXT), scope, send)
+            await refuse_websocket(build_error_response(to_error(exc, scope["path"]), ErrorFormat.TEXT), scope, send)
             return
 
         for name in ("user", "auth"):

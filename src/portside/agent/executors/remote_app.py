@@ -31,7 +31,7 @@ from portside.executor.asgi import (
 )
 from portside.executor.link import CallFailed, ServedCall
 from portside.kernel.errors import PortsideError
-from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response, refuse_websocket
+from portside.kernel.http.error_responses import ErrorFormat, build_error_response, refuse_websocket, to_error
 from portside.kernel.http.middleware import ErrorResponses
 from portside.kernel.http.websockets import COME_BACK, SocketApi
 
@@ -156,7 +156,9 @@ class RemoteApp:
             if has_begun:
                 await send({"type": "websocket.close", "code": COME_BACK})
             else:
-                await refuse_websocket(error_response(error_for(exc, scope["path"]), ErrorFormat.TEXT), scope, send)
+                await refuse_websocket(
+                    build_error_response(to_error(exc, scope["path"]), ErrorFormat.TEXT), scope, send
+                )
 
             return "unrouted"
 

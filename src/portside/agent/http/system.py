@@ -18,8 +18,8 @@ from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.health import Health, HealthChecks, build_metrics_response, check_all
 from portside.kernel.http.openapi import ServerInfo
 from portside.kernel.http.proxies import get_prefix
-from portside.kernel.http.reference_page import reference_response
-from portside.kernel.metrics import Family, Siblings, exposition, list_families, request_counts
+from portside.kernel.http.reference_page import build_reference_response
+from portside.kernel.metrics import Family, Siblings, count_requests, format_metrics, list_families
 from portside.kernel.version import full_version
 
 routes = Routes("system")
@@ -165,7 +165,7 @@ async def _collect_metrics(services: AgentServices) -> Metrics:
 
     return Metrics(
         queue=backlog,
-        api=ApiMetrics(request_counts()),
+        api=ApiMetrics(count_requests()),
         workers=services.monitor.slots,
         problems=PROBLEMS.current(),
         idle_s=idle_s,
@@ -201,7 +201,7 @@ async def _join_siblings(services: AgentServices, siblings: Siblings, query: Met
         return join_metrics([description.metrics for description in descriptions.values()])
 
     by_worker = {number: description.families for number, description in descriptions.items()}
-    body, media_type = exposition(by_worker, GAUGES_OF_DATABASE)
+    body, media_type = format_metrics(by_worker, GAUGES_OF_DATABASE)
     return Response(body, media_type=media_type)
 
 
@@ -243,4 +243,4 @@ async def get_openapi(ctx: Context) -> Response:
 @routes.get("/docs", public=True, media_type="text/html")
 async def get_docs(_ctx: Context) -> Response:
     """Show the description of this API as a page."""
-    return reference_response()
+    return build_reference_response()

@@ -23,7 +23,7 @@ from portside.executor.commands import check_command
 from portside.kernel.clock import iso
 from portside.kernel.codec import load
 from portside.kernel.errors import BadRequest, Invalid
-from portside.kernel.http.forwarded_headers import forwarded_headers
+from portside.kernel.http.forwarded_headers import get_forwarded_headers
 from portside.kernel.http.routes import refuse_field
 from portside.kernel.user_json import dump_user
 
@@ -171,7 +171,7 @@ def _build_config(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: 
         **assistant.context,
         **(body_config.get("configurable") or body.context or {}),
         # After the body: a gateway sets these headers, and a body must not override them.
-        **forwarded_headers(),
+        **get_forwarded_headers(),
         **checkpoint,
         "run_id": str(ids.run_id),
         "thread_id": str(ids.thread_id),

@@ -28,7 +28,7 @@ from portside.kernel.clock import iso, now
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Record, Session
 from portside.kernel.logs import get_logger
-from portside.kernel.outbound import AddressNotAllowed, HostUnknown, HostUnreachable, post, signature_headers
+from portside.kernel.outbound import AddressNotAllowed, HostUnknown, HostUnreachable, build_signature_headers, post
 from portside.kernel.reconcile import Status, Task
 
 log = get_logger(__name__)
@@ -224,7 +224,7 @@ class Deliveries(Task):
         # In a thread: encoding a large state must not hold up the streams of this process.
         policy = self._policy
         body = await asyncio.to_thread(build_payload, delivery, policy, sent_at)
-        signature = signature_headers(policy.secrets, str(delivery["run_id"]), int(sent_at.timestamp()), body)
+        signature = build_signature_headers(policy.secrets, str(delivery["run_id"]), int(sent_at.timestamp()), body)
 
         url = delivery["url"]
         headers = {"User-Agent": "portside", **policy.headers, "Content-Type": "application/json", **signature}

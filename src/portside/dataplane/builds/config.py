@@ -24,8 +24,8 @@ from portside.kernel.aliases import is_javascript
 from portside.kernel.errors import UserMistake
 from portside.kernel.graph_config import (
     find_configs,
+    find_misspelt_keys,
     missing_graphs,
-    misspelt_keys,
     parse_config,
     with_paths_from_above,
 )
@@ -168,7 +168,7 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
         build_command=file.build_command,
         has_web_app=bool(web_app) and not is_javascript(web_app),
         skipped=[key for key in _SKIPPED if every_key.get(key)],
-        misspelt=misspelt_keys(every_key),
+        misspelt=find_misspelt_keys(every_key),
     )
 
 

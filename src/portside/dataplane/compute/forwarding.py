@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 import msgspec
 
 from portside.dataplane.failures import DeployFailed
-from portside.kernel.files import connection_limit, write_private
+from portside.kernel.files import get_connection_limit, write_private
 from portside.kernel.logs import get_logger
 from portside.kernel.timeouts import timeout
 
@@ -141,7 +141,7 @@ class _AcceptedEnd(RelayEnd):
         self._open.add(self)
 
         # Each connection takes two descriptors. Above half of them it is cut, so that servers can still be started.
-        if len(self._open) > connection_limit() // 2:
+        if len(self._open) > get_connection_limit() // 2:
             self.abort()
             return
 

@@ -14,7 +14,7 @@ import msgspec
 from starlette.responses import Response
 
 from portside.kernel.errors import Forbidden
-from portside.kernel.http.error_responses import error_response
+from portside.kernel.http.error_responses import build_error_response
 from portside.kernel.http.headers import Header
 
 METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY"]
@@ -78,7 +78,7 @@ class Cors:
         if method == "OPTIONS" and b"access-control-request-method" in headers:
             return self._answer_preflight(origin, headers)
         if method not in SAFE and not self._may_change(origin, headers):
-            return error_response(PageNotAllowed())
+            return build_error_response(PageNotAllowed())
 
         return None
 

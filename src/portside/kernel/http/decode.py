@@ -20,7 +20,7 @@ from msgspec import inspect
 
 from portside.kernel.aliases import canonical_field
 from portside.kernel.errors import Invalid, Problem
-from portside.kernel.http.json_validation import MAX_INT, MIN_INT, read_json, text_problem
+from portside.kernel.http.json_validation import MAX_INT, MIN_INT, find_text_problem, read_json
 
 _PATH = re.compile(r"^(?P<msg>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
@@ -104,7 +104,7 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | 
             if value:
                 _refuse_filter("query", name)
             ignored.append(key)
-        elif why := text_problem(value):
+        elif why := find_text_problem(value):
             raise Invalid.field(["query", name], why)
         elif value.lower() == "null" and not names[name]:
             # msgspec would take it as None, and so ignore a filter that the client meant to send.
@@ -139,7 +139,7 @@ def _refuse_filter(part: str, name: str) -> None:
 def decode_path(name: str, text: str, kind: Any) -> Any:
     """Decode one path parameter. Raises Invalid."""
     if kind is str:
-        if why := text_problem(text):
+        if why := find_text_problem(text):
             raise Invalid.field(["path", name], why)
         return text
 

@@ -52,7 +52,7 @@ class ErrorFormat(enum.Enum):
     TEXT = TextBody
 
 
-def error_response(error: PortsideError, form: ErrorFormat = ErrorFormat.PROBLEMS) -> Response:
+def build_error_response(error: PortsideError, form: ErrorFormat = ErrorFormat.PROBLEMS) -> Response:
     """Return the response for an error."""
     body: ErrorBody | ProblemsBody | TextBody
     if not isinstance(error, Invalid):
@@ -94,7 +94,7 @@ def _describe_problem(problem: Problem) -> str:
     return f"{'.'.join(map(str, problem.loc))}: {problem.msg}"
 
 
-def error_for(exc: Exception, path: str) -> PortsideError:
+def to_error(exc: Exception, path: str) -> PortsideError:
     """Return the error that the client gets for an exception. Logs it, unless the client caused it."""
     if isinstance(exc, PortsideError):
         if isinstance(exc, NotSupported):

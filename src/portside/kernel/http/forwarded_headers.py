@@ -67,7 +67,7 @@ class HeaderRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=
 
 
 class ForwardHeaders:
-    """Makes the selected headers of a request available to the run that it starts (`forwarded_headers`)."""
+    """Makes the selected headers of a request available to the run that it starts (`get_forwarded_headers`)."""
 
     def __init__(self, app: Any, rules: HeaderRules) -> None:
         self.app = app
@@ -86,7 +86,7 @@ class ForwardHeaders:
             _forwarded.reset(token)
 
 
-def forwarded_headers() -> dict[str, str]:
+def get_forwarded_headers() -> dict[str, str]:
     """Return the selected headers of the current request. Raises Invalid if a value is too long."""
     selected = _forwarded.get() or {}
     for name, value in selected.items():
@@ -96,7 +96,7 @@ def forwarded_headers() -> dict[str, str]:
     return selected
 
 
-def headers_for_log(selected: dict[str, str]) -> dict[str, str]:
+def format_headers(selected: dict[str, str]) -> dict[str, str]:
     """Return headers as the log shows them: shortened, and without control characters."""
     return {name: value[:LOGGED_LIMIT].encode("ascii", "backslashreplace").decode() for name, value in selected.items()}
 

@@ -24,7 +24,7 @@ def get_header(scope: Any, name: bytes) -> str | None:
     return None
 
 
-def first_headers(scope: Any) -> dict[bytes, bytes]:
+def get_first_headers(scope: Any) -> dict[bytes, bytes]:
     """Return the headers by lower-case name; of repeated headers, the first."""
     return dict(reversed(scope["headers"]))
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from portside.kernel.codec import dump_api
 from portside.kernel.http.routes import BaseServices, Context, Routes
-from portside.kernel.metrics import exposition
+from portside.kernel.metrics import format_metrics
 
 
 class HealthChecks(msgspec.Struct, frozen=True):
@@ -65,5 +65,5 @@ async def get_metrics(_ctx: Context[Any]) -> Response:
 
 def build_metrics_response() -> Response:
     """Return the response with the metrics of this process."""
-    body, media_type = exposition()
+    body, media_type = format_metrics()
     return Response(body, media_type=media_type)

@@ -146,7 +146,7 @@ def _has_long_integer(value: Any) -> bool:
     return False
 
 
-def text_problem(text: str) -> str | None:
+def find_text_problem(text: str) -> str | None:
     """Return why a text cannot be stored, or None if it can."""
     if "\0" in text:
         return "must not hold a NUL character (\\u0000): it cannot be stored"
@@ -189,7 +189,7 @@ def _find_problem(value: Any) -> Problem | None:
 
         # The whole value is at no step.
         path = (*place, step) if len(stack) > 1 else ()
-        if isinstance(step, str) and (why := text_problem(step)):
+        if isinstance(step, str) and (why := find_text_problem(step)):
             return _problem(path, f"the name {why}")
 
         if isinstance(item, (dict, list)):
@@ -202,7 +202,7 @@ def _find_problem(value: Any) -> Problem | None:
 
 def _scalar_problem(item: Any) -> str | None:
     if isinstance(item, str):
-        return text_problem(item)
+        return find_text_problem(item)
     if isinstance(item, float):
         return None if math.isfinite(item) else "must be a finite number"
     if isinstance(item, int) and not MIN_INT <= item <= MAX_INT:

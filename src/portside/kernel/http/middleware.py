@@ -20,9 +20,9 @@ from starlette.requests import ClientDisconnect
 
 from portside.kernel.errors import PortsideError
 from portside.kernel.http.cors import Cors, PageNotAllowed
-from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response, refuse_websocket
-from portside.kernel.http.forwarded_headers import HeaderRules, headers_for_log
-from portside.kernel.http.headers import Header, first_headers, get_request_id
+from portside.kernel.http.error_responses import ErrorFormat, build_error_response, refuse_websocket, to_error
+from portside.kernel.http.forwarded_headers import HeaderRules, format_headers
+from portside.kernel.http.headers import Header, get_first_headers, get_request_id
 from portside.kernel.http.hosts import check_host
 from portside.kernel.logs import get_logger, log_request
 from portside.kernel.metrics import latency_histogram, request_counter
@@ -60,7 +60,7 @@ class ResponseSender:
     def send_whole(self, status: int, headers: list[Header], body: bytes) -> bool:
         """Send a response that is in memory at once; False if it must be sent as messages."""
         is_draining = self._draining is not None and self._draining.is_set()
-        write = buffered_writer(self._send)
+        write = get_buffered_writer(self._send)
         if write is None or is_draining or not write(status, _add_headers(headers, self._headers), body):
             return False
 
@@ -68,7 +68,7 @@ class ResponseSender:
         return True
 
 
-def buffered_writer(send: Any) -> Callable[[int, list[Header], bytes], bool] | None:
+def get_buffered_writer(send: Any) -> Callable[[int, list[Header], bytes], bool] | None:
     """Return the function that sends a whole response; None if middleware wants to see its messages."""
     return getattr(getattr(send, "__self__", None), "send_whole", None)
 
@@ -98,7 +98,7 @@ class ErrorResponses:
             if sender.status:
                 raise
 
-            response = error_response(error_for(exc, scope["path"]), self.form)
+            response = build_error_response(to_error(exc, scope["path"]), self.form)
             await response(scope, receive, sender.send)
 
 
@@ -155,7 +155,7 @@ class RequestMiddleware:
 
     async def _connect(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a handshake on, or refuse one with an unclear host or from a page that may not connect."""
-        headers = first_headers(scope)
+        headers = get_first_headers(scope)
         try:
             check_host(scope)
             if self._cors is not None and not self._cors.may_connect(headers):
@@ -164,7 +164,7 @@ class RequestMiddleware:
             request_id = get_request_id(headers)
             scope.setdefault("state", {})["request_id"] = request_id
             await receive()
-            await refuse_websocket(error_response(exc, self._errors.form), scope, send)
+            await refuse_websocket(build_error_response(exc, self._errors.form), scope, send)
             log.info("websocket", path=scope["path"], status=exc.status, request_id=request_id)
 
             return
@@ -173,7 +173,7 @@ class RequestMiddleware:
 
     async def _observe(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, and record it."""
-        headers = first_headers(scope)
+        headers = get_first_headers(scope)
         request_id = get_request_id(headers)
         scope.setdefault("state", {})["request_id"] = request_id
         structlog.contextvars.bind_contextvars(request_id=request_id)
@@ -211,7 +211,7 @@ class RequestMiddleware:
 
         if scope["path"] not in QUIET_PATHS:
             selected = {} if self._logged_headers is None else self._logged_headers.select(scope["headers"])
-            more = {"headers": headers_for_log(selected)} if selected else {}
+            more = {"headers": format_headers(selected)} if selected else {}
             request_id = scope["state"]["request_id"]
             log_request(scope["method"], scope["path"], status, ms=round(millis, 1), request_id=request_id, more=more)
 

@@ -81,9 +81,9 @@ class ServerInfo(msgspec.Struct, frozen=True):
     """The paths of routes without rate limits; None if the server has no rate limits."""
 
 
-def document(server: ServerInfo, routes: Sequence[Route[Any]]) -> dict[str, Any]:
+def build_document(server: ServerInfo, routes: Sequence[Route[Any]]) -> dict[str, Any]:
     """Describe the routes of a server as an OpenAPI 3.1 document."""
-    schemas, components = _schemas(server, routes)
+    schemas, components = _build_schemas(server, routes)
     paths: dict[str, dict[str, Any]] = {}
     names = Counter[str]()
     for route in routes:
@@ -104,7 +104,7 @@ def document(server: ServerInfo, routes: Sequence[Route[Any]]) -> dict[str, Any]
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components_object}
 
 
-def _schemas(server: ServerInfo, routes: Sequence[Route[Any]]) -> tuple[dict[int, Any], dict[str, Any]]:
+def _build_schemas(server: ServerInfo, routes: Sequence[Route[Any]]) -> tuple[dict[int, Any], dict[str, Any]]:
     """Return the schemas of all types that the routes use, by `id(type)`, and the components that they refer to."""
     bodies: list[Any] = [ErrorBody, server.error_format.value]
 
@@ -193,8 +193,12 @@ class _Operation:
             "operationId": route.name,
             "tags": [route.tag],
             "summary": text.split("\n", 1)[0],
-            "parameters": [*self._path_parameters(), *self._query_parameters(), *self._header_parameters()],
-            "responses": self._responses(),
+            "parameters": [
+                *self._describe_path_parameters(),
+                *self._describe_query_parameters(),
+                *self._describe_header_parameters(),
+            ],
+            "responses": self._describe_responses(),
             "security": [] if self.is_open else SECURITY,
         }
 
@@ -209,13 +213,13 @@ class _Operation:
 
         return operation
 
-    def _path_parameters(self) -> list[dict[str, Any]]:
+    def _describe_path_parameters(self) -> list[dict[str, Any]]:
         return [
             {"name": name, "in": "path", "required": True, "schema": self.schemas[id(kind)]}
             for name, kind in self.route.path_types.items()
         ]
 
-    def _query_parameters(self) -> list[dict[str, Any]]:
+    def _describe_query_parameters(self) -> list[dict[str, Any]]:
         if self.route.query_type is None:
             return []
 
@@ -226,7 +230,7 @@ class _Operation:
             for name, shape in described["properties"].items()
         ]
 
-    def _header_parameters(self) -> list[dict[str, Any]]:
+    def _describe_header_parameters(self) -> list[dict[str, Any]]:
         return [
             {
                 "name": name,
@@ -238,13 +242,13 @@ class _Operation:
             for name in self.route.request_headers
         ]
 
-    def _responses(self) -> dict[str, Any]:
+    def _describe_responses(self) -> dict[str, Any]:
         route = self.route
         responses: dict[str, Any] = {}
         for status, kind in {route.status: route.returns, **route.responses}.items():
-            responses[str(status)] = self._success(status, kind)
+            responses[str(status)] = self._describe_success(status, kind)
 
-        for error in self._errors():
+        for error in self._list_errors():
             summary = (error.__doc__ or "").strip().split("\n", 1)[0]
             described = responses.setdefault(str(error.status), {"description": summary})
             if summary not in described["description"]:
@@ -260,7 +264,7 @@ class _Operation:
 
         return responses
 
-    def _success(self, status: int, kind: Any) -> dict[str, Any]:
+    def _describe_success(self, status: int, kind: Any) -> dict[str, Any]:
         names = (*_ALWAYS, *self.route.response_headers)
         success: dict[str, Any] = {
             "description": "Success" if status < 400 else "Failure",
@@ -280,7 +284,7 @@ class _Operation:
 
         return {**success, "content": content} if content else success
 
-    def _errors(self) -> list[type[PortsideError]]:
+    def _list_errors(self) -> list[type[PortsideError]]:
         errors = list(self.route.raises)
         if not self.is_open:
             # The key may lack a permission, and X-Tenant-Id may name a workspace that the key does not belong to.

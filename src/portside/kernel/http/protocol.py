@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from portside.kernel.errors import RETRY_AFTER_S
-from portside.kernel.files import connection_limit
+from portside.kernel.files import get_connection_limit
 from portside.kernel.http.sse import CLOSE_CONNECTION
 
 # Enough for a thousand ids in a query.
@@ -72,7 +72,7 @@ class BoundedConfig(uvicorn.Config):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.max_connections = connection_limit()
+        self.max_connections = get_connection_limit()
 
         # Called when a connection was opened or closed.
         self.on_connections: Callable[[], None] = lambda: None

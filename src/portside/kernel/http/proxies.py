@@ -29,7 +29,7 @@ def read_networks(text: str) -> list[Network]:
         raise UserMistake(f"setting TRUSTED_PROXIES: {exc}; separate addresses and networks by commas") from exc
 
 
-def client_address(scope: Any, trusted: Sequence[Network]) -> str:
+def get_client_address(scope: Any, trusted: Sequence[Network]) -> str:
     """Return the address of a request's sender.
 
     Of `X-Forwarded-For` only the part that trusted proxies wrote counts: the last address that is not one of them. IPv6

@@ -13,7 +13,7 @@ from importlib.resources import files
 from starlette.responses import Response
 
 
-def reference_response() -> Response:
+def build_reference_response() -> Response:
     """Return the response with the page."""
     page, policy = read_reference_page()
     headers = {

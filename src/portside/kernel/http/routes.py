@@ -50,7 +50,7 @@ from portside.kernel.disk import DiskFull, DiskWatch
 from portside.kernel.errors import Invalid, MethodNotAllowed, NotFound, PortsideError
 from portside.kernel.http.body_size import drain_body
 from portside.kernel.http.decode import decode_body, decode_path, decode_query
-from portside.kernel.http.middleware import buffered_writer
+from portside.kernel.http.middleware import get_buffered_writer
 from portside.kernel.large_reads import ReadBudget, ReadReservation, ReservationNeeded
 from portside.kernel.timeouts import timeout
 
@@ -156,7 +156,7 @@ class Route(Generic[C_contra]):
     stays_open: bool = False
     """Whether the response may take long: it streams events, or waits for a result."""
     max_body_bytes: int | None = None
-    """The limit of the body's size, if it differs from the server's; `body_limits` collects them."""
+    """The limit of the body's size, if it differs from the server's; `get_body_limits` collects them."""
     read_only: bool = False
     """Whether a POST only reads. Like a GET it then has a budget, and its handler may run twice (`large_reads.py`)."""
     works_on_full_disk: bool = False
@@ -182,7 +182,7 @@ class Route(Generic[C_contra]):
 Guard = Callable[[Context[S], Route[Any]], Awaitable[Any]]
 
 
-def body_limits(routes: Sequence[Route[Any]]) -> dict[str, int]:
+def get_body_limits(routes: Sequence[Route[Any]]) -> dict[str, int]:
     """Return the body limits of the routes that have their own, by the fixed beginning of their path."""
     return {route.path.split("{")[0]: route.max_body_bytes for route in routes if route.max_body_bytes is not None}
 
@@ -521,7 +521,7 @@ def _encode(result: Any, status: int, more_headers: Mapping[str, str]) -> _Buffe
 async def _send_buffered(response: _BufferedResponse, scope: Any, send: Any) -> None:
     """Send a response in slices. Raises ClientDisconnect if the client reads too slowly."""
     body = b"" if scope["method"] == "HEAD" else response.body
-    write = buffered_writer(send) if len(body) <= SLICE_BYTES else None
+    write = get_buffered_writer(send) if len(body) <= SLICE_BYTES else None
     if write is not None and write(response.status, response.headers, body):
         return
 

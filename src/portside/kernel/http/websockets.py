@@ -20,8 +20,8 @@ import structlog
 
 from portside.kernel.errors import NotFound, PortsideError
 from portside.kernel.http.decode import decode_path
-from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response, refuse_websocket
-from portside.kernel.http.headers import first_headers, get_request_id
+from portside.kernel.http.error_responses import ErrorFormat, build_error_response, refuse_websocket, to_error
+from portside.kernel.http.headers import get_first_headers, get_request_id
 from portside.kernel.http.routes import Api, Context, Guard, Route, S, S_co
 from portside.kernel.logs import get_logger
 from portside.kernel.transient_errors import log_failure
@@ -98,7 +98,7 @@ class SocketApi(Generic[S]):
         return self.http(scope, receive, send)
 
     async def _serve_socket(self, scope: Any, receive: Any, send: Any) -> None:
-        scope.setdefault("state", {})["request_id"] = get_request_id(first_headers(scope))
+        scope.setdefault("state", {})["request_id"] = get_request_id(get_first_headers(scope))
         ctx = SocketContext(scope, receive, send, self.http.services)
         structlog.contextvars.bind_contextvars(request_id=ctx.request_id)
 
@@ -127,8 +127,8 @@ class SocketApi(Generic[S]):
             route, arguments = _match(self._routes, scope["path"])
             ctx.actor = await self._guard(ctx, route)
         except Exception as exc:  # noqa: BLE001 - fail closed: any error refuses the connection
-            error = error_for(exc, scope["path"])
-            await refuse_websocket(error_response(error, self._form), scope, send)
+            error = to_error(exc, scope["path"])
+            await refuse_websocket(build_error_response(error, self._form), scope, send)
             return error.status
 
         await send({"type": "websocket.accept", "headers": [(b"x-request-id", ctx.request_id.encode())]})

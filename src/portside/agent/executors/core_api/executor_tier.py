@@ -22,7 +22,7 @@ from portside.kernel.http.health import HealthChecks, check_all
 from portside.kernel.http.middleware import RequestMiddleware
 from portside.kernel.http.server import Server, listen
 from portside.kernel.logs import get_logger
-from portside.kernel.metrics import exposition
+from portside.kernel.metrics import format_metrics
 from portside.kernel.version import full_version
 
 log = get_logger(__name__)
@@ -126,7 +126,7 @@ def _build_operators_app(bridge: Bridge, grpc_server: GrpcServer, settings: Agen
         return Response(dump_api(health), 200 if health.ok else 500, media_type="application/json")
 
     async def get_metrics(_request: Request) -> Response:
-        body, media_type = exposition()
+        body, media_type = format_metrics()
         return Response(body, media_type=media_type)
 
     async def get_info(_request: Request) -> Response:
