@@ -23,7 +23,7 @@ from portside.dataplane.compute.server_environment import (
 )
 from portside.dataplane.compute.server_output import output_since, parse_line, server_failure
 from portside.dataplane.compute.sockets import to_url
-from portside.dataplane.failures import ControlPlaneRefused, DeployFailed, without_output
+from portside.dataplane.failures import ControlPlaneRefused, DeployFailed, describe_without_output
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import mask_credentials, shorten_paths
 from portside.dataplane.processes import ProcessIdentity
@@ -360,7 +360,7 @@ HANG = (
 )
 def test_server_failure_begins_with_its_cause(said: str, reason: str):
     failure = server_failure("the server ended", said, FOLDER)
-    assert (str(failure), without_output(failure)) == (reason, "the server ended")
+    assert (str(failure), describe_without_output(failure)) == (reason, "the server ended")
 
 
 def test_build_paths_are_shortened():

@@ -11,7 +11,7 @@ import pytest
 
 from portside.dataplane.compute import resource_usage
 from portside.dataplane.compute.resource_usage import GroupUsage, UsageReader, choose_cores
-from portside.dataplane.compute.scaling import Load, ReplicaBounds, Scaler, find_tier_bounds, needed
+from portside.dataplane.compute.scaling import Load, ReplicaBounds, Scaler, count_needed_replicas, find_tier_bounds
 from portside.listener_api import Scale
 from tests.desired import desired_deployment, desired_revision
 
@@ -44,7 +44,7 @@ def test_owner_bounds_override_revision(given: dict[str, int], spec: dict[str, A
     [(1, None, None, 0), (1, 0.0, 10, 1), (1, 0.0, 11, 2), (2, 0.75, 0, 2), (2, 0.9, 0, 3), (4, 0.1, 95, 10)],
 )
 def test_needed_replicas_by_pending_runs_and_cpu(replicas: int, cpu: float | None, pending: int | None, number: int):
-    assert needed(Load(replicas, cpu, pending)) == number
+    assert count_needed_replicas(Load(replicas, cpu, pending)) == number
 
 
 def test_scaler_grows_at_once_and_shrinks_later():

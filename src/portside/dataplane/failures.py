@@ -49,7 +49,7 @@ class NoConnectionsLeft(DeployFailed):
     """Postgres has too few connections for another replica."""
 
 
-def without_output(failure: Exception) -> str:
+def describe_without_output(failure: Exception) -> str:
     """Return the message of a failure for a log that already has the server's output."""
     return failure.how if isinstance(failure, ServerFailed) else str(failure)
 

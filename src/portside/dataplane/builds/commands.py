@@ -98,12 +98,12 @@ async def run(command: BuildCommand, output: MaskedOutput) -> CommandOutcome:
         os.close(write_end)
 
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    reading = asyncio.create_task(lines.each(lambda line: tail.append(output.write(line))))
+    reading = asyncio.create_task(lines.read_lines(lambda line: tail.append(output.write(line))))
     process_file = _process_file(command.build)
     try:
         _record_process(process_file, process.pid)
         code = await process.wait()
-        await _end_of_output(process.pid, command.build, reading)
+        await _wait_for_end_of_output(process.pid, command.build, reading)
     finally:
         kill_group(process.pid)
         reading.cancel()
@@ -127,7 +127,7 @@ async def _start(command: BuildCommand, output: int) -> asyncio.subprocess.Proce
     )
 
 
-async def _end_of_output(group: int, build: Path, reading: asyncio.Task[None]) -> None:
+async def _wait_for_end_of_output(group: int, build: Path, reading: asyncio.Task[None]) -> None:
     """Wait for the last line. Processes that the program left running hold the pipe open, so they are killed."""
     kill_group(group)
     await asyncio.wait({reading}, timeout=_DRAIN_S)
@@ -168,7 +168,7 @@ class _LineReader:
         finally:
             loop.remove_reader(self._read_end)
 
-    async def each(self, on_line: Callable[[str], object]) -> None:
+    async def read_lines(self, on_line: Callable[[str], object]) -> None:
         """Pass each line to `on_line` until the end of the output.
 
         The carriage returns of a progress bar end lines too. A line that is too long is split at a space. Without a

@@ -218,7 +218,7 @@ class NodeTools:
 
         Raises BuildFailed, also if the package is not the one of the checksum.
         """
-        if manager.name == "npm" or await self._has(manager, cwd):
+        if manager.name == "npm" or await self._has_manager(manager, cwd):
             return
 
         package = f"{manager.package}@{manager.version}"
@@ -252,7 +252,7 @@ class NodeTools:
         for program in (folder / "node_modules" / ".bin").iterdir():
             _link(self._bin / program.name, program)
 
-    async def _has(self, manager: PackageManager, cwd: Path) -> bool:
+    async def _has_manager(self, manager: PackageManager, cwd: Path) -> bool:
         if shutil.which(manager.name) is None:
             return False
 
@@ -318,7 +318,7 @@ class NodeTools:
 
     async def add_runtime(self, runtimes: Path) -> None:
         """Give the build the programs that execute JavaScript graphs, with their packages. Raises BuildFailed."""
-        runtime = await self.installed_runtime(runtimes)
+        runtime = await self.provide_runtime(runtimes)
         await asyncio.to_thread(copy_linked, runtime, runtime_folder(self.build))
 
     async def read_types(self, folder: Path, graphs: Mapping[str, str]) -> None:
@@ -347,13 +347,13 @@ class NodeTools:
     async def bundle_ui(self, config: Path, runtimes: Path) -> None:
         """Bundle the React components that a configuration file names (`ui`), in its folder. Raises BuildFailed."""
         self.output.write("Bundling the components of ui")
-        program = await self.installed_runtime(runtimes) / "ui.mjs"
+        program = await self.provide_runtime(runtimes) / "ui.mjs"
 
         outcome = await self.run([str(node_path(self.build)), str(program), str(config)], config.parent)
         if outcome.code != 0:
             raise BuildFailed(f"the components of ui cannot be bundled: {find_decisive_lines(outcome)}")
 
-    async def installed_runtime(self, runtimes: Path) -> Path:
+    async def provide_runtime(self, runtimes: Path) -> Path:
         """Return the folder of the programs that execute JavaScript graphs, with their packages.
 
         They are installed once for each version of the programs, into a folder below `kept`; after that no registry is
@@ -397,7 +397,7 @@ async def provide_node(dataplane: Path, versions: NodeVersions, output: MaskedOu
         await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
         tools = NodeTools(folder, output, uv_cache=cache_folder(dataplane), cache=node_cache_folder(dataplane))
         await tools.install(versions)
-        return node_path(folder), await tools.installed_runtime(dataplane / RUNTIMES)
+        return node_path(folder), await tools.provide_runtime(dataplane / RUNTIMES)
 
 
 async def update_runtime(build: Path, dataplane: Path) -> None:

@@ -23,6 +23,13 @@ from typing import NamedTuple
 from portside.kernel.version import COMMIT_FILE, commit, read_commit, with_commit
 
 NAME = "portside"
+# The time of all files in a wheel, so that equal contents give an equal file.
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_WHEEL = "Wheel-Version: 1.0\nGenerator: portside\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+# Old wheels stay for so long, because a build may be installing one.
+_KEPT_S = 24 * 3600.0
+_REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
+_EXTRA = re.compile(r"""extra == ['"]([^'"]+)['"]""")
 
 
 class WheelContent(NamedTuple):
@@ -100,11 +107,6 @@ EXECUTOR = WheelContent(
     changed=(("langgraph", "langgraph>=0.4,<2"),),
 )
 _EXECUTORS = EXECUTOR._replace(files=(*EXECUTOR.files, "executor_js/"))
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-_WHEEL = "Wheel-Version: 1.0\nGenerator: portside\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-_KEPT_S = 24 * 3600.0
-_REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
-_EXTRA = re.compile(r"""extra == ['"]([^'"]+)['"]""")
 
 
 def pack_wheel(folder: Path, content: WheelContent = SERVER) -> Path:

@@ -19,7 +19,7 @@ from uuid import UUID
 from portside.dataplane.compute.databases import UNREACHABLE
 from portside.dataplane.compute.server_metrics import ASK_IDLE_EVERY_S, read_metrics
 from portside.dataplane.compute.sockets import StableSocket
-from portside.dataplane.failures import DeployFailed, NoConnectionsLeft, without_output
+from portside.dataplane.failures import DeployFailed, NoConnectionsLeft, describe_without_output
 from portside.dataplane.state import SleepRecord
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
@@ -285,7 +285,7 @@ class SleepCycle:
             has_room = not isinstance(exc, NoConnectionsLeft)
             delay_s = self._backoff.next() if has_room else _WAKE_AGAIN_S
             self.problem = f"The agent sleeps and could not be woken: {exc}"
-            log.warning("a deployment cannot be woken", error=without_output(exc), again_in_s=delay_s)
+            log.warning("a deployment cannot be woken", error=describe_without_output(exc), again_in_s=delay_s)
 
             detail = _FAILED if has_room else _NO_ROOM
             async with refuse_connections(self._deployment.socket.public, delay_s, detail):

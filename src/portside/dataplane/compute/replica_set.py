@@ -36,7 +36,7 @@ from portside.dataplane.compute.server_metrics import (
 from portside.dataplane.compute.server_output import OutputFollower, parse_line
 from portside.dataplane.compute.sockets import StableSocket
 from portside.dataplane.compute.start_queue import NO_QUEUE, Slot
-from portside.dataplane.failures import DeployFailed, NoConnectionsLeft, without_output
+from portside.dataplane.failures import DeployFailed, NoConnectionsLeft, describe_without_output
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import shorten_paths
 from portside.dataplane.processes import ProcessIdentity
@@ -318,7 +318,7 @@ class TierSupervisor:
     def _count_failure(self, failure: Exception, delay_s: float) -> None:
         self.restarts += not isinstance(failure, NoConnectionsLeft)
         outlook = f"starting another in {delay_s:g} s"
-        self._report_problem(f"{failure}\n{outlook}", f"{without_output(failure)}; {outlook}")
+        self._report_problem(f"{failure}\n{outlook}", f"{describe_without_output(failure)}; {outlook}")
 
     def _report_problem(self, reason: str, logged: str | None = None) -> None:
         self._last_problem = time.monotonic(), reason
@@ -424,7 +424,7 @@ class ProcessReplicaSet:
                 # First everything that the server wrote, then the reason without a repetition of that.
                 while self._output.poll():
                     pass
-                context.log.add(without_output(exc), "ERROR")
+                context.log.add(describe_without_output(exc), "ERROR")
 
             await self.stop(0)
             raise

@@ -74,7 +74,7 @@ class Scaler:
     def decide(self, load: Load, now: float | None = None) -> int:
         """Return the number of replicas: the highest number that was needed within the last `down_after_s`."""
         moment = time.monotonic() if now is None else now
-        number = needed(load)
+        number = count_needed_replicas(load)
         while self._needed and self._needed[-1][1] <= number:
             self._needed.pop()
 
@@ -86,7 +86,7 @@ class Scaler:
         return self.bounds.clamp(self._needed[0][1])
 
 
-def needed(load: Load) -> int:
+def count_needed_replicas(load: Load) -> int:
     """Return how many replicas a load needs: 10 pending runs each, 75 % of the CPU."""
     by_runs = math.ceil((load.pending_runs or 0) / RUNS_PER_REPLICA)
     by_cpu = math.ceil(load.replicas * (load.cpu or 0.0) / CPU_TARGET)

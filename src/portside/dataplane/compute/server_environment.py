@@ -81,12 +81,12 @@ def split_environment(
     `project` has the variables that the project gave, and `own` those that it cannot override. Variables for
     interpreters get a prefix, which the server removes for its executors.
     """
-    passed_on = {name: value for name, value in project.items() if name.startswith(_INTERPRETER_PREFIXES)}
+    interpreter_variables = {name: value for name, value in project.items() if name.startswith(_INTERPRETER_PREFIXES)}
     return {
         "EXECUTORS": str(_EXECUTORS),
         "EXECUTOR_IDLE_SECS": str(_EXECUTOR_IDLE_S),
-        **{name: value for name, value in environment.items() if name not in passed_on},
-        **{f"{EXECUTOR_VARIABLE}{name}": value for name, value in passed_on.items()},
+        **{name: value for name, value in environment.items() if name not in interpreter_variables},
+        **{f"{EXECUTOR_VARIABLE}{name}": value for name, value in interpreter_variables.items()},
         "PYTHONUNBUFFERED": "1",
         **overrides,
     }

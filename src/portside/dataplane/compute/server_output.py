@@ -250,20 +250,26 @@ def parse_line(line: str, now_ms: int) -> NewLogEntry:
     with contextlib.suppress(ValueError, RecursionError):
         fields = json.loads(line) if line.startswith("{") else None
         if isinstance(fields, dict) and ("event" in fields or "message" in fields):
-            return _structured(fields, now_ms)
+            return _parse_structured(fields, now_ms)
 
     return NewLogEntry(now_ms, "ERROR" if line.startswith(_ERROR) else "INFO", line.rstrip())
 
 
-def _structured(fields: dict[str, object], now_ms: int) -> NewLogEntry:
+def _parse_structured(fields: dict[str, object], now_ms: int) -> NewLogEntry:
+    timestamp = _parse_timestamp(fields.get("timestamp"), now_ms)
     level = str(fields.get("level", "info")).upper()
+    if level not in _LEVELS:
+        level = "INFO"
+
+    event = str(fields.get("event", fields.get("message")))
     extra = " ".join(f"{name}={value}" for name, value in fields.items() if name not in _SHOWN_ELSEWHERE)
-    message = " ".join(part for part in (str(fields.get("event", fields.get("message"))), extra) if part)
-    message = "\n".join([message, *(str(fields[name]) for name in ("stack", "exception") if fields.get(name))])
-    return NewLogEntry(_timestamp(fields.get("timestamp"), now_ms), level if level in _LEVELS else "INFO", message)
+    first_line = " ".join(part for part in (event, extra) if part)
+    details = [str(fields[name]) for name in ("stack", "exception") if fields.get(name)]
+
+    return NewLogEntry(timestamp, level, "\n".join([first_line, *details]))
 
 
-def _timestamp(value: object, now_ms: int) -> int:
+def _parse_timestamp(value: object, now_ms: int) -> int:
     with contextlib.suppress(ValueError, OverflowError):
         if isinstance(value, str):
             return int(datetime.fromisoformat(value).timestamp() * 1000)

@@ -2,6 +2,8 @@
 -- a statement, in which Postgres has quoted names and literals, and the caller then runs that text.
 
 -- name: lock_budget
+-- Held from the check of the budget to the creation of the role, so that two deployments do not both get the last
+-- connections.
 select pg_advisory_lock(:lock::bigint);
 
 -- name: read_budget
@@ -33,6 +35,7 @@ from (
 ) as others;
 
 -- name: list_databases
+-- Asked once for all deployments that a listener looks up at its start.
 select datname::text from pg_database;
 
 -- name: write_role

@@ -49,7 +49,7 @@ class ImageStore:
         """Return the id of a revision's image after making sure that it is on this machine. Raises DeployFailed."""
         pinned_id = revision.built_from if revision.built_from in self._pins else revision.id
         pin = self._pins.get(pinned_id)
-        if pin is None or await _image_id(runtime, pin.id) is None:
+        if pin is None or await _find_image_id(runtime, pin.id) is None:
             pin = await self._pull(runtime, revision.image_uri or "", log)
 
         if self._pins.get(revision.id) != pin:
@@ -97,7 +97,7 @@ class ImageStore:
 
     async def _pull(self, runtime: Runtime, image: str, log: RevisionLog) -> ImagePin:
         pull = commands.pull(runtime.isolation.kind, image)
-        present = await _image_id(runtime, image)
+        present = await _find_image_id(runtime, image)
         if present is not None and not commands.has_registry(image):
             log.add(f"Using the image {image} of this machine, {present}")
             return ImagePin(image, present, was_pulled=False)
@@ -110,7 +110,7 @@ class ImageStore:
                 raise DeployFailed(f"the image {image} cannot be pulled: {exc}") from exc
             log.add(f"The image cannot be pulled; using the one on this machine. {exc}", "WARNING")
 
-        image_id = await _image_id(runtime, image)
+        image_id = await _find_image_id(runtime, image)
         if image_id is None:
             raise DeployFailed(f"the image {image} was pulled, but this machine does not have it")
 
@@ -135,7 +135,7 @@ async def _remove_image(runtime: Runtime, pin: ImagePin) -> bool:
             return False
 
         # Its name may have moved on to a newer image.
-        if await _image_id(runtime, pin.image) == pin.id:
+        if await _find_image_id(runtime, pin.image) == pin.id:
             await runtime.run(commands.remove_image(pin.image))
 
     try:
@@ -143,12 +143,12 @@ async def _remove_image(runtime: Runtime, pin: ImagePin) -> bool:
             return True
         await runtime.run(commands.remove_image(pin.id))
     except RuntimeCommandFailed:
-        return await _image_id(runtime, pin.id) is None
+        return await _find_image_id(runtime, pin.id) is None
 
     return True
 
 
-async def _image_id(runtime: Runtime, image: str) -> str | None:
+async def _find_image_id(runtime: Runtime, image: str) -> str | None:
     try:
         return await runtime.run(commands.image_id(image)) or None
     except RuntimeCommandFailed:

@@ -28,7 +28,7 @@ from portside.dataplane.compute.replica import run_together
 from portside.dataplane.compute.server_metrics import ASK_IDLE_EVERY_S, ServerMetrics, join_problems, read_metrics
 from portside.dataplane.compute.server_output import OutputFollower, parse_line
 from portside.dataplane.compute.start_queue import NO_QUEUE, Slot
-from portside.dataplane.failures import DeployFailed, without_output
+from portside.dataplane.failures import DeployFailed, describe_without_output
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.processes import ProcessIdentity
 from portside.kernel.supervision import Backoff, Supervision
@@ -95,7 +95,7 @@ class ContainerReplicaSet:
                 await self._serve(container)
         except BaseException as exc:
             if isinstance(exc, DeployFailed):
-                self._log.add(without_output(exc), "ERROR")
+                self._log.add(describe_without_output(exc), "ERROR")
 
             await self.drain(0)
             raise

@@ -82,7 +82,7 @@ class Runtime:
             return await asyncio.create_subprocess_exec(
                 self.program,
                 *arguments,
-                env=passed_on(os.environ),
+                env=select_variables(os.environ),
                 cwd=gettempdir(),
                 start_new_session=True,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -116,7 +116,7 @@ async def find_runtime(settings: ListenerSettings) -> Runtime:
     )
 
 
-def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
+def select_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a container runtime needs, and nothing of the listener's own."""
     return {
         name: value for name, value in environ.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
@@ -209,7 +209,7 @@ async def _run(argv: Sequence[str], stdin: bytes, within_s: float) -> str:
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,
-                env=passed_on(os.environ),
+                env=select_variables(os.environ),
                 cwd=gettempdir(),
                 start_new_session=True,
                 stdin=source,

@@ -203,7 +203,7 @@ class KubernetesTarget:
     async def _roll_out(self, release: Release) -> None:
         revision_log = self._open_log(release.revision.id)
         try:
-            objects = await self._objects(release)
+            objects = await self._build_objects(release)
             self._unfinished = objects.scope
             self._follow_pods(objects.scope, from_now=self._serving is not None)
             watch = WorkloadWatch(self._api, objects.scope, revision_log.add, self._compute.timing)
@@ -236,7 +236,7 @@ class KubernetesTarget:
         if url is not None:
             await watch.until_healthy(url, limits["api"])
 
-    async def _objects(self, release: Release) -> Objects:
+    async def _build_objects(self, release: Release) -> Objects:
         resources = read_resources(release.revision.resource_spec)
         scope = build_scope(release.deployment, resources, self._cluster.kubernetes)
         passwords = await retry_while_unavailable(lambda: read_passwords(self._api, scope), _APPLY_LIMIT_S)
@@ -289,7 +289,7 @@ class KubernetesTarget:
         if self._serving is None:
             return
 
-        objects = await self._objects(self._serving)
+        objects = await self._build_objects(self._serving)
         await apply_stores(self._api, objects)
         await apply_servers(self._api, objects)
         await prune(self._api, objects.scope, objects.names)

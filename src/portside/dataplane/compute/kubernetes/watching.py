@@ -193,11 +193,11 @@ class WorkloadWatch:
                 permanent_since = now
 
             if permanent_since is not None and now - permanent_since >= self.timing.permanent_after_s:
-                raise DeployFailed(await self._report(f"{title} does not start: {progress}", pods))
+                raise DeployFailed(await self._add_details(f"{title} does not start: {progress}", pods))
 
             if now - started_at >= limit_s:
                 late = f"{title} is not ready after {limit_s:g} seconds: {progress}"
-                raise DeployFailed(await self._report(late, pods))
+                raise DeployFailed(await self._add_details(late, pods))
 
             await asyncio.sleep(self.timing.poll_s)
 
@@ -241,24 +241,24 @@ class WorkloadWatch:
         pods = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
         return judge({**live, "kind": manifest["kind"]}, pods), pods
 
-    async def _report(self, reason: str, pods: list[Json]) -> str:
+    async def _add_details(self, reason: str, pods: list[Json]) -> str:
         """Add the cluster's warnings and the last output of a container that died."""
         try:
-            warnings = await self._warnings()
-            lines = await self._last_output(pods)
+            warnings = await self._list_warnings()
+            lines = await self._read_last_output(pods)
         except (ClusterUnavailable, ClusterRefused):
             return reason
 
         return "\n".join([reason, *warnings, *lines])
 
-    async def _warnings(self) -> list[str]:
+    async def _list_warnings(self) -> list[str]:
         events = await self.api.list("Event", self.scope.namespace, {}, {"type": "Warning"})
         ours = [event for event in events if event["involvedObject"].get("name", "").startswith(self.scope.name)]
         ours.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
         texts = [f"{event['involvedObject'].get('kind')}: {event.get('message', '')}" for event in ours]
         return list(dict.fromkeys(reversed(texts)))[:_SHOWN_WARNINGS]
 
-    async def _last_output(self, pods: list[Json]) -> list[str]:
+    async def _read_last_output(self, pods: list[Json]) -> list[str]:
         for pod in pods:
             # The server's own container before sidecars.
             for container in sorted(crashed_containers(pod), key=lambda name: name != CONTAINER):
