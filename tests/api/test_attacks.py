@@ -202,6 +202,6 @@ def test_keys_and_sessions_are_looked_up_by_their_digests_and_compared_in_consta
     keys = authentication.Authenticator.authenticate
     sessions = authentication.Authenticator.authenticate_session
     assert "hash_token" in keys.__code__.co_names
-    assert "compare_digest" in authentication.Authenticator._key_actor.__code__.co_names
+    assert "compare_digest" in authentication.Authenticator._read_key_actor.__code__.co_names
     assert {"hash_token", "compare_digest"} <= set(sessions.__code__.co_names)
     assert authentication.hmac.compare_digest is hmac.compare_digest

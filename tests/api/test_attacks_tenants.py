@@ -55,6 +55,12 @@ BODIES: dict[str, Any] = {
     "PATCH /repos/{owner}/{repo}/tags/{tag_name}": {"commit_id": str(uuid4())},
     "POST /commits/{owner}/{repo}": {"manifest": {"stolen": 1}},
     "POST /likes/{owner}/{repo}": {"like": True},
+    "POST /platform/hub/repos/{owner}/{repo}/directories/commits": {
+        "files": {"a.md": {"type": "file", "content": "stolen"}}
+    },
+    "POST /v1/platform/hub/repos/{owner}/{repo}/directories/commits": {
+        "files": {"a.md": {"type": "file", "content": "stolen"}}
+    },
     "POST /annotation-queues/{queue_id}/runs": [str(uuid4())],
     "POST /annotation-queues/{queue_id}/runs/by-key": [{"run_id": str(uuid4())}],
     "PATCH /annotation-queues/{queue_id}/runs/{run_id}": {"last_reviewed_time": NOW.isoformat()},

@@ -25,12 +25,12 @@ from portside.kernel.errors import BadRequest
 
 T = TypeVar("T", bound=msgspec.Struct)
 routes = Routes("store")
-# The fields of a request that an authorization handler gets and may change, and the names by which handlers know them.
+# What an authorization handler gets of a request and may change: the name that it knows, and the field of the request.
 PUT = {"namespace": "namespace", "key": "key", "value": "value", "index": "index", "ttl": "ttl"}
 GET = {"namespace": "namespace", "key": "key", "refresh_ttl": "refresh_ttl"}
 DELETE = {"namespace": "namespace", "key": "key"}
 SEARCH = {
-    "namespace_prefix": "namespace",
+    "namespace": "namespace_prefix",
     "filter": "filter",
     "limit": "limit",
     "offset": "offset",
@@ -38,7 +38,7 @@ SEARCH = {
     "refresh_ttl": "refresh_ttl",
 }
 LIST = {
-    "prefix": "namespace",
+    "namespace": "prefix",
     "suffix": "suffix",
     "max_depth": "max_depth",
     "limit": "limit",
