@@ -449,6 +449,26 @@ async def test_failed_backup_leaves_no_file(original: Original, tmp_path: Path) 
     assert await value(original.url, "select count(*) from pg_replication_slots") == 0
 
 
+async def test_backup_begins_again_when_a_deployment_is_deleted(original: Original, tmp_path: Path) -> None:
+    deleted = "agent_" + "f" * 32
+    await run(original.url, f"create database {deleted}")
+    drops = iter([f"drop database {deleted}"])
+
+    def delete_once(_size: int) -> None:
+        # The platform's own database is the first, so this one is listed and not dumped yet.
+        for drop in drops:
+            asyncio.run(run(original.url, drop))
+
+    store = FolderStore(tmp_path)
+    platform = SourcePlatform(original.home, original.url, "dumps")
+    result = await create_backup(platform, BackupTarget(store, "a.backup", PASSPHRASE), delete_once)
+
+    assert deleted not in result.summary.databases
+    assert AGENT in result.summary.databases
+    assert [file.name for file in store.list()] == ["a.backup"]
+    verify(Backup(store, "a.backup", PASSPHRASE), silently)
+
+
 @pytest.mark.thorough
 async def test_rotation_during_a_backup_keeps_both_keys(original: Original, tmp_path: Path) -> None:
     """What was copied before the rotation needs the older key."""

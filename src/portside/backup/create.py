@@ -31,8 +31,10 @@ from portside.backup.work import InterruptibleWork
 from portside.kernel.crypto import merge_key_files
 from portside.kernel.files import locked, make_private_dir, write_private
 from portside.kernel.ids import uuid7
+from portside.kernel.logs import get_logger
 from portside.kernel.version import full_version
 
+log = get_logger(__name__)
 HOME = "home"
 DATA = "postgres/data"
 PASSWORD = "postgres/password"  # noqa: S105 - a path in the backup
@@ -131,30 +133,52 @@ def build_name(created_at: datetime) -> str:
 
 
 async def create_backup(origin: SourcePlatform, target: BackupTarget, progress: Progress) -> BackupResult:
-    """Take a backup while everything runs. Raises BackupFailed; then there is no file."""
+    """Take a backup while everything runs. Raises BackupFailed; then there is no file.
+
+    It begins again if a database is dropped meanwhile, because the deployment was deleted.
+    """
     with _lock(origin.home):
         identity = ensure_identity(origin.home)
-        header = Header(
-            kind=origin.kind,
-            created_at=datetime.now(UTC),
-            version=full_version(),
-            postgres=await get_postgres_version(origin.url),
-            installation=identity.id,
-            salt=identity.salt,
-            migrations=await get_applied_migrations(origin.url),
-        )
+        while True:
+            databases = await list_platform_databases(origin.url)
+            try:
+                return await _write_backup(origin, target, identity, databases, progress)
+            except BackupFailed:
+                remaining = await list_platform_databases(origin.url)
+                dropped = {database.name for database in databases} - {database.name for database in remaining}
+                if not dropped:
+                    raise
 
-        databases = await list_platform_databases(origin.url)
-        expected_bytes = sum(database.size_bytes for database in databases)
-        expected_bytes += await asyncio.to_thread(_measure_home, origin.home)
+                log.info("databases were dropped during the backup, which begins again", databases=sorted(dropped))
 
-        with target.store.create(target.name, expected_bytes) as file:
-            work = InterruptibleWork()
-            writer = await work.run(EncryptedWriter, file, header, target.passphrase)
-            packer = Packer(writer, work.counting(progress))
-            await _pack(origin, databases, packer, work)
-            await work.run(packer.close)
-            await work.run(writer.close)
+
+async def _write_backup(
+    origin: SourcePlatform,
+    target: BackupTarget,
+    identity: HomeIdentity,
+    databases: list[OwnedDatabase],
+    progress: Progress,
+) -> BackupResult:
+    header = Header(
+        kind=origin.kind,
+        created_at=datetime.now(UTC),
+        version=full_version(),
+        postgres=await get_postgres_version(origin.url),
+        installation=identity.id,
+        salt=identity.salt,
+        migrations=await get_applied_migrations(origin.url),
+    )
+
+    expected_bytes = sum(database.size_bytes for database in databases)
+    expected_bytes += await asyncio.to_thread(_measure_home, origin.home)
+
+    with target.store.create(target.name, expected_bytes) as file:
+        work = InterruptibleWork()
+        writer = await work.run(EncryptedWriter, file, header, target.passphrase)
+        packer = Packer(writer, work.counting(progress))
+        await _pack(origin, databases, packer, work)
+        await work.run(packer.close)
+        await work.run(writer.close)
 
     return BackupResult(target.name, writer.size_bytes, packer.summary)
 
