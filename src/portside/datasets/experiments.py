@@ -26,11 +26,11 @@ from portside.kernel.ids import uuid7
 from portside.kernel.large_reads import reserve_page
 from portside.tracing.attachments import DownloadLinks
 from portside.tracing.conditions import Condition, ConditionBuilder, apply_condition, require_all, require_any
+from portside.tracing.cursors import CursorInvalid
 from portside.tracing.fields import to_utc
 from portside.tracing.filters import compile_filter
 from portside.tracing.projects import ProjectQuery, list_projects
 from portside.tracing.run_fields import Selects, read_selects
-from portside.tracing.run_pages import CursorInvalid
 from portside.tracing.runs import get_runs
 from portside.tracing.runs_v2 import count_bytes, read_selected
 from portside.tracing.types import TracedRun, TracerSession

@@ -61,10 +61,10 @@ from portside.kernel.large_reads import TooManyLargeReads
 from portside.kernel.spool import DownloadTooLarge, TooManyDownloads
 from portside.tracing.attachments import DownloadQuery, LinkInvalid
 from portside.tracing.bodies import UNKNOWN_TYPE, EncodingBroken, EncodingUnknown, read_body
+from portside.tracing.cursors import CursorInvalid
 from portside.tracing.filter_parser import FilterInvalid
 from portside.tracing.http import build_links
 from portside.tracing.projects import ProjectQuery
-from portside.tracing.run_pages import CursorInvalid
 from portside.tracing.services import Context, Routes
 from portside.tracing.types import Accepted, TracerSession
 

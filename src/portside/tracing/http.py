@@ -30,6 +30,7 @@ from portside.tracing import (
 )
 from portside.tracing.attachments import AttachmentNotFound, DownloadLinks, DownloadQuery, LinkInvalid
 from portside.tracing.bodies import EncodingBroken, EncodingUnknown, read_body
+from portside.tracing.cursors import CursorInvalid
 from portside.tracing.feedback import Feedback, FeedbackNotFound, FeedbackPatch, FeedbackQuery, RatedRequest
 from portside.tracing.feedback_tokens import (
     MAX_TOKENS,
@@ -65,7 +66,6 @@ from portside.tracing.quotas import (
     UsageState,
 )
 from portside.tracing.retention import TracesToDelete
-from portside.tracing.run_pages import CursorInvalid
 from portside.tracing.runs import (
     FoundRuns,
     LimitTooLarge,

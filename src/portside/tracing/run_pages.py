@@ -4,8 +4,6 @@ A cursor holds the start time and id of the run next to which its page begins, s
 ends early when the next run would exceed the byte budget of one response.
 """
 
-import base64
-import binascii
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -15,24 +13,17 @@ from uuid import UUID
 
 import msgspec
 
-from portside.kernel.clock import in_utc
 from portside.kernel.db import Record, Session
-from portside.kernel.errors import BadRequest
 from portside.kernel.large_reads import reserve_page
 from portside.kernel.timeouts import timeout
 from portside.tracing.conditions import Condition, ConditionBuilder, apply_condition, require_all
+from portside.tracing.cursors import read_cursor, write_cursor
 from portside.tracing.sql import sql
 
 # How many runs a search looks at in one statement: twice as many as before if that took less than this time.
 FIRST_WINDOW = 5_000
 LAST_WINDOW = 160_000
 QUICK_WINDOW_S = 0.2
-
-
-class CursorInvalid(BadRequest):
-    """The cursor was not issued by this server; start again with the first page."""
-
-    code = "cursor_invalid"
 
 
 class Cursors(msgspec.Struct):
@@ -86,7 +77,7 @@ async def find_page(  # noqa: PLR0913 - one statement with many parameters
 
     Raises CursorInvalid and TooManyLargeReads.
     """
-    position = None if cursor is None else _read_cursor(cursor)
+    position = None if cursor is None else read_cursor(cursor, _CursorPosition)
     is_backwards = position is not None and position.is_backwards
     goes_down = descending != is_backwards
 
@@ -110,7 +101,7 @@ async def find_page(  # noqa: PLR0913 - one statement with many parameters
 
     ids = [run_id for _, run_id in runs]
     if stop is not None and len(rows) <= count:
-        return RunIdPage(ids, Cursors(_write_cursor(stop)), stop.moment)
+        return RunIdPage(ids, Cursors(write_cursor(stop)), stop.moment)
 
     return RunIdPage(ids, _build_cursors(runs, position, has_more=len(rows) > count))
 
@@ -189,20 +180,4 @@ def _build_cursors(runs: list[tuple[datetime, UUID]], position: _CursorPosition 
     after = _CursorPosition(*runs[-1], is_backwards=False)
     before = _CursorPosition(*runs[0], is_backwards=True)
 
-    return Cursors(
-        next=_write_cursor(after) if has_next else None, prev=_write_cursor(before) if has_previous else None
-    )
-
-
-def _write_cursor(position: _CursorPosition) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(position)).decode()
-
-
-def _read_cursor(text: str) -> _CursorPosition:
-    try:
-        position = msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=_CursorPosition)
-        position.moment = in_utc(position.moment)
-    except (ValueError, OverflowError, binascii.Error, msgspec.MsgspecError) as exc:
-        raise CursorInvalid from exc
-
-    return position
+    return Cursors(next=write_cursor(after) if has_next else None, prev=write_cursor(before) if has_previous else None)

@@ -3,20 +3,18 @@
 A thread is the root runs of a project that name the same thread in their metadata.
 """
 
-import base64
-import binascii
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
 
-from portside.kernel.clock import Moment, in_utc, now
+from portside.kernel.clock import Moment, now
 from portside.kernel.db import Record, Session
 from portside.kernel.http.json_validation import NO_TEXT
 from portside.kernel.http.routes import refuse_field
 from portside.tracing.conditions import Condition, ConditionBuilder, apply_condition, require_all
-from portside.tracing.run_pages import CursorInvalid
+from portside.tracing.cursors import read_cursor, write_cursor
 from portside.tracing.runs import RunFilters, build_run_condition
 from portside.tracing.sql import sql
 
@@ -82,7 +80,7 @@ async def query_threads(db: Session, workspace_id: UUID, body: ThreadsQuery) -> 
         if getattr(body, name):
             raise refuse_field(name, "is not supported; leave it out")
 
-    position = None if body.cursor is None else _read_cursor(body.cursor)
+    position = None if body.cursor is None else read_cursor(body.cursor, _Position)
     filters = RunFilters(
         session=[body.project_id],
         is_root=True,
@@ -98,7 +96,10 @@ async def query_threads(db: Session, workspace_id: UUID, body: ThreadsQuery) -> 
 
     rows = await _find_newest_threads(db, condition, position, limit=body.page_size + 1)
     page = rows[: body.page_size]
-    cursor = _write_cursor(page[-1]) if len(rows) > len(page) else None
+    cursor = None
+    if len(rows) > len(page):
+        last = page[-1]
+        cursor = write_cursor(_Position(moment=last["max_start_time"], thread_id=last["thread_id"]))
 
     return TracedThreads(await _to_threads(db, workspace_id, page), cursor)
 
@@ -170,18 +171,3 @@ def _to_thread(row: Record, usage_by_trace: dict[UUID, Record], preview_by_trace
         first_inputs=preview_by_trace[first_id]["inputs"] if first_id in preview_by_trace else None,
         last_outputs=preview_by_trace[last_id]["outputs"] if last_id in preview_by_trace else None,
     )
-
-
-def _write_cursor(row: Record) -> str:
-    position = _Position(moment=row["max_start_time"], thread_id=row["thread_id"])
-    return base64.urlsafe_b64encode(msgspec.json.encode(position)).decode()
-
-
-def _read_cursor(text: str) -> _Position:
-    try:
-        position = msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=_Position)
-        position.moment = in_utc(position.moment)
-    except (ValueError, OverflowError, binascii.Error, msgspec.MsgspecError) as exc:
-        raise CursorInvalid from exc
-
-    return position
