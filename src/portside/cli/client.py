@@ -22,12 +22,12 @@ import msgspec
 from portside import __version__
 from portside.cli.logins import Login, open_user_logins
 from portside.kernel.errors import UserMistake
+from portside.kernel.local_addresses import is_loopback_url
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 DEFAULT_HOME = "~/.portside"
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 TIMEOUT_S = 60.0
 UPLOAD_CHUNK = 256 * 1024
 CA_FILE = "PORTSIDE_CA_FILE"
@@ -271,7 +271,7 @@ class Platform:
                 "with the root certificate of its authority"
             )
 
-        hint = "; start one with 'portside up'" if urlsplit(self.url).hostname in LOOPBACK else ""
+        hint = "; start one with 'portside up'" if is_loopback_url(self.url) else ""
         return PlatformUnavailable(f"no platform responds at {self.url} ({failure}){hint}")
 
     def upload(self, url: str, file: IO[bytes], size: int, headers: dict[str, str]) -> None:
@@ -428,7 +428,7 @@ def connect(url: str, api_key: str | None, home: str) -> Platform:
         return Platform(url, None, login)
 
     # The key of this machine's platform must not be sent to other hosts.
-    is_local = urlsplit(url).hostname in LOOPBACK
+    is_local = is_loopback_url(url)
     folder = Path(home).expanduser()
     platform = Platform(url, _read_key(folder) if is_local else None)
     if is_local:

@@ -7,18 +7,18 @@ from collections.abc import Collection
 from pathlib import Path
 from shlex import quote
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 import msgspec
 
-from portside.cli.client import CA_FILE, LOOPBACK, Platform, connection_options
+from portside.cli.client import CA_FILE, Platform, connection_options
 from portside.cli.local_git import check_branch, count_uncommitted, get_checked_out, is_repository, run_git
 from portside.cli.output import get_program, json_option, say, say_if_interrupted, show_json, show_text
 from portside.cli.packing import pack, read_project
 from portside.cli.project_check import check_project, check_source_path, describe_missing_config
 from portside.cli.revisions import ACCESS_MODES, PIN_HOURS, build_agent_access, build_create_body, wait_for_revision
 from portside.kernel.errors import UserMistake
+from portside.kernel.local_addresses import is_loopback_url
 
 
 class DeployOptions(msgspec.Struct):
@@ -219,7 +219,7 @@ def _get_local_ref(folder: Path, ref: str | None) -> str:
 
 def _must_upload(platform: Platform, existing: dict[str, Any] | None) -> bool:
     """Whether a local repository must be uploaded, because a remote platform cannot fetch it."""
-    is_local = urlsplit(platform.url).hostname in LOOPBACK
+    is_local = is_loopback_url(platform.url)
     return not is_local or (existing is not None and existing["source"] == "internal_source")
 
 

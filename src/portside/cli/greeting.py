@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from portside.cli.client import DEFAULT_HOME, LOOPBACK, USAGE, Platform, build_usage_query
+from portside.cli.client import DEFAULT_HOME, USAGE, Platform, build_usage_query
 from portside.cli.output import get_program, say, show_text
 from portside.cli.revisions import build_create_body, follow_revision
 from portside.kernel.errors import UserMistake
+from portside.kernel.local_addresses import is_loopback
 from portside.platform.home import NAME, Home, make_repository
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Greeter:
                 self.say(f"the example agent is not running: {mistake}")
 
         # Made last, because it is valid for a minute.
-        if key is not None and settings.host in LOOPBACK and settings.front.origin is None and not is_logged:
+        if key is not None and is_loopback(settings.host) and settings.front.origin is None and not is_logged:
             with contextlib.closing(Platform(settings.local_url, key)) as platform:
                 greeting.console_url = _create_console_link(platform, say=self.say)
 

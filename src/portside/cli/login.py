@@ -28,7 +28,6 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import click
 
 from portside.cli.client import (
-    LOOPBACK,
     Platform,
     PlatformUnavailable,
     ask_secret,
@@ -38,6 +37,7 @@ from portside.cli.client import (
 from portside.cli.logins import Login, normalize_url, open_user_logins
 from portside.cli.output import say, show_text
 from portside.kernel.errors import UserMistake
+from portside.kernel.local_addresses import is_loopback, is_loopback_url
 
 CLIENT_ID = "portside-cli"
 _DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
@@ -125,7 +125,7 @@ def console(platform: Platform, *, is_printed: bool) -> None:
     On the platform's own machine, the address also signs you in with your key or login. It works once, within a minute.
     """
     address = f"{platform.url}/console/"
-    if urlsplit(platform.url).hostname in LOOPBACK:
+    if is_loopback_url(platform.url):
         address = platform.url + str(platform.call("POST", "/users/me/sign-in-links")["path"])
 
     if is_printed or not has_browser(os.environ, sys.platform) or not webbrowser.open(address):
@@ -158,7 +158,7 @@ def _parse_address(url: str) -> str:
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None:
         raise UserMistake(f"{url} is not the address of a platform, such as https://portside.example.com")
 
-    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
         say(f"the connection to {address} is not encrypted: others in the network can read the login")
 
     return address

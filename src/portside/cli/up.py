@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from portside.cli.client import LOOPBACK
 from portside.cli.greeting import Greeter
 from portside.cli.output import say
 from portside.kernel import interruption
 from portside.kernel.errors import UserMistake
+from portside.kernel.local_addresses import is_loopback
 from portside.platform.home import Home
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _open_endpoint(home: Home, settings: "PlatformSettings", inheritance: "Hande
     from portside.platform.serving import PublicEndpoint
 
     options = settings.front
-    if settings.host not in LOOPBACK and options.domain is None:
+    if not is_loopback(settings.host) and options.domain is None:
         say(
             f"other machines reach {settings.host} by plain HTTP: others in the network can read keys and passwords; "
             "--domain gives HTTPS"

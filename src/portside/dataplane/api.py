@@ -7,7 +7,6 @@ while it is away.
 
 import asyncio
 import contextlib
-import ipaddress
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
@@ -18,6 +17,7 @@ import httpx2
 import msgspec
 
 from portside.dataplane.failures import BuildFailed, ControlPlaneRefused, ControlPlaneUnreachable
+from portside.kernel.local_addresses import is_loopback_url
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff
 from portside.listener_api import (
@@ -49,7 +49,8 @@ class ControlPlane:
             base_url=url.rstrip("/"),
             headers={"X-Api-Key": api_key, "User-Agent": "portside-listener"},
             timeout=_TIMEOUT_S,
-            trust_env=not _is_loopback(httpx2.URL(url).host),
+            # A proxy would look for this machine's platform on its own machine.
+            trust_env=not is_loopback_url(url),
         )
 
     async def close(self) -> None:
@@ -170,11 +171,3 @@ def _check(response: httpx2.Response) -> None:
         raise ControlPlaneUnreachable(f"{response.status_code}: {detail}")
 
     raise ControlPlaneRefused(response.status_code, detail)
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether the host is this machine, which must not be reached through a proxy."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

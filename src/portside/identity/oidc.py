@@ -17,6 +17,7 @@ import msgspec
 
 from portside.kernel.crypto import SecretBox
 from portside.kernel.errors import Forbidden, Unauthorized, Unavailable, UserMistake
+from portside.kernel.local_addresses import is_loopback
 from portside.kernel.outbound import HostUnknown, OutboundResponse, OutboundRules, exchange
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -40,7 +41,6 @@ ALGORITHMS = (
     "Ed25519",
 )
 RULES = OutboundRules(allow_private=True, allow_loopback=True, timeout_s=10, max_bytes=512 * 1024)
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _OWNER = "a sign-in with OpenID Connect"
 _SCOPE = "openid email profile"
 
@@ -358,7 +358,7 @@ async def _send(method: str, url: str, headers: Mapping[str, str], body: bytes |
 def check_url(url: str, where: str) -> None:
     """Raise UserMistake for an address without TLS, except on this machine."""
     parts = urlsplit(url)
-    is_safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+    is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))
     if not is_safe or not parts.hostname or "@" in parts.netloc or parts.fragment:
         # The message has neither the user nor the password, which may be secret.
         safe_url = url.rpartition("@")[2]

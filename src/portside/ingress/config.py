@@ -22,6 +22,7 @@ import msgspec
 from portside.control.addresses import PREFIX
 from portside.identity.authentication import COOKIE_PREFIX
 from portside.ingress.options import FrontOptions
+from portside.kernel.local_addresses import to_local_url
 
 Json = dict[str, Any]
 
@@ -192,8 +193,7 @@ class _Writer:
             return {"certificates": {"load_files": [{"certificate": options.certificate, "key": options.key}]}}
 
         issuer: Json = {"module": "internal"} if options.tls == "internal" else self._acme()
-        host = "127.0.0.1" if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104
-        endpoint = f"http://{host}:{options.port}{ASK_PATH}"
+        endpoint = to_local_url(options.host, options.port) + ASK_PATH
 
         permission: Json = {"permission": {"module": "http", "endpoint": endpoint}}
         on_demand = {"ask": endpoint} if self._is_old else permission

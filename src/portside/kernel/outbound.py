@@ -25,6 +25,7 @@ import httpx
 from cachetools import LRUCache
 
 from portside.kernel.errors import BadRequest, Unavailable
+from portside.kernel.local_addresses import parse_ip_address
 from portside.kernel.timeouts import timeout
 
 Network = Literal["public", "private", "loopback", "reserved"]
@@ -278,12 +279,9 @@ async def resolve(host: str, rules: OutboundRules) -> list[str]:
 
 def classify_address(address: str) -> Network:
     """Return the kind of network of an IP address. An IPv6 address that embeds an IPv4 address counts as that."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped is not None:
-            ip = ip.ipv4_mapped
-        elif ip in _NAT64:
-            ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    ip = parse_ip_address(address.partition("%")[0])
+    if ip in _NAT64:
+        ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
 
     if any(ip in network for network in _RESERVED):
         return "reserved"

@@ -8,6 +8,7 @@ import msgspec
 
 from portside.ingress.options import FrontOptions
 from portside.kernel.disk import DiskReserve
+from portside.kernel.local_addresses import to_local_url
 
 Level = Literal["ok", "warning", "fault"]
 
@@ -64,8 +65,7 @@ class ExaminedInstallation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def url(self) -> str:
         """The address of the platform for programs on this machine."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
-        return f"http://{host}:{self.port}"
+        return to_local_url(self.host, self.port)
 
 
 Check = Callable[[ExaminedInstallation], Iterable[Finding]]

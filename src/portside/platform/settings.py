@@ -9,6 +9,7 @@ from portside.identity.types import Email
 from portside.ingress.options import AgentAddresses, FrontOptions, TlsMode
 from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent
 from portside.kernel.errors import UserMistake
+from portside.kernel.local_addresses import to_local_url
 from portside.kernel.settings import setting
 from portside.limits.types import Region
 
@@ -376,8 +377,7 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def local_url(self) -> str:
         """The address under which programs on this machine reach the platform."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
-        return f"http://{host}:{self.port}"
+        return to_local_url(self.host, self.port)
 
 
 def _absolute(file: str | None) -> str | None:

@@ -12,7 +12,6 @@ A token is accepted until it expires, a minute after it was issued.
 
 import asyncio
 import hashlib
-import ipaddress
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
@@ -29,6 +28,7 @@ from portside.executor.auth import load_auth
 from portside.executor.user import Identity, StudioCaller, StudioUser, read_identity
 from portside.kernel.errors import Forbidden, Unauthorized, Unavailable, UserMistake
 from portside.kernel.http.headers import parse_bearer
+from portside.kernel.local_addresses import is_loopback
 from portside.kernel.logs import get_logger
 from portside.kernel.outbound import get_ssl_context
 
@@ -496,11 +496,3 @@ def refuse_contradictions(config: AgentConfig, settings: AgentSettings) -> None:
             "GRAPH_AUTH_TYPE=langsmith requires LANGSMITH_AUTH_ENDPOINT and excludes auth.disable; set the endpoint, "
             f"and remove auth.disable from {config.file}"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached only from the same machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

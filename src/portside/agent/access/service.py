@@ -13,7 +13,7 @@ import msgspec
 from starlette.authentication import AuthCredentials
 from starlette.requests import HTTPConnection
 
-from portside.agent.access.authentication import OPEN, AccessPolicy, caller_from_user, is_loopback
+from portside.agent.access.authentication import OPEN, AccessPolicy, caller_from_user
 from portside.agent.access.filters import check_store_filter, matches_filter
 from portside.agent.access.handler_values import (
     apply_changes,
@@ -34,6 +34,7 @@ from portside.kernel.http.in_process import in_process_user, is_in_process
 from portside.kernel.http.routes import Context, Route
 from portside.kernel.http.websockets import WEBSOCKET
 from portside.kernel.ids import uuid7
+from portside.kernel.local_addresses import is_loopback
 from portside.kernel.logs import get_logger
 from portside.kernel.user_json import dump_user
 

@@ -1,6 +1,5 @@
 """The React components of a project, for web pages."""
 
-import re
 from typing import Annotated
 
 import msgspec
@@ -9,9 +8,9 @@ from starlette.responses import Response
 from portside.agent.http.context import Context, Routes
 from portside.agent.http.request_headers import get_base_url, names_etag
 from portside.agent.ui import BundleFile, ComponentsNotFound
+from portside.kernel.local_addresses import is_loopback_url
 
 routes = Routes("ui")
-_LOOPBACK = re.compile(r"http://(?:localhost|127\.\d+\.\d+\.\d+|\[::1\])(?:[:/]|$)")
 
 
 class ComponentRequest(msgspec.Struct):
@@ -52,6 +51,6 @@ def _address_for_pages(ctx: Context) -> str:
     """Return the public URL; without a scheme if a proxy may have received the request over TLS and does not say so."""
     url = get_base_url(ctx)
     is_scheme_known = (
-        ctx.services.settings.public_url or "x-forwarded-proto" in ctx.request.headers or _LOOPBACK.match(url)
+        ctx.services.settings.public_url or "x-forwarded-proto" in ctx.request.headers or is_loopback_url(url)
     )
     return url if is_scheme_known else url.removeprefix("http:")

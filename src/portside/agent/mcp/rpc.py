@@ -12,18 +12,17 @@ import base64
 import binascii
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
-from urllib.parse import urlsplit
 
 from portside.kernel.codec import dump_api
 from portside.kernel.errors import BadRequest, Forbidden, Invalid, PortsideError
 from portside.kernel.http.cors import CorsRules
 from portside.kernel.http.error_responses import describe_problems
 from portside.kernel.http.json_validation import read_json
+from portside.kernel.local_addresses import is_loopback_url
 from portside.kernel.user_json import dump_user
 
 JSON = "application/json"
 STREAM = "text/event-stream"
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 INVALID_PARAMS = -32602
 METHOD_NOT_FOUND = -32601
 HEADER_MISMATCH = -32020
@@ -106,7 +105,7 @@ def check_origin(origin: str | None, rules: CorsRules | None, setting: str) -> N
 
     Raises ForeignOrigin.
     """
-    if origin is None or _is_loopback(origin):
+    if origin is None or _is_local_page(origin):
         return
 
     allowed = rules
@@ -135,13 +134,8 @@ def check_content_type(content_type: str) -> None:
         raise WrongContentType
 
 
-def _is_loopback(origin: str) -> bool:
-    try:
-        parts = urlsplit(origin)
-    except ValueError:
-        return False
-
-    return parts.scheme in {"http", "https"} and parts.hostname in LOOPBACK
+def _is_local_page(origin: str) -> bool:
+    return origin.startswith(("http://", "https://")) and is_loopback_url(origin)
 
 
 # Messages.

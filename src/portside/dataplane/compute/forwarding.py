@@ -11,7 +11,6 @@ outlives the listener keeps using them. A client of such a port still needs the 
 """
 
 import asyncio
-import ipaddress
 import socket
 import sys
 import time
@@ -24,6 +23,7 @@ import msgspec
 
 from portside.dataplane.failures import DeployFailed
 from portside.kernel.files import get_connection_limit, write_private
+from portside.kernel.local_addresses import is_loopback
 from portside.kernel.logs import get_logger
 from portside.kernel.timeouts import timeout
 
@@ -312,14 +312,7 @@ def _local_target(url: str) -> str | None:
     if host.startswith("/"):
         return f":{host}/.s.PGSQL.{port}"
 
-    return f"{host}:{port}" if _is_loopback(host) else None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return f"{host}:{port}" if is_loopback(host) else None
 
 
 def _listen_at(gateway: str, port: int) -> socket.socket:

@@ -15,11 +15,11 @@ from pathlib import Path
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import make_private_dir, short_path
 from portside.kernel.http.server import listen
+from portside.kernel.local_addresses import is_wildcard
 from portside.kernel.logs import get_logger
 from portside.kernel.timeouts import timeout
 
 log = get_logger(__name__)
-_WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - only compared with
 _PROBE_TIMEOUT_S = 5.0
 _INHERIT_TIMEOUT_S = 10.0
 _MAX_RESPONSE = 1_000_000
@@ -113,7 +113,7 @@ def open_private() -> socket.socket:
 
 def to_url(host: str, port: int) -> str:
     """Return the URL under which others reach a socket."""
-    name = socket.getfqdn() if host in _WILDCARDS else host
+    name = socket.getfqdn() if not host or is_wildcard(host) else host
     if ":" in name:
         name = f"[{name}]"
 

@@ -12,6 +12,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.headers import get_header
 from portside.kernel.http.in_process import PREFIX, ROOT_PATH
+from portside.kernel.local_addresses import parse_ip_address
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _UNKNOWN = "unknown"
@@ -46,7 +47,7 @@ def get_client_address(scope: Any, trusted: Sequence[Network]) -> str:
 
 def _is_in(text: str, networks: Sequence[Network]) -> bool:
     try:
-        address = _parse_address(text)
+        address = parse_ip_address(text)
     except ValueError:
         return False
 
@@ -56,7 +57,7 @@ def _is_in(text: str, networks: Sequence[Network]) -> bool:
 def _to_canonical(text: str) -> str:
     """Convert an address to one form: an IPv6 address to its /64, and what is no address to "unknown"."""
     try:
-        address = _parse_address(text.strip("[]"))
+        address = parse_ip_address(text.strip("[]"))
     except ValueError:
         return _UNKNOWN
 
@@ -64,15 +65,6 @@ def _to_canonical(text: str) -> str:
         return str(address)
 
     return str(ipaddress.ip_network((address, 64), strict=False))
-
-
-def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Parse an address; an IPv6 address that embeds an IPv4 one counts as that. Raises ValueError."""
-    address = ipaddress.ip_address(text)
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-
-    return address
 
 
 class ForwardedHeaders(ProxyHeadersMiddleware):

@@ -1,9 +1,7 @@
 """How executors on other machines and their orchestrator authenticate each other: keys, certificates or both."""
 
-import contextlib
 import hmac
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import grpc
 
 from portside.agent.settings import AgentSettings
 from portside.kernel.errors import UserMistake
+from portside.kernel.local_addresses import is_loopback
 
 MIN_KEY_BYTES = 32
 
@@ -115,10 +114,3 @@ def _read_file(name: str, path: str | None) -> bytes | None:
         return Path(path).read_bytes()
     except OSError as exc:
         raise UserMistake(f"setting {name}: {path} cannot be read: {exc.strerror}") from exc
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is of this machine alone."""
-    with contextlib.suppress(ValueError):
-        return ip_address(host).is_loopback
-    return host == "localhost"

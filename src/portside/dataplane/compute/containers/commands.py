@@ -14,6 +14,7 @@ import msgspec
 
 from portside.dataplane.compute.containers.spec import ContainerSpec
 from portside.dataplane.failures import DeployFailed
+from portside.kernel.local_addresses import is_loopback
 
 SERVER_PORT = 8000
 # Older listeners set these labels too, so their names must not change.
@@ -223,7 +224,7 @@ def is_local(image: str) -> bool:
     if not _NUMBER.fullmatch(port):
         host = registry
 
-    return host in {"localhost", "127.0.0.1", "[::1]"}
+    return is_loopback(host)
 
 
 def _registry(image: str) -> str:

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from portside.dataplane.compute.kubernetes.objects import API_PORT, Address, Json
 from portside.kernel.aliases import environment_names
+from portside.kernel.local_addresses import is_loopback, is_wildcard
 from portside.listener_api import DesiredDeployment, DesiredRevision
 
 CUSTOM_POSTGRES = "POSTGRES_URI_CUSTOM"
@@ -31,7 +32,6 @@ _STORE_VARIABLES = frozenset(
     }
 )
 _GRACE = "BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS"
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})  # noqa: S104 - compared, not bound
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,9 @@ def build_secret_environment(
     """Return the variables of the Secret. Later ones win: the platform's, the user's, the URLs of the stores."""
     platform = dict(deployment.environment)
     address = platform.get("LANGSMITH_ENDPOINT", "")
-    if urlsplit(address).hostname in _LOOPBACK:
-        # A loopback address of the platform's machine would lead a pod to itself.
+    host = urlsplit(address).hostname
+    if is_loopback(host) or is_wildcard(host):
+        # Such an address of the platform's machine would lead a pod to itself.
         for name in {"LANGSMITH_ENDPOINT", "LANGSMITH_AUTH_ENDPOINT"} & platform.keys():
             platform[name] = environment.platform_url.rstrip("/") + platform[name].removeprefix(address)
 
