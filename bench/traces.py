@@ -35,7 +35,7 @@ from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
 from portside.kernel.ids import uuid7  # noqa: E402
 from portside.kernel.migrations import migrate  # noqa: E402
 from portside.tracing.retention import ExpiredTraces, TraceRetention  # noqa: E402
-from portside.tracing.stats import DailyRollups  # noqa: E402
+from portside.tracing.rollups import DailyRollups  # noqa: E402
 from portside.usage.totals import PastHours  # noqa: E402
 
 COUNT = 10_000_000

@@ -16,11 +16,11 @@ from langchain_core.tracers.langchain import LangChainTracer
 from langsmith import Client
 
 from portside.kernel.errors import UserMistake
-from portside.tracing import stats
+from portside.tracing import rollups
 from portside.tracing.costs import RecomputedCosts
 from portside.tracing.prices import read_prices, sync_prices
 from portside.tracing.retention import TracesToDelete, delete_traces
-from portside.tracing.stats import DailyRollups
+from portside.tracing.rollups import DailyRollups
 from tests.api.hosted import Hosted, hosted
 
 NOW = datetime.now(UTC)
@@ -407,16 +407,16 @@ async def test_an_empty_workspace_is_computed_again_at_once(server: Hosted) -> N
 
 
 async def test_spend_stays_when_traces_are_deleted(server: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stats, "COMMIT_MARGIN_S", 0.0)
+    monkeypatch.setattr(rollups, "COMMIT_MARGIN_S", 0.0)
     monkeypatch.setattr(DailyRollups, "quiet_s", 0.0)
     day = (NOW - timedelta(days=4)).replace(hour=12)
     run = model_run(usage(1_000_000, 0), start_time=day.isoformat())
 
     await store(server, run)
-    rollups = DailyRollups(server.db)
+    reconciler = DailyRollups(server.db)
 
     async def spent() -> list[tuple[Any, ...]]:
-        while (await rollups.activate()).again:
+        while (await reconciler.activate()).again:
             pass
 
         models = await ask(server, "GET", "/model-price-map/models")
@@ -492,7 +492,7 @@ def period(server: Hosted, days: int = 7, **more: Any) -> dict[str, Any]:
 
 
 async def test_usage_and_costs_are_counted_by_each_dimension(server: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stats, "COMMIT_MARGIN_S", 0.0)
+    monkeypatch.setattr(rollups, "COMMIT_MARGIN_S", 0.0)
     earlier = (NOW - timedelta(days=4)).replace(hour=12).isoformat()
     await store(
         server,
@@ -532,8 +532,8 @@ async def test_usage_and_costs_are_counted_by_each_dimension(server: Hosted, mon
             assert list((await by(group_by, name)).values()) == [(3, 3, Decimal("5.005"), 1)], group_by
 
         assert next(iter(await by("api_key", "api_key_short_key"))).startswith(key)
-        rollups = DailyRollups(server.db)
-        while (await rollups.activate()).again:
+        reconciler = DailyRollups(server.db)
+        while (await reconciler.activate()).again:
             pass
 
     answer = await server.client.get(f"{path}/export", params=period(server))

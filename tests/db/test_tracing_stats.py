@@ -12,26 +12,24 @@ import pytest
 from portside.identity.types import Actor
 from portside.kernel.clock import now
 from portside.kernel.db import Database
-from portside.tracing import stats
-from portside.tracing.charts import ChartFilters, ChartSeries, TimeBuckets, read_data
+from portside.tracing import rollups
+from portside.tracing.chart_data import TimeBuckets, compute_points
+from portside.tracing.chart_types import ChartFilters, ChartSeries
 from portside.tracing.conditions import ConditionBuilder
 from portside.tracing.feedback import FeedbackRequest, create_feedback
 from portside.tracing.ingest import parse_batch, store_batch
+from portside.tracing.percentiles import compute_percentiles
 from portside.tracing.projects import ProjectQuery, delete_projects, list_projects
 from portside.tracing.retention import TracesToDelete, delete_traces
+from portside.tracing.rollups import DailyRollups, RollupQuery, read_rollups, to_rollup_query
 from portside.tracing.runs import RunFilters, build_run_condition
 from portside.tracing.sql import sql
 from portside.tracing.stats import (
     ALL,
-    DailyRollups,
     GroupKey,
-    RollupQuery,
     RunStats,
     StatsGrouping,
-    compute_percentiles,
     compute_stats,
-    read_rollups,
-    to_rollup_query,
 )
 
 TODAY = now().replace(hour=0, minute=0, second=0, microsecond=0)
@@ -44,7 +42,7 @@ PROJECTS = ("project 0", "project 1")
 
 @pytest.fixture(autouse=True)
 def figures_of_counted_days(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stats, "EXACT_MAX_RUNS", 0)
+    monkeypatch.setattr(rollups, "EXACT_MAX_RUNS", 0)
 
 
 async def deliver(db: Database, actor: Actor, runs: list[dict[str, Any]], kind: str = "post") -> None:
@@ -177,12 +175,12 @@ async def test_rollups_equal_statistics_of_runs(db: Database, actor: Actor):
     of_one = await stats_of(db, actor, {"session": [project, uuid4()]}, ALL)
     assert of_one[None, ""].run_count == sum(2 for root, _ in traces if root["session_name"] == "project 1")
     elsewhere = RollupQuery(workspace_id=uuid4(), projects=[project])
-    division = stats.RollupGrouping(by_project=False, stride=None, origin=None, limit=1)
+    division = rollups.RollupGrouping(by_project=False, stride=None, origin=None, limit=1)
     assert not await read_rollups(db, elsewhere, division)
 
 
 async def figures(db: Database, actor: Actor) -> object:
-    division = stats.RollupGrouping(by_project=False, stride=None, origin=None, limit=1)
+    division = rollups.RollupGrouping(by_project=False, stride=None, origin=None, limit=1)
     return await read_rollups(db, RollupQuery(workspace_id=actor.workspace_id), division)
 
 
@@ -253,7 +251,7 @@ async def test_one_process_counts_finished_days_at_a_time(db: Database, actor: A
     await deliver(db, actor, made(random.Random(1), FIRST))
 
     async with db.transaction() as tx:
-        assert await tx.fetchval(sql.try_lock, name=stats.LOCK)
+        assert await tx.fetchval(sql.try_lock, name=rollups.LOCK)
         assert not (await DailyRollups(db).activate()).did
 
     assert (await DailyRollups(db).activate()).did == {"days": 1}
@@ -265,7 +263,7 @@ async def test_few_runs_and_other_filters_do_not_use_rollups(
     await filled(db, actor, 20)
     await count(db)
     assert await figures(db, actor)
-    monkeypatch.setattr(stats, "EXACT_MAX_RUNS", 1000)
+    monkeypatch.setattr(rollups, "EXACT_MAX_RUNS", 1000)
     assert await figures(db, actor) is None
     roots: dict[str, Any] = {"filter": "eq(is_root, true)"}
     assert to_rollup_query(RunFilters(**roots), actor.workspace_id) == RollupQuery(
@@ -310,7 +308,7 @@ async def test_daily_charts_use_rollups(db: Database, actor: Actor):
     async def points() -> list[Any]:
         common = ChartFilters(session=[project])
         return [
-            [point.value or 0 for point in await read_data(db, actor.workspace_id, [one], common, span)]
+            [point.value or 0 for point in await compute_points(db, actor.workspace_id, [one], common, span)]
             for one in series
         ]
 

@@ -98,8 +98,8 @@ from portside.tracing.prices import sync_prices
 from portside.tracing.prices_http import routes as prices
 from portside.tracing.quotas import Quotas
 from portside.tracing.retention import ExpiredTraces, OrphanedData, TraceRetention
+from portside.tracing.rollups import DailyRollups
 from portside.tracing.services import PlatformInfo, TracingServices
-from portside.tracing.stats import DailyRollups
 from portside.usage.http import UsageServices
 from portside.usage.http import routes as usage
 from portside.usage.totals import PastHours

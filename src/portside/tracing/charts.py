@@ -1,392 +1,32 @@
-"""Charts of a workspace, in sections, and the data that they show.
+"""Charts of a workspace, in sections. `chart_data.py` computes what they show."""
 
-The data of a chart is computed when a client requests it: statistics of runs in time buckets of one width. Buckets
-begin at the midnight of the client's time zone at or before the start, so that daily buckets are the client's days;
-across a change of the clocks they keep their width. A bucket without runs has the value 0 for counts and sums, else
-null.
-"""
-
-from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Any
 from uuid import UUID, uuid4
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from portside.kernel.clock import Moment, in_utc, now
 from portside.kernel.db import Database, Record, Session
-from portside.kernel.errors import Invalid, NotFound
+from portside.kernel.errors import NotFound
 from portside.kernel.ids import uuid7
-from portside.tracing.conditions import Condition, ConditionBuilder, require_all
-from portside.tracing.fields import to_utc
-from portside.tracing.runs import RunFilters, build_run_condition
+from portside.tracing.chart_data import check_points, check_series, compute_points, to_buckets
+from portside.tracing.chart_types import (
+    Chart,
+    ChartPatch,
+    ChartRequest,
+    ChartWindow,
+    Preview,
+    PreviewRequest,
+    Section,
+    SectionPatch,
+    SectionRequest,
+    Sections,
+    SectionsWindow,
+)
 from portside.tracing.sql import sql
-from portside.tracing.stats import (
-    FeedbackStats,
-    Grouping,
-    RollupQuery,
-    RunStats,
-    StatsGrouping,
-    compute_run_stats,
-    compute_stats,
-    read_grouping,
-    to_rollup_query,
-)
 
-Metric = Literal[
-    "run_count",
-    "latency_p50",
-    "latency_p95",
-    "latency_p99",
-    "latency_avg",
-    "first_token_p50",
-    "first_token_p99",
-    "total_tokens",
-    "prompt_tokens",
-    "completion_tokens",
-    "median_tokens",
-    "prompt_tokens_p50",
-    "completion_tokens_p50",
-    "tokens_p99",
-    "prompt_tokens_p99",
-    "completion_tokens_p99",
-    "total_cost",
-    "prompt_cost",
-    "completion_cost",
-    "cost_p50",
-    "cost_p99",
-    "error_rate",
-    "streaming_rate",
-    "feedback",
-    "feedback_score_avg",
-    "feedback_values",
-]
-Title = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
-Text = Annotated[str, msgspec.Meta(max_length=20_000)]
-Index = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
-Kind = Literal["line", "bar"]
-Value = int | float | dict[str, Any] | None
-MAX_BUCKETS = 2000
-# Of all charts in one response. A point takes some 300 bytes, with its JSON.
-MAX_POINTS = 500_000
-_COSTS = frozenset({"total_cost", "prompt_cost", "completion_cost"})
 _FIRST_SECTION = "Charts"
-# Buckets with the groups in each.
-_MAX_SLICES = MAX_BUCKETS * 200
 _MAX_SECTIONS = 1000
-_JSON = ("series", "common_filters", "metadata")
-
-
-class ChartFilters(msgspec.Struct, kw_only=True):
-    """Filters of the runs of a series."""
-
-    session: Annotated[list[UUID], msgspec.Meta(max_length=100)] | None = None
-    filter: Text | None = None
-    trace_filter: Text | None = None
-    tree_filter: Text | None = None
-
-
-class ChartSeries(msgspec.Struct, kw_only=True):
-    """One metric over time, for each group if there is a grouping. Feedback metrics need a key."""
-
-    metric: Metric
-    name: Title | None = None
-    id: UUID = msgspec.field(default_factory=uuid4)
-    filters: ChartFilters | None = None
-    feedback_key: Annotated[str, msgspec.Meta(min_length=1, max_length=180)] | None = None
-    group_by: Grouping | None = None
-
-
-AllSeries = Annotated[list[ChartSeries], msgspec.Meta(min_length=1, max_length=20)]
-
-
-class ChartRequest(msgspec.Struct, kw_only=True):
-    """A chart to create, by default in the first section."""
-
-    title: Title
-    series: AllSeries
-    description: Text | None = None
-    index: Index | None = None
-    chart_type: Kind = "line"
-    section_id: UUID | None = None
-    common_filters: ChartFilters | None = None
-    metadata: dict[str, Any] | None = None
-
-
-class ChartPatch(msgspec.Struct, kw_only=True):
-    """Changes of a chart; null leaves a field unchanged."""
-
-    title: Title | None = None
-    series: AllSeries | None = None
-    description: Text | None = None
-    index: Index | None = None
-    chart_type: Kind | None = None
-    section_id: UUID | None = None
-    common_filters: ChartFilters | None = None
-    metadata: dict[str, Any] | None = None
-
-
-class SectionRequest(msgspec.Struct, kw_only=True):
-    """A section to create."""
-
-    title: Title
-    description: Text | None = None
-    index: Index | None = None
-
-
-class SectionPatch(msgspec.Struct, kw_only=True):
-    """Changes of a section; null leaves a field unchanged."""
-
-    title: Title | None = None
-    description: Text | None = None
-    index: Index | None = None
-
-
-class ChartStride(msgspec.Struct):
-    """The width of a time bucket."""
-
-    days: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 0
-    hours: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 0
-    minutes: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
-
-
-# The default of the fields is zero, and one of them must be above it.
-NOT_ZERO = msgspec.Meta(
-    extra_json_schema={
-        "anyOf": [{"required": [name], "properties": {name: {"minimum": 1}}} for name in ("days", "hours", "minutes")]
-    }
-)
-
-
-class ChartWindow(msgspec.Struct, kw_only=True):
-    """The period to show, by default until now. Buckets begin at midnight in the time zone."""
-
-    start_time: Moment
-    end_time: Moment | None = None
-    stride: Annotated[ChartStride, NOT_ZERO] = msgspec.field(default_factory=lambda: ChartStride(minutes=15))
-    timezone: Annotated[str, msgspec.Meta(max_length=100)] = "UTC"
-    omit_data: bool = False
-
-
-class SectionsWindow(ChartWindow):
-    """The period to show in all sections, or in those after an index."""
-
-    after_index: Annotated[int, msgspec.Meta(ge=-1, le=1_000_000)] | None = None
-
-
-class ChartDraft(msgspec.Struct, kw_only=True):
-    """A chart that is not stored."""
-
-    series: AllSeries
-    common_filters: ChartFilters | None = None
-
-
-class PreviewRequest(msgspec.Struct):
-    """A chart that is not stored, and the period to show."""
-
-    bucket_info: ChartWindow
-    chart: ChartDraft
-
-
-class Point(msgspec.Struct):
-    """The value of a series in the bucket that begins at `timestamp`."""
-
-    series_id: UUID
-    timestamp: datetime
-    value: Value
-    group: str | None = None
-
-
-class Preview(msgspec.Struct):
-    """The data of a chart that is not stored."""
-
-    data: list[Point]
-
-
-class Chart(msgspec.Struct, kw_only=True):
-    """A chart with its data, unless the request omits the data."""
-
-    id: UUID
-    section_id: UUID
-    title: str
-    description: str | None
-    index: int
-    chart_type: str
-    series: list[ChartSeries]
-    common_filters: ChartFilters | None
-    metadata: dict[str, Any] | None
-    data: list[Point] = []
-
-
-class Section(msgspec.Struct, kw_only=True):
-    """A section, with its charts if they are requested."""
-
-    id: UUID
-    title: str
-    description: str | None
-    index: int
-    created_at: Moment
-    chart_count: int
-    charts: list[Chart] = []
-
-
-class Sections(msgspec.Struct):
-    """The sections of a workspace."""
-
-    sections: list[Section]
-
-
-class TimeBuckets(msgspec.Struct, frozen=True):
-    """A period, divided into buckets."""
-
-    start: datetime
-    end: datetime
-    width: timedelta
-    origin: datetime
-
-    def starts(self) -> list[datetime]:
-        """Return the starts of the buckets."""
-        first = self.origin + (self.start - self.origin) // self.width * self.width
-        return [first + index * self.width for index in range(-(-(self.end - first) // self.width))]
-
-
-def read_buckets(window: ChartWindow) -> TimeBuckets:
-    """Return the buckets of a period. Raises Invalid if it is empty or has too many buckets."""
-    start = to_utc(window.start_time, "start_time")
-    end = to_utc(window.end_time, "end_time") if window.end_time else now()
-    width = timedelta(days=window.stride.days, hours=window.stride.hours, minutes=window.stride.minutes)
-
-    if end <= start:
-        raise Invalid.field(["body", "end_time"], "must be after start_time")
-    if not width:
-        raise Invalid.field(["body", "stride"], "must not be empty")
-    if (end - start) / width > MAX_BUCKETS:
-        raise Invalid.field(["body", "stride"], f"divides the period into more than {MAX_BUCKETS} buckets")
-
-    try:
-        local = start.astimezone(ZoneInfo(window.timezone))
-        origin = in_utc(local.replace(hour=0, minute=0, second=0, microsecond=0))
-    except OverflowError as exc:
-        raise Invalid.field(["body", "start_time"], "must be between the years 1 and 9999 in its time zone") from exc
-    except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
-        raise Invalid.field(["body", "timezone"], "is not a time zone such as Europe/Berlin") from exc
-
-    return TimeBuckets(start, end, width, origin)
-
-
-def check_points(charts: Iterable[Sequence[ChartSeries]], buckets: TimeBuckets) -> None:
-    """Refuse a request whose points would take too much memory, before any of them is computed. Raises Invalid."""
-    group_count = 0
-    for all_series in charts:
-        group_count += sum(series.group_by.max_groups if series.group_by else 1 for series in all_series)
-
-    if group_count * len(buckets.starts()) > MAX_POINTS:
-        problem = f"makes more than {MAX_POINTS} points; send a wider one, a shorter period or fewer groups"
-        raise Invalid.field(["body", "stride"], problem)
-
-
-def check_series(all_series: list[ChartSeries], common: ChartFilters | None) -> None:
-    """Check the filters, groupings and keys of series. Raises Invalid and FilterInvalid."""
-    for series in all_series:
-        # Both raise for what they cannot read; the workspace and the period do not matter here.
-        _build_condition(UUID(int=0), series, common, buckets=None)
-        _build_grouping(series, buckets=None)
-
-        if series.metric.startswith("feedback") and series.feedback_key is None:
-            raise Invalid.field(["body", "series", "feedback_key"], f"{series.metric} needs a feedback key", "missing")
-
-
-async def read_data(
-    db: Session, workspace_id: UUID, all_series: list[ChartSeries], common: ChartFilters | None, buckets: TimeBuckets
-) -> list[Point]:
-    """Return the points of all series; those of one series in order of time."""
-    points: list[Point] = []
-    for series in all_series:
-        points += await _compute_points(db, workspace_id, series, common, buckets)
-
-    return points
-
-
-async def _compute_points(
-    db: Session, workspace_id: UUID, series: ChartSeries, common: ChartFilters | None, buckets: TimeBuckets
-) -> list[Point]:
-    condition = _build_condition(workspace_id, series, common, buckets)
-    grouping = _build_grouping(series, buckets)
-    groups = [""]
-    if series.group_by is not None:
-        largest = msgspec.structs.replace(grouping, stride=None, limit=series.group_by.max_groups)
-        groups = [group for _, group in await compute_run_stats(db, condition, largest)]
-        grouping = msgspec.structs.replace(grouping, groups=groups)
-
-    rollup = _to_rollup_query(workspace_id, series, common, buckets)
-    stats = await compute_stats(db, condition, grouping, rollup) if groups else {}
-    empty = RunStats()
-    starts = buckets.starts()
-
-    points: list[Point] = []
-    for group in groups:
-        for start in starts:
-            value = _get_value(series, stats.get((start, group), empty))
-            points.append(Point(series_id=series.id, timestamp=start, value=value, group=group or None))
-
-    return points
-
-
-def _build_grouping(series: ChartSeries, buckets: TimeBuckets | None) -> StatsGrouping:
-    grouping = StatsGrouping()
-    if series.group_by is not None:
-        grouping = read_grouping(series.group_by, None, "series")
-    if buckets is None:
-        return grouping
-
-    return msgspec.structs.replace(grouping, stride=buckets.width, origin=buckets.origin, limit=_MAX_SLICES)
-
-
-def _build_condition(
-    workspace_id: UUID, series: ChartSeries, common: ChartFilters | None, buckets: TimeBuckets | None
-) -> Condition:
-    builder = ConditionBuilder()
-    conditions = [
-        build_run_condition(_to_run_filters(filters, buckets), workspace_id, builder)
-        for filters in (series.filters, common)
-    ]
-
-    return require_all(conditions)
-
-
-def _to_rollup_query(
-    workspace_id: UUID, series: ChartSeries, common: ChartFilters | None, buckets: TimeBuckets
-) -> RollupQuery | None:
-    """Return a series as a rollup query if only one of its two filters is set and rollups can answer it."""
-    active_filters = [
-        filters for filters in (series.filters, common) if filters is not None and filters != ChartFilters()
-    ]
-    if len(active_filters) > 1:
-        return None
-
-    return to_rollup_query(_to_run_filters(active_filters[0] if active_filters else None, buckets), workspace_id)
-
-
-def _to_run_filters(filters: ChartFilters | None, buckets: TimeBuckets | None) -> RunFilters:
-    times: dict[str, Any] = {}
-    if buckets is not None:
-        times = {"start_time": buckets.start, "end_time": buckets.end - timedelta(microseconds=1)}
-
-    return RunFilters(**msgspec.structs.asdict(filters or ChartFilters()), **times)
-
-
-def _get_value(series: ChartSeries, stats: RunStats) -> Value:
-    metric = series.metric
-    if metric.startswith("feedback"):
-        feedback = stats.feedback_stats.get(series.feedback_key or "", FeedbackStats(0, None))
-        if metric == "feedback_score_avg":
-            return feedback.avg
-
-        return feedback.values if metric == "feedback_values" else msgspec.structs.asdict(feedback)
-
-    value: float | None = float(getattr(stats, metric) or 0) if metric in _COSTS else getattr(stats, metric)
-    return value
+_JSON_COLUMNS = ("series", "common_filters", "metadata")
 
 
 class ChartNotFound(NotFound):
@@ -479,10 +119,10 @@ async def preview_chart(db: Session, workspace_id: UUID, body: PreviewRequest) -
     """Return the data of a chart that is not stored. Raises FilterInvalid and Invalid."""
     chart = body.chart
     check_series(chart.series, chart.common_filters)
-    buckets = read_buckets(body.bucket_info)
+    buckets = to_buckets(body.bucket_info)
     check_points([chart.series], buckets)
 
-    return Preview(await read_data(db, workspace_id, chart.series, chart.common_filters, buckets))
+    return Preview(await compute_points(db, workspace_id, chart.series, chart.common_filters, buckets))
 
 
 async def _add_charts(db: Session, workspace_id: UUID, sections: list[Section], window: ChartWindow) -> None:
@@ -496,11 +136,11 @@ async def _add_charts(db: Session, workspace_id: UUID, sections: list[Section], 
 
 
 async def _add_data(db: Session, workspace_id: UUID, charts: list[Chart], window: ChartWindow) -> None:
-    buckets = read_buckets(window)
+    buckets = to_buckets(window)
     if not window.omit_data:
         check_points([chart.series for chart in charts], buckets)
         for chart in charts:
-            chart.data = await read_data(db, workspace_id, chart.series, chart.common_filters, buckets)
+            chart.data = await compute_points(db, workspace_id, chart.series, chart.common_filters, buckets)
 
 
 async def _ensure_section(db: Session, workspace_id: UUID) -> UUID:
@@ -549,4 +189,4 @@ def _to_columns(body: ChartRequest | ChartPatch) -> dict[str, Any]:
         ids.add(series.id)
 
     values: dict[str, Any] = msgspec.structs.asdict(body)
-    return {**values, **{name: msgspec.to_builtins(values[name]) for name in _JSON}}
+    return {**values, **{name: msgspec.to_builtins(values[name]) for name in _JSON_COLUMNS}}

@@ -4,21 +4,20 @@ from uuid import UUID
 
 from portside.kernel.errors import Invalid
 from portside.tracing import charts
-from portside.tracing.charts import (
+from portside.tracing.chart_types import (
     Chart,
-    ChartNotFound,
     ChartPatch,
     ChartRequest,
     ChartWindow,
     Preview,
     PreviewRequest,
     Section,
-    SectionNotFound,
     SectionPatch,
     SectionRequest,
     Sections,
     SectionsWindow,
 )
+from portside.tracing.charts import ChartNotFound, SectionNotFound
 from portside.tracing.filter_parser import FilterInvalid
 from portside.tracing.services import Context, Routes
 

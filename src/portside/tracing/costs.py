@@ -22,8 +22,8 @@ from portside.kernel.transient_errors import log_failure
 from portside.tracing.fields import to_utc
 from portside.tracing.otlp_usage import reread_extra
 from portside.tracing.projects import get_project
+from portside.tracing.rollups import find_counted_days
 from portside.tracing.sql import sql
-from portside.tracing.stats import find_counted_days
 
 _MAX_MODELS = 1_000
 _MAX_ERROR_CHARS = 500

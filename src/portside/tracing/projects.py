@@ -22,11 +22,11 @@ from portside.kernel.ids import uuid7
 from portside.tracing.conditions import ConditionBuilder, apply_condition, require_all
 from portside.tracing.fields import read_query_object, to_utc
 from portside.tracing.filters import PROJECT_FILTERS, compile_filter
+from portside.tracing.rollups import RollupQuery
 from portside.tracing.sql import sql
 from portside.tracing.stats import (
     FeedbackStats,
     GroupKey,
-    RollupQuery,
     RunStats,
     StatsGrouping,
     compute_run_stats,

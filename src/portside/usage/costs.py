@@ -13,7 +13,7 @@ import msgspec
 from portside.identity.types import Actor
 from portside.identity.workspaces import list_workspaces
 from portside.kernel.db import Session
-from portside.tracing.stats import find_counted_days
+from portside.tracing.rollups import find_counted_days
 from portside.usage.counts import fetch_series, to_text
 from portside.usage.ranges import Range, read_range
 from portside.usage.sql import sql

@@ -1,7 +1,7 @@
 -- Statistics of runs.
 
 -- The histogram bin of a value: 2000 bins for each measure, the first for zero and less, the others by the logarithm.
--- `stats.py` reads them.
+-- `percentiles.py` reads them.
 create or replace function histogram_bin(measure int, value float8) returns smallint
 language sql immutable
 return (measure * 2000 + case
