@@ -9,10 +9,10 @@ import pytest
 from portside.audit.entries import AuditedDatabase, BackgroundDatabase, PendingEntry, record_at, record_operation
 from portside.audit.log import ExpiredEntries, verify_entries
 from portside.audit.recording import MAX_REFUSALS, Recorder
-from portside.audit.types import Action
 from portside.identity.sql import sql as identity
 from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden
+from portside.kernel.http.audit_actions import Action
 from portside.kernel.http.routes import BaseServices, Context, Route
 from portside.kernel.ids import uuid7
 from portside.kernel.migrations import migrate
@@ -33,7 +33,8 @@ async def test_a_flood_of_refusals_is_counted_in_one_entry(db: Database) -> None
     async def forbid(_ctx: Any, _route: Any) -> None:
         raise Forbidden
 
-    (route,) = recorder.wrap_routes([Route("POST", "/workspaces", handler, "tests")])
+    action = Action("workspace.create", id_query="insert_workspace")
+    (route,) = recorder.wrap_routes([Route("POST", "/workspaces", handler, "tests", audit=action)])
     for number in range(MAX_REFUSALS + 40):
         scope = {
             "type": "http",

@@ -1,13 +1,14 @@
-"""Every route that may change something is named for the audit log, with its action or with the reason against it."""
+"""Every route that may change something says what the audit log records of it, or why nothing."""
 
 import msgspec
 import pytest
 from msgspec import UNSET, UnsetType
 
-from portside.audit.actions import NOT_RECORDED, RECORDED, find_action
+from portside.audit.actions import build_operations, find_action
 from portside.audit.recording import Recorder, list_set_fields
 from portside.audit.types import ActionName
 from portside.kernel.db import Queries
+from portside.kernel.http.audit_actions import Action, Unrecorded
 from portside.kernel.http.routes import READING_METHODS, Route
 from portside.platform.app import PACKAGES, ROUTES
 
@@ -20,19 +21,25 @@ def test_every_route_that_may_change_something_is_named() -> None:
     changing = [route for route in ROUTES if route.method not in READING_METHODS and not route.read_only]
     assert len(changing) > 100
     for route in changing:
-        assert (label(route) in RECORDED) != (label(route) in NOT_RECORDED), label(route)
+        assert isinstance(route.audit, Action | Unrecorded), label(route)
 
 
 def test_routes_that_are_not_recorded_keep_their_handlers() -> None:
     """Ingest, runs and reads pay nothing: their handlers are those that would run without the log."""
     wrapped = Recorder(None).wrap_routes(ROUTES)  # type: ignore[arg-type]
     for before, after in zip(ROUTES, wrapped, strict=True):
-        assert (before.handler is after.handler) == (label(before) not in RECORDED), label(before)
+        assert (before.handler is after.handler) == (not isinstance(before.audit, Action)), label(before)
 
 
-def test_no_name_is_left_of_a_route_that_is_gone() -> None:
-    labels = {label(route) for route in ROUTES}
-    assert not (RECORDED.keys() | NOT_RECORDED.keys()) - labels
+def test_an_operation_has_the_first_route_of_its_action() -> None:
+    operations = build_operations(ROUTES)
+    routes = {label(route): route.audit for route in ROUTES if isinstance(route.audit, Action)}
+    assert operations.keys() == {action.name for action in routes.values()}
+    for name, operation in operations.items():
+        assert routes[f"{operation.method} {operation.path}"].name == name
+
+    deletion = operations["deployment.delete"]
+    assert (deletion.method, deletion.path) == ("DELETE", "/v2/deployments/{deployment_id}")
 
 
 def test_a_route_that_nobody_named_stops_the_platform() -> None:
@@ -45,14 +52,19 @@ def test_a_route_that_nobody_named_stops_the_platform() -> None:
 
     assert find_action(Route("GET", "/v9/forgotten", forgotten, "tests")) is None
     assert find_action(Route("POST", "/v9/forgotten", forgotten, "tests", read_only=True)) is None
+    assert find_action(Route("POST", "/v9/forgotten", forgotten, "tests", audit=Unrecorded("a test"))) is None
 
 
 def test_actions_have_names_and_their_queries_exist() -> None:
     queries = {query.name: query for package in PACKAGES for query in Queries(package)}
-    for where, action in RECORDED.items():
-        assert msgspec.convert(action.name, ActionName).count(".") == 1, where
-        for query in filter(None, (action.made_by, action.makes)):
-            assert "id" in queries[query].parameters, where
+    for route in ROUTES:
+        action = find_action(route)
+        if action is None:
+            continue
+
+        assert msgspec.convert(action.name, ActionName).count(".") == 1, label(route)
+        for query in filter(None, (action.id_query, action.related_id_query)):
+            assert "id" in queries[query].parameters, label(route)
 
 
 class Inner(msgspec.Struct):

@@ -20,6 +20,7 @@ from portside.alerts.types import (
 )
 from portside.kernel.errors import Invalid
 from portside.kernel.http import routes as kernel_routes
+from portside.kernel.http.audit_actions import Action
 
 _PERMISSION = "organization:manage"
 
@@ -47,7 +48,7 @@ async def list_alert_rules(ctx: Context) -> list[RuleInForce]:
     return await alerts.list_rules(ctx.db)
 
 
-@routes.patch("/alerts/rules/{name}", permission=_PERMISSION, raises=(RuleNotFound,))
+@routes.patch("/alerts/rules/{name}", permission=_PERMISSION, raises=(RuleNotFound,), audit=Action("alert_rule.update"))
 async def update_alert_rule(ctx: Context, name: str, body: RulePatch) -> RuleInForce:
     """Change the threshold of a rule, or switch it off."""
     return await alerts.update_rule(ctx.db, name, body)
@@ -59,19 +60,36 @@ async def list_alert_channels(ctx: Context) -> list[Channel]:
     return await ctx.services.channels.list_all(ctx.db)
 
 
-@routes.post("/alerts/channels", permission=_PERMISSION, status=201, raises=(ChannelTaken, NoMailServer, Invalid))
+@routes.post(
+    "/alerts/channels",
+    permission=_PERMISSION,
+    status=201,
+    raises=(ChannelTaken, NoMailServer, Invalid),
+    audit=Action("alert_channel.create", id_query="insert_channel"),
+)
 async def create_alert_channel(ctx: Context, body: ChannelRequest) -> NewChannel:
     """Send alerts to a webhook or by mail; the secret that signs a webhook's messages is shown once."""
     return await ctx.services.channels.add(ctx.db, body)
 
 
-@routes.delete("/alerts/channels/{channel_id}", permission=_PERMISSION, status=204, raises=(ChannelNotFound,))
+@routes.delete(
+    "/alerts/channels/{channel_id}",
+    permission=_PERMISSION,
+    status=204,
+    raises=(ChannelNotFound,),
+    audit=Action("alert_channel.delete"),
+)
 async def delete_alert_channel(ctx: Context, channel_id: UUID) -> None:
     """Send no more alerts there."""
     await ctx.services.channels.remove(ctx.db, channel_id)
 
 
-@routes.post("/alerts/channels/{channel_id}/test", permission=_PERMISSION, raises=(ChannelNotFound,))
+@routes.post(
+    "/alerts/channels/{channel_id}/test",
+    permission=_PERMISSION,
+    raises=(ChannelNotFound,),
+    audit=Action("alert_channel.test"),
+)
 async def test_alert_channel(ctx: Context, channel_id: UUID) -> TestResult:
     """Send a test message now, and return whether it was delivered."""
     return await ctx.services.channels.test(channel_id)
@@ -83,13 +101,25 @@ async def list_alert_silences(ctx: Context) -> list[Silence]:
     return await alerts.list_silences(ctx.db)
 
 
-@routes.post("/alerts/silences", permission=_PERMISSION, status=201, raises=(Invalid,))
+@routes.post(
+    "/alerts/silences",
+    permission=_PERMISSION,
+    status=201,
+    raises=(Invalid,),
+    audit=Action("alert_silence.create", id_query="insert_silence"),
+)
 async def create_alert_silence(ctx: Context, body: SilenceRequest) -> Silence:
     """Send no messages of a rule for some hours; an alert that still fires afterwards is sent then."""
     return await alerts.create_silence(ctx.db, body)
 
 
-@routes.delete("/alerts/silences/{silence_id}", permission=_PERMISSION, status=204, raises=(SilenceNotFound,))
+@routes.delete(
+    "/alerts/silences/{silence_id}",
+    permission=_PERMISSION,
+    status=204,
+    raises=(SilenceNotFound,),
+    audit=Action("alert_silence.delete"),
+)
 async def delete_alert_silence(ctx: Context, silence_id: UUID) -> None:
     """End a silence."""
     await alerts.delete_silence(ctx.db, silence_id)

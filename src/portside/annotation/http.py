@@ -23,6 +23,7 @@ from portside.annotation.types import (
     RunKeys,
 )
 from portside.kernel.errors import Invalid
+from portside.kernel.http.audit_actions import Action, Unrecorded
 from portside.kernel.http.routes import RouteOptions
 from portside.tracing.http import build_links
 from portside.tracing.quotas import LonglivedLimitReached
@@ -30,6 +31,7 @@ from portside.tracing.services import Context, Routes
 
 routes = Routes("annotation")
 _QUEUE = "/annotation-queues/{queue_id}"
+_WORK = Unrecorded("the work on a queue, which is data")
 _READS: RouteOptions = {"permission": "annotation-queues:read", "raises": (QueueNotFound,)}
 _ADDS: RouteOptions = {
     "permission": "annotation-queues:update",
@@ -37,7 +39,12 @@ _ADDS: RouteOptions = {
 }
 
 
-@routes.post("/annotation-queues", permission="annotation-queues:create", raises=(QueueExists,))
+@routes.post(
+    "/annotation-queues",
+    permission="annotation-queues:create",
+    raises=(QueueExists,),
+    audit=Action("annotation_queue.create", id_query="create_queue"),
+)
 async def create_queue(ctx: Context, body: QueueRequest) -> Queue:
     """Create an annotation queue."""
     return await queues.create_queue(ctx.db, body, by=ctx.actor)
@@ -55,26 +62,34 @@ async def get_queue(ctx: Context, queue_id: UUID) -> Queue:
     return await queues.get_queue(ctx.db, queue_id, by=ctx.actor)
 
 
-@routes.patch(_QUEUE, permission="annotation-queues:update", raises=(QueueNotFound,))
+@routes.patch(
+    _QUEUE, permission="annotation-queues:update", raises=(QueueNotFound,), audit=Action("annotation_queue.update")
+)
 async def update_queue(ctx: Context, queue_id: UUID, body: QueuePatch) -> Queue:
     """Change an annotation queue; null leaves a field unchanged."""
     return await queues.update_queue(ctx.db, queue_id, body, by=ctx.actor)
 
 
-@routes.delete(_QUEUE, permission="annotation-queues:delete", raises=(QueueNotFound,), status=204)
+@routes.delete(
+    _QUEUE,
+    permission="annotation-queues:delete",
+    raises=(QueueNotFound,),
+    status=204,
+    audit=Action("annotation_queue.delete"),
+)
 async def delete_queue(ctx: Context, queue_id: UUID) -> None:
     """Delete an annotation queue; its runs stay."""
     await queues.delete_queue(ctx.db, queue_id, by=ctx.actor)
 
 
-@routes.post(f"{_QUEUE}/runs", **_ADDS)
+@routes.post(f"{_QUEUE}/runs", **_ADDS, audit=_WORK)
 async def add_runs(ctx: Context, queue_id: UUID, body: RunIds) -> list[QueuedRun]:
     """Append runs to a queue; their traces become long-lived."""
     await ctx.services.quotas.check_longlived(ctx.actor.workspace_id)
     return await queues.add_runs(ctx.db, queue_id, body, by=ctx.actor)
 
 
-@routes.post(f"{_QUEUE}/runs/by-key", **_ADDS)
+@routes.post(f"{_QUEUE}/runs/by-key", **_ADDS, audit=_WORK)
 async def add_runs_by_key(ctx: Context, queue_id: UUID, body: RunKeys) -> list[QueuedRun]:
     """Append runs to a queue, each sent with its project and start time; the id alone is used."""
     await ctx.services.quotas.check_longlived(ctx.actor.workspace_id)
@@ -100,20 +115,35 @@ async def count_queued_runs(ctx: Context, queue_id: UUID) -> QueueSize:
 
 
 @routes.patch(
-    f"{_QUEUE}/runs/{{run_id}}", permission="annotation-queues:update", raises=(NotQueued, Invalid), status=204
+    f"{_QUEUE}/runs/{{run_id}}",
+    permission="annotation-queues:update",
+    raises=(NotQueued, Invalid),
+    status=204,
+    audit=_WORK,
 )
 async def review_run(ctx: Context, queue_id: UUID, run_id: UUID, body: Review) -> None:
     """Store when a run of a queue was reviewed."""
     await queues.review_run(ctx.db, queue_id, run_id, body, by=ctx.actor)
 
 
-@routes.delete(f"{_QUEUE}/runs/{{run_id}}", permission="annotation-queues:update", raises=(NotQueued,), status=204)
+@routes.delete(
+    f"{_QUEUE}/runs/{{run_id}}",
+    permission="annotation-queues:update",
+    raises=(NotQueued,),
+    status=204,
+    audit=_WORK,
+)
 async def remove_run(ctx: Context, queue_id: UUID, run_id: UUID) -> None:
     """Remove a run from a queue."""
     await queues.remove_run(ctx.db, queue_id, run_id, by=ctx.actor)
 
 
-@routes.post("/feedback-configs", permission="feedback:create", raises=(ConfigDiffers, Invalid))
+@routes.post(
+    "/feedback-configs",
+    permission="feedback:create",
+    raises=(ConfigDiffers, Invalid),
+    audit=Action("feedback_config.create", id_fields=("feedback_key",)),
+)
 async def create_config(ctx: Context, body: ConfigRequest) -> FeedbackConfig:
     """Create the configuration of a feedback key."""
     return await queues.create_config(ctx.db, body, by=ctx.actor)
@@ -125,13 +155,24 @@ async def list_configs(ctx: Context, query: ConfigQuery) -> list[FeedbackConfig]
     return await queues.list_configs(ctx.db, query, by=ctx.actor)
 
 
-@routes.patch("/feedback-configs", permission="feedback:update", raises=(ConfigNotFound, Invalid))
+@routes.patch(
+    "/feedback-configs",
+    permission="feedback:update",
+    raises=(ConfigNotFound, Invalid),
+    audit=Action("feedback_config.update", id_fields=("feedback_key",)),
+)
 async def update_config(ctx: Context, body: ConfigPatch) -> FeedbackConfig:
     """Change the configuration of a feedback key; null leaves a field unchanged."""
     return await queues.update_config(ctx.db, body, by=ctx.actor)
 
 
-@routes.delete("/feedback-configs", permission="feedback:delete", raises=(ConfigNotFound,), status=204)
+@routes.delete(
+    "/feedback-configs",
+    permission="feedback:delete",
+    raises=(ConfigNotFound,),
+    status=204,
+    audit=Action("feedback_config.delete", id_fields=("feedback_key",)),
+)
 async def delete_config(ctx: Context, query: ConfigKey) -> None:
     """Delete the configuration of a feedback key; the feedback stays."""
     await queues.delete_config(ctx.db, query.feedback_key, by=ctx.actor)

@@ -13,9 +13,10 @@ import asyncpg
 from msgspec import UNSET
 
 from portside.audit.sql import sql
-from portside.audit.types import Action, Outcome
+from portside.audit.types import Outcome
 from portside.kernel.db import Database, Isolation, Query, Record, Session, Transaction
 from portside.kernel.errors import UserMistake
+from portside.kernel.http.audit_actions import Action
 from portside.kernel.ids import uuid7
 from portside.kernel.pool import retry_conflicts
 from portside.kernel.transient_errors import log_failure
@@ -42,7 +43,7 @@ class PendingEntry:
         self.is_written = False
         self.is_being_written = False
         # An action that creates something has happened once the statement has run that stores it.
-        self.is_ready = action.made_by is None
+        self.is_ready = action.id_query is None
 
     def add_id(self, object_id: Any) -> None:
         """Name an object that the action is about."""
@@ -52,13 +53,13 @@ class PendingEntry:
 
     def observe(self, query: Query, values: Mapping[str, Any]) -> None:
         """Take the id of a new object, and who signs in, from the statement that stores it."""
-        if query.name not in {self.action.made_by, self.action.makes}:
+        if query.name not in {self.action.id_query, self.action.related_id_query}:
             return
 
         for name in ("deployment_id", "id"):
             self.add_id(values.get(name))
 
-        if query.name != self.action.made_by:
+        if query.name != self.action.id_query:
             return
 
         self.is_ready = True
@@ -136,11 +137,11 @@ class AuditedDatabase(Database):
 
 
 class BackgroundDatabase(Database):
-    """A database for background work: each transaction that runs `made_by` also appends an entry of the platform."""
+    """A database for background work: each transaction that runs `id_query` also appends an entry of the platform."""
 
-    def __init__(self, db: Database, action: str, made_by: str) -> None:
+    def __init__(self, db: Database, action: str, id_query: str) -> None:
         super().__init__(db.pool, db.codec)
-        self._action = Action(action, made_by)
+        self._action = Action(action, id_query)
 
     @asynccontextmanager
     async def transaction(self, *, isolation: Isolation | None = None) -> AsyncIterator[Transaction]:

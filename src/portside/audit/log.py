@@ -6,15 +6,15 @@ A caller who manages the organization reads all its entries; one who manages a w
 import base64
 import csv
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
 
+from portside.audit.actions import ACTIVITIES, Operation
 from portside.audit.entries import record_operation
-from portside.audit.operations import ACTIVITIES, Operation, list_operations
 from portside.audit.sql import sql
 from portside.audit.types import (
     ActivityPage,
@@ -47,8 +47,13 @@ async def list_entries(db: Session, actor: Actor, query: AuditQuery, *, whole_or
     return AuditPage(entries, entries[-1].seq if len(rows) > query.limit else None)
 
 
-async def list_activities(db: Session, actor: Actor, query: ActivityQuery) -> ActivityPage:
-    """Return a page of the entries of the organization as events of OCSF. Raises Invalid."""
+async def list_activities(
+    db: Session, actor: Actor, query: ActivityQuery, operations: Mapping[str, Operation]
+) -> ActivityPage:
+    """Return a page of the entries of the organization as events of OCSF. Raises Invalid.
+
+    `operations` are those of the server's routes, by the names of their actions.
+    """
     entry_filter = AuditFilter(workspace_id=query.workspace_id, start_time=query.start_time)
     conditions = _build_conditions(actor, entry_filter, whole_organization=True)
 
@@ -58,14 +63,14 @@ async def list_activities(db: Session, actor: Actor, query: ActivityQuery) -> Ac
 
     if query.operations is not None:
         names = set(query.operations)
-        conditions["actions"] = [action for action, operation in list_operations().items() if operation.name in names]
+        conditions["actions"] = [action for action, operation in operations.items() if operation.name in names]
 
     before_seq = None if query.cursor is None else _parse_cursor(query.cursor)
     rows = await db.fetch(sql.find_entries, **conditions, cursor=before_seq, limit=query.limit + 1)
     entries = [AuditEntry(**row) for row in rows[: query.limit]]
     next_cursor = _to_cursor(entries[-1].seq) if len(rows) > query.limit else None
 
-    return ActivityPage([_to_activity(entry) for entry in entries], next_cursor)
+    return ActivityPage([_to_activity(entry, operations) for entry in entries], next_cursor)
 
 
 def _to_cursor(seq: int) -> str:
@@ -83,8 +88,8 @@ class _Cursor(msgspec.Struct):
     seq: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 
 
-def _to_activity(entry: AuditEntry) -> ApiActivity:
-    operation = list_operations().get(entry.action) or Operation.for_action(entry.action)
+def _to_activity(entry: AuditEntry, operations: Mapping[str, Operation]) -> ApiActivity:
+    operation = operations.get(entry.action) or Operation.for_action(entry.action)
     has_succeeded = entry.outcome == "ok"
     enrichments = {
         "request_method": operation.method,

@@ -1,4 +1,4 @@
-"""Records requests in the audit log: wraps the handlers of the routes that `actions.py` names.
+"""Records requests in the audit log: wraps the handlers of the routes that are declared with an action.
 
 The handler of such a route gets a database that appends the entry with the first change (`entries.py`). If the handler
 changes nothing through it, the entry is written before the response is sent. Other routes keep their handlers, and cost
@@ -22,14 +22,14 @@ from cachetools import TTLCache
 from msgspec import NODEFAULT, UNSET
 from starlette.responses import Response
 
-from portside.audit.actions import SHOW_SECRETS, find_action
+from portside.audit.actions import READ_SECRET, find_action
 from portside.audit.entries import AuditedDatabase, PendingEntry, append_entry, shorten, to_text
-from portside.audit.types import Action
 from portside.identity.services import Context
 from portside.identity.signin import find_browser_actor
 from portside.identity.types import Actor
 from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden, PortsideError
+from portside.kernel.http.audit_actions import Action
 from portside.kernel.http.headers import get_header
 from portside.kernel.http.proxies import Network, get_client_address
 from portside.kernel.http.routes import Route
@@ -65,9 +65,9 @@ class Recorder:
         self._suppressed = 0
 
     def wrap_routes(self, routes: Sequence[Route[Any]]) -> list[Route[Any]]:
-        """Return the routes, with handlers that record what `actions.py` names.
+        """Return the routes, with handlers that record their actions.
 
-        Raises ValueError for a route that may change something and is not named there.
+        Raises ValueError for a route that may change something and says neither its action nor why it has none.
         """
         wrapped_routes = []
         for route in routes:
@@ -90,16 +90,16 @@ class Recorder:
                 raise
 
         def choose(ctx: Any, route: Route[Any]) -> Awaitable[Any]:
-            action = getattr(route.handler, "audited_as", None)
-            return guard(ctx, route) if action is None else record(ctx, route, action)
+            action = route.audit
+            if isinstance(action, Action) and not action.if_shown:
+                return record(ctx, route, action)
+
+            return guard(ctx, route)
 
         return choose
 
     def _wrap_route(self, route: Route[Any], action: Action) -> Route[Any]:
         handler = self._wrap_read(route, action) if action.is_read else self._wrap_change(route, action)
-        if not action.if_shown:
-            handler.audited_as = action  # type: ignore[attr-defined]
-
         return dataclasses.replace(route, handler=handler)
 
     def _wrap_read(self, route: Route[Any], action: Action) -> Handler:
@@ -166,7 +166,7 @@ class Recorder:
 
         items = body if isinstance(body, list) else [body]
         for struct in (*items, arguments.get("query")):
-            for name in action.ids:
+            for name in action.id_fields:
                 value = getattr(struct, name, None)
                 object_ids = value if isinstance(value, (list, tuple, set)) else [value]
                 for object_id in object_ids:
@@ -249,7 +249,7 @@ class Recorder:
 
             if new_names and key not in self._shown:
                 reads[key] = {
-                    "action": SHOW_SECRETS.name,
+                    "action": READ_SECRET.name,
                     "workspace_id": str(deployment.tenant_id),
                     "object_ids": [str(object_id) for object_id in object_ids if object_id is not None],
                     "object_name": deployment.name,

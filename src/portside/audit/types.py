@@ -1,4 +1,4 @@
-"""The structs of the audit log: what a route does, and the entries as the API shows them."""
+"""The structs of the audit log: its entries as the API shows them, and which of them to return."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -12,27 +12,6 @@ ActorKind = Literal["user", "service_key", "platform", "anonymous"]
 Outcome = Literal["ok", "refused", "failed"]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=320)]
 ActionName = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[a-z_]+(\.[a-z_]+)?$(?!\n)")]
-
-
-class Action(msgspec.Struct, frozen=True):
-    """What one route does, as the audit log names it."""
-
-    name: str
-    """The object and the verb, such as `deployment.create`."""
-    made_by: str | None = None
-    """The query that creates the object: its parameter `id` is the id of the new object."""
-    ids: tuple[str, ...] = ()
-    """The fields of the body or of the query that name the objects, besides the ids in the path."""
-    makes: str | None = None
-    """Another query of the action whose `id` is named too, such as the one that stores a deployment's new revision."""
-    is_sign_in: bool = False
-    """Whether nobody is signed in yet, and a 401 is a refused sign-in."""
-    by_browser: bool = False
-    """Whether the route is public, and the session of the browser says who acts."""
-    is_read: bool = False
-    """Whether the action reads a secret: it is recorded when the response is ready, once for each thing read."""
-    if_shown: bool = False
-    """Whether some callers are shown no secret: only responses with one are recorded, and no refusal is."""
 
 
 class AuditEntry(msgspec.Struct):

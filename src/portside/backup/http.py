@@ -15,6 +15,7 @@ from portside.backup.schedule import ScheduledBackups, get_next_due
 from portside.backup.stores import open_store
 from portside.kernel.errors import Conflict, UserMistake
 from portside.kernel.http import routes as kernel_routes
+from portside.kernel.http.audit_actions import Action
 
 _ATTEMPTS = 20
 
@@ -75,7 +76,9 @@ async def list_backups(ctx: Context) -> Backups:
     return await asyncio.to_thread(_describe, ctx.services.backups, ctx.services.keeps_log)
 
 
-@routes.post("/system/backups", permission="organization:manage", raises=(NoSchedule,), status=204)
+@routes.post(
+    "/system/backups", permission="organization:manage", raises=(NoSchedule,), status=204, audit=Action("backup.create")
+)
 async def take_backup(ctx: Context) -> None:
     """Take a scheduled backup as soon as possible, at the latest in a few seconds."""
     if ctx.services.backups is None:

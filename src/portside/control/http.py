@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 from starlette.responses import FileResponse
 
+from portside.audit.actions import READ_SECRET, READ_SECRET_IF_SHOWN
 from portside.control import deployments, desired_state, integrations, listeners, operations, pushes, revisions
 from portside.control.agent_access import CallRefused, identify_caller, issue_token, list_public_keys
 from portside.control.archive_store import MAX_ARCHIVE_BYTES, NotGzip, UploadUnderWay
@@ -85,6 +86,7 @@ from portside.identity.sessions import NotAUser
 from portside.identity.types import Identity, LoggedIn, WorkspaceRequired
 from portside.kernel.caller_tokens import PublicKeys
 from portside.kernel.errors import BodyTooLarge, Invalid
+from portside.kernel.http.audit_actions import Action, Unrecorded
 from portside.kernel.http.headers import get_base_url
 from portside.kernel.http.routes import JSON_OBJECT, Route, RouteOptions
 from portside.kernel.outbound import AddressNotAllowed, HostUnknown, HostUnreachable
@@ -127,6 +129,7 @@ _LISTS_REPOSITORIES: RouteOptions = {
 _INTEGRATION = "/v1/integrations/git_hosting/{integration_id}"
 
 _dataplane = Routes("dataplane")
+_REPORT = Unrecorded("a report of a listener about its compute")
 _LISTENER_PERMISSION = "listeners:work"
 _INTERNAL_REVISION = "/internal/deployments/{deployment_id}/revisions/{revision_id}"
 
@@ -138,7 +141,7 @@ class PageQuery(msgspec.Struct):
     offset: Offset = 0
 
 
-@_deployments.get("/v2/deployments", permission="deployments:read")
+@_deployments.get("/v2/deployments", permission="deployments:read", audit=READ_SECRET_IF_SHOWN)
 async def list_deployments(ctx: Context, query: DeploymentQuery) -> DeploymentList:
     """List deployments, newest first."""
     return await deployments.list_deployments(get_scope(ctx), query)
@@ -149,19 +152,19 @@ async def list_deployments(ctx: Context, query: DeploymentQuery) -> DeploymentLi
     permission="deployments:create",
     status=201,
     raises=(BadCombination, SourceNotAvailable, NameTaken),
+    audit=Action("deployment.create", id_query="insert_deployment", related_id_query="insert_revision"),
 )
 async def create_deployment(ctx: Context, body: DeploymentCreate) -> Deployment:
     """Create a deployment and its first revision."""
     return await deployments.create_deployment(get_scope(ctx), body)
 
 
-@_deployments.delete("/v2/deployments", permission="deployments:delete", raises=(DeploymentNotFound,))
-async def delete_deployments(ctx: Context, query: DeleteManyQuery) -> DeletedDeployments:
-    """Delete several deployments, all of them or none."""
-    return await deployments.delete_deployments(get_scope(ctx), query.deployment_ids)
-
-
-@_deployments.get("/v2/deployments/{deployment_id}", permission="deployments:read", raises=(DeploymentNotFound,))
+@_deployments.get(
+    "/v2/deployments/{deployment_id}",
+    permission="deployments:read",
+    raises=(DeploymentNotFound,),
+    audit=READ_SECRET_IF_SHOWN,
+)
 async def get_deployment(ctx: Context, deployment_id: UUID) -> Deployment:
     """Return a deployment."""
     return await deployments.get_deployment(get_scope(ctx), deployment_id)
@@ -171,6 +174,7 @@ async def get_deployment(ctx: Context, deployment_id: UUID) -> Deployment:
     "/v2/deployments/{deployment_id}",
     permission="deployments:update",
     raises=(BadCombination, SourceNotAvailable, Immutable, DeploymentNotFound, BeingDeleted),
+    audit=Action("deployment.update", related_id_query="insert_revision"),
 )
 async def update_deployment(ctx: Context, deployment_id: UUID, body: DeploymentPatch) -> Deployment:
     """Change a deployment; some changes create a revision."""
@@ -178,7 +182,11 @@ async def update_deployment(ctx: Context, deployment_id: UUID, body: DeploymentP
 
 
 @_deployments.delete(
-    "/v2/deployments/{deployment_id}", permission="deployments:delete", status=204, raises=(DeploymentNotFound,)
+    "/v2/deployments/{deployment_id}",
+    permission="deployments:delete",
+    status=204,
+    raises=(DeploymentNotFound,),
+    audit=Action("deployment.delete"),
 )
 async def delete_deployment(ctx: Context, deployment_id: UUID, query: DeleteQuery) -> None:
     """Delete a deployment; it can still be read until its compute is gone."""
@@ -187,11 +195,23 @@ async def delete_deployment(ctx: Context, deployment_id: UUID, query: DeleteQuer
     )
 
 
+@_deployments.delete(
+    "/v2/deployments",
+    permission="deployments:delete",
+    raises=(DeploymentNotFound,),
+    audit=Action("deployment.delete", id_fields=("deployment_ids",)),
+)
+async def delete_deployments(ctx: Context, query: DeleteManyQuery) -> DeletedDeployments:
+    """Delete several deployments, all of them or none."""
+    return await deployments.delete_deployments(get_scope(ctx), query.deployment_ids)
+
+
 @_deployments.post(
     "/v2/deployments/{deployment_id}/service-key/rotate",
     permission="deployments:update",
     status=204,
     raises=(DeploymentNotFound, BeingDeleted),
+    audit=Action("deployment.rotate_key"),
 )
 async def rotate_service_key(ctx: Context, deployment_id: UUID) -> None:
     """Give a deployment a new service key; the old one works for another hour."""
@@ -207,6 +227,7 @@ async def get_caller(ctx: Context, deployment_id: UUID) -> Identity:
 @_deployments.post(
     "/v2/deployments/{deployment_id}/token",
     raises=(DeploymentNotFound, CallRefused, NotAUser, WorkspaceRequired),
+    audit=Unrecorded("proves the caller's own session to an agent, and changes nothing"),
 )
 async def create_agent_token(ctx: Context, deployment_id: UUID) -> LoggedIn:
     """Return a token that lets the caller, a member, call the deployment's agent for a minute, and nothing else."""
@@ -232,6 +253,7 @@ async def list_revisions(ctx: Context, deployment_id: UUID, query: RevisionQuery
     permission="deployments:update",
     status=201,
     raises=(BadCombination, SourceNotAvailable, Immutable, DeploymentNotFound, BeingDeleted),
+    audit=Action("revision.create", id_query="insert_revision"),
 )
 async def create_revision(ctx: Context, deployment_id: UUID, body: DeploymentPatch) -> Revision:
     """Change a deployment and create a revision, even if the change alone would create none."""
@@ -258,6 +280,7 @@ async def get_history(ctx: Context, deployment_id: UUID, revision_id: UUID) -> R
     f"{_REVISION}/redeploy",
     permission="deployments:update",
     raises=(RedeployRefused, NeverBuilt, DeploymentNotFound, RevisionNotFound),
+    audit=Action("revision.redeploy", related_id_query="insert_revision"),
 )
 async def redeploy_revision(ctx: Context, deployment_id: UUID, revision_id: UUID) -> Deployment:
     """Deploy a revision again from its build; this creates a new revision."""
@@ -269,6 +292,7 @@ async def redeploy_revision(ctx: Context, deployment_id: UUID, revision_id: UUID
     permission="deployments:update",
     works_on_full_disk=True,
     raises=(DeploymentNotFound, RevisionNotFound, IllegalTransition),
+    audit=Action("revision.interrupt"),
 )
 async def interrupt_revision(ctx: Context, deployment_id: UUID, revision_id: UUID) -> Revision:
     """Stop a revision in progress, or take it out of the queue."""
@@ -279,6 +303,7 @@ async def interrupt_revision(ctx: Context, deployment_id: UUID, revision_id: UUI
     "/v2/deployments/{deployment_id}/push-token",
     permission="deployments:update",
     raises=(DeploymentNotFound, BadCombination, NoRegistry),
+    audit=Action("push_token.create"),
 )
 async def create_push_token(ctx: Context, deployment_id: UUID, body: PushTokenRequest = _NO_TOKEN_OPTIONS) -> None:  # noqa: ARG001
     """Refuse a token for pushing images: this platform has no registry."""
@@ -289,6 +314,7 @@ async def create_push_token(ctx: Context, deployment_id: UUID, body: PushTokenRe
     "/v2/deployments/{deployment_id}/upload-url",
     permission="deployments:update",
     raises=(DeploymentNotFound, BeingDeleted),
+    audit=Action("upload_url.create"),
 )
 async def create_upload_url(
     ctx: Context, deployment_id: UUID, body: UploadRequest = _NO_UPLOAD_OPTIONS
@@ -303,6 +329,7 @@ async def create_upload_url(
     status=204,
     raises=(UploadNotExpected, UploadUnderWay, UploadTooSlow, NotGzip, BodyTooLarge),
     max_body_bytes=MAX_ARCHIVE_BYTES,
+    audit=Action("archive.upload"),
 )
 async def upload_archive(ctx: Context, archive_id: UUID, query: UploadQuery) -> None:
     """Upload an archive to an address from `upload-url`; its token replaces an API key."""
@@ -358,6 +385,7 @@ async def get_scale(ctx: Context, deployment_id: UUID) -> Scale:
     permission="deployments:update",
     works_on_full_disk=True,
     raises=(DeploymentNotFound, BeingDeleted, BadCombination),
+    audit=Action("deployment.scale"),
 )
 async def update_scale(ctx: Context, deployment_id: UUID, body: Scale) -> Scale:
     """Set a deployment's limits on replicas, at once and without a new revision."""
@@ -376,6 +404,7 @@ async def get_deployment_metrics(ctx: Context, deployment_id: UUID) -> Deploymen
     works_on_full_disk=True,
     status=204,
     raises=(DeploymentNotFound,),
+    audit=_REPORT,
 )
 async def put_deployment_metrics(ctx: Context, deployment_id: UUID, body: MetricsReport) -> None:
     """Report the metrics of a deployment."""
@@ -388,7 +417,13 @@ async def list_listeners(ctx: Context, query: PageQuery) -> ListenerList:
     return await listeners.list_listeners(get_scope(ctx), query.limit, query.offset)
 
 
-@_placement.post("/v2/listeners", permission="deployments:create", status=201, raises=(ListenerExists,))
+@_placement.post(
+    "/v2/listeners",
+    permission="deployments:create",
+    status=201,
+    raises=(ListenerExists,),
+    audit=Action("listener.create", id_query="insert_listener"),
+)
 async def create_listener(ctx: Context, body: ListenerCreate) -> Listener:
     """Create a listener for a cluster; it connects later under its compute id."""
     return await listeners.create_listener(get_scope(ctx), body)
@@ -400,7 +435,12 @@ async def get_listener(ctx: Context, listener_id: UUID) -> Listener:
     return await listeners.get_listener(get_scope(ctx), listener_id)
 
 
-@_placement.patch("/v2/listeners/{listener_id}", permission="deployments:update", raises=(ListenerNotFound,))
+@_placement.patch(
+    "/v2/listeners/{listener_id}",
+    permission="deployments:update",
+    raises=(ListenerNotFound,),
+    audit=Action("listener.update"),
+)
 async def update_listener(ctx: Context, listener_id: UUID, body: ListenerPatch) -> Listener:
     """Change a listener's version or namespaces."""
     return await listeners.update_listener(get_scope(ctx), listener_id, body)
@@ -411,6 +451,7 @@ async def update_listener(ctx: Context, listener_id: UUID, body: ListenerPatch) 
     permission="deployments:delete",
     status=204,
     raises=(ListenerNotFound, ListenerInUse),
+    audit=Action("listener.delete"),
 )
 async def delete_listener(ctx: Context, listener_id: UUID) -> None:
     """Delete a listener that has no deployments."""
@@ -454,21 +495,31 @@ async def list_repositories_as_forge(ctx: Context, integration_id: UUID) -> list
 
 
 @_integrations.post(
-    "/v1/integrations/git_hosting", permission="deployments:update", status=201, raises=(IntegrationNameTaken,)
+    "/v1/integrations/git_hosting",
+    permission="deployments:update",
+    status=201,
+    raises=(IntegrationNameTaken,),
+    audit=Action("integration.create", id_query="insert_integration"),
 )
 async def create_integration(ctx: Context, body: IntegrationCreate) -> Integration:
     """Add an account at a git host; its token is not shown again."""
     return await integrations.create_integration(get_scope(ctx), body)
 
 
-@_integrations.patch(_INTEGRATION, permission="deployments:update", raises=(IntegrationNotFound,))
+@_integrations.patch(
+    _INTEGRATION, permission="deployments:update", raises=(IntegrationNotFound,), audit=Action("integration.update")
+)
 async def update_integration(ctx: Context, integration_id: UUID, body: IntegrationPatch) -> Integration:
     """Give an integration a new token."""
     return await integrations.update_integration(get_scope(ctx), integration_id, body)
 
 
 @_integrations.delete(
-    _INTEGRATION, permission="deployments:update", status=204, raises=(IntegrationNotFound, IntegrationUsed)
+    _INTEGRATION,
+    permission="deployments:update",
+    status=204,
+    raises=(IntegrationNotFound, IntegrationUsed),
+    audit=Action("integration.delete"),
 )
 async def delete_integration(ctx: Context, integration_id: UUID) -> None:
     """Delete an integration that no deployment uses."""
@@ -476,7 +527,11 @@ async def delete_integration(ctx: Context, integration_id: UUID) -> None:
 
 
 @_integrations.post(
-    f"{_INTEGRATION}/webhook", permission="deployments:update", status=201, raises=(IntegrationNotFound,)
+    f"{_INTEGRATION}/webhook",
+    permission="deployments:update",
+    status=201,
+    raises=(IntegrationNotFound,),
+    audit=Action("integration.create_webhook"),
 )
 async def create_webhook(ctx: Context, integration_id: UUID) -> PushWebhook:
     """Create an integration's webhook or replace its secret; the secret is shown once."""
@@ -489,6 +544,7 @@ async def create_webhook(ctx: Context, integration_id: UUID) -> PushWebhook:
     raises=(PushNotSigned, Invalid, BodyTooLarge),
     consumes=JSON_OBJECT,
     max_body_bytes=MAX_PUSH_BYTES,
+    audit=Action("integration.push", related_id_query="insert_revision"),
 )
 async def receive_push(ctx: Context, integration_id: UUID) -> PushResponse:
     """Receive a push event of GitHub, GitLab or Gitea; its signature replaces an API key."""
@@ -500,7 +556,11 @@ async def receive_push(ctx: Context, integration_id: UUID) -> PushResponse:
 
 
 @_dataplane.post(
-    "/internal/listeners/connect", permission=_LISTENER_PERMISSION, raises=(OtherCompute,), works_on_full_disk=True
+    "/internal/listeners/connect",
+    permission=_LISTENER_PERMISSION,
+    raises=(OtherCompute,),
+    works_on_full_disk=True,
+    audit=_REPORT,
 )
 async def connect_listener(ctx: Context, body: Connect) -> Connected:
     """Register a listener, or find it again by its compute id."""
@@ -508,7 +568,10 @@ async def connect_listener(ctx: Context, body: Connect) -> Connected:
 
 
 @_dataplane.get(
-    "/internal/listeners/{listener_id}/desired", permission=_LISTENER_PERMISSION, raises=(ListenerNotFound,)
+    "/internal/listeners/{listener_id}/desired",
+    permission=_LISTENER_PERMISSION,
+    raises=(ListenerNotFound,),
+    audit=READ_SECRET,
 )
 async def get_desired(ctx: Context, listener_id: UUID, query: DesiredQuery) -> Desired:
     """Return the desired state as soon as it differs from the listener's."""
@@ -527,6 +590,7 @@ async def get_desired_revision(ctx: Context, deployment_id: UUID, revision_id: U
     works_on_full_disk=True,
     status=204,
     raises=(DeploymentNotFound, BeingDeleted),
+    audit=_REPORT,
 )
 async def report_deployment(ctx: Context, deployment_id: UUID, body: DeploymentReport) -> None:
     """Report the status of a deployment."""
@@ -539,13 +603,20 @@ async def report_deployment(ctx: Context, deployment_id: UUID, body: DeploymentR
     works_on_full_disk=True,
     status=204,
     raises=(DeploymentNotFound, RevisionNotFound, IllegalTransition),
+    audit=_REPORT,
 )
 async def report_revision(ctx: Context, deployment_id: UUID, revision_id: UUID, body: RevisionReport) -> None:
     """Report the status of a revision."""
     await revisions.report_revision(get_scope(ctx), deployment_id, revision_id, body)
 
 
-@_dataplane.post(f"{_INTERNAL_REVISION}/logs", permission=_LISTENER_PERMISSION, status=204, raises=(RevisionNotFound,))
+@_dataplane.post(
+    f"{_INTERNAL_REVISION}/logs",
+    permission=_LISTENER_PERMISSION,
+    status=204,
+    raises=(RevisionNotFound,),
+    audit=_REPORT,
+)
 async def add_revision_logs(ctx: Context, deployment_id: UUID, revision_id: UUID, body: LogBatch) -> None:
     """Add entries to a revision's log."""
     await add_logs(get_scope(ctx), deployment_id, revision_id, body)
@@ -556,6 +627,7 @@ async def add_revision_logs(ctx: Context, deployment_id: UUID, revision_id: UUID
     permission=_LISTENER_PERMISSION,
     status=204,
     raises=(DeploymentNotFound, NotBeingDeleted),
+    audit=Action("deployment.destroy"),
 )
 async def drop_deployment(ctx: Context, deployment_id: UUID) -> None:
     """Report that a deployment's compute is gone; this deletes its rows."""

@@ -55,6 +55,7 @@ from portside.datasets.types import (
 )
 from portside.datasets.versions import find_fixed_moment, resolve_moment
 from portside.kernel.errors import BodyTooLarge, Invalid
+from portside.kernel.http.audit_actions import Action
 from portside.kernel.http.downloads import download
 from portside.kernel.http.routes import MULTIPART
 from portside.kernel.large_reads import TooManyLargeReads
@@ -83,7 +84,12 @@ NamedPatches = Annotated[list[NamedPatch], msgspec.Meta(min_length=1, max_length
 # Datasets and their files
 
 
-@routes.post("/datasets", permission="datasets:create", raises=(DatasetExists, Invalid))
+@routes.post(
+    "/datasets",
+    permission="datasets:create",
+    raises=(DatasetExists, Invalid),
+    audit=Action("dataset.create", id_query="create_dataset"),
+)
 async def create_dataset(ctx: Context, body: DatasetRequest) -> Dataset:
     """Create a dataset."""
     return await datasets.create_dataset(ctx.db, ctx.actor.workspace_id, body)
@@ -100,6 +106,7 @@ async def list_datasets(ctx: Context, query: DatasetQuery) -> list[Dataset]:
     permission="datasets:create",
     raises=(DatasetExists, ExampleExists, *_ENCODED),
     consumes=MULTIPART,
+    audit=Action("dataset.create", id_query="create_dataset"),
 )
 async def upload_dataset(ctx: Context) -> Dataset:
     """Create a dataset from a CSV file, sent as a form with `input_keys` and `output_keys`."""
@@ -114,20 +121,32 @@ async def get_dataset(ctx: Context, dataset_id: UUID) -> Dataset:
     return await datasets.get_dataset(ctx.db, ctx.actor.workspace_id, dataset_id)
 
 
-@routes.patch("/datasets/{dataset_id}", permission="datasets:update", raises=(DatasetNotFound, DatasetExists, Invalid))
+@routes.patch(
+    "/datasets/{dataset_id}",
+    permission="datasets:update",
+    raises=(DatasetNotFound, DatasetExists, Invalid),
+    audit=Action("dataset.update"),
+)
 async def update_dataset(ctx: Context, dataset_id: UUID, body: DatasetPatch) -> Dataset:
     """Change a dataset. A schema that stored examples violate is refused."""
     return await datasets.update_dataset(ctx.db, ctx.actor.workspace_id, dataset_id, body)
 
 
-@routes.delete("/datasets/{dataset_id}", permission="datasets:delete", raises=(DatasetNotFound,))
+@routes.delete(
+    "/datasets/{dataset_id}", permission="datasets:delete", raises=(DatasetNotFound,), audit=Action("dataset.delete")
+)
 async def delete_dataset(ctx: Context, dataset_id: UUID) -> Accepted:
     """Delete a dataset with its examples; experiments on it stay as projects."""
     await datasets.delete_dataset(ctx.db, ctx.actor.workspace_id, dataset_id)
     return Accepted("Deleted")
 
 
-@routes.put("/datasets/{dataset_id}/share", permission="datasets:share", raises=(DatasetNotFound,))
+@routes.put(
+    "/datasets/{dataset_id}/share",
+    permission="datasets:share",
+    raises=(DatasetNotFound,),
+    audit=Action("dataset.share"),
+)
 async def share_dataset(ctx: Context, dataset_id: UUID) -> DatasetShare:
     """Share a dataset and its examples by a link."""
     return await datasets.share_dataset(ctx.db, ctx.actor.workspace_id, dataset_id)
@@ -139,7 +158,7 @@ async def get_dataset_share(ctx: Context, dataset_id: UUID) -> DatasetShare:
     return await datasets.get_share(ctx.db, ctx.actor.workspace_id, dataset_id)
 
 
-@routes.delete("/datasets/{dataset_id}/share", status=204, permission="datasets:share")
+@routes.delete("/datasets/{dataset_id}/share", status=204, permission="datasets:share", audit=Action("dataset.unshare"))
 async def unshare_dataset(ctx: Context, dataset_id: UUID) -> None:
     """Stop sharing a dataset."""
     await datasets.unshare_dataset(ctx.db, ctx.actor.workspace_id, dataset_id)
@@ -222,7 +241,10 @@ async def get_dataset_version(ctx: Context, dataset_id: UUID, query: VersionAt) 
 
 
 @routes.put(
-    "/datasets/{dataset_id}/tags", permission="datasets:update", raises=(DatasetNotFound, VersionNotFound, Invalid)
+    "/datasets/{dataset_id}/tags",
+    permission="datasets:update",
+    raises=(DatasetNotFound, VersionNotFound, Invalid),
+    audit=Action("dataset.tag"),
 )
 async def tag_dataset_version(ctx: Context, dataset_id: UUID, body: VersionTagRequest) -> Version:
     """Tag a version; the tag leaves its previous version."""
@@ -239,7 +261,10 @@ async def list_dataset_splits(ctx: Context, dataset_id: UUID, query: AtVersion) 
 
 
 @routes.put(
-    "/datasets/{dataset_id}/splits", permission="datasets:update", raises=(DatasetNotFound, ExampleNotFound, Invalid)
+    "/datasets/{dataset_id}/splits",
+    permission="datasets:update",
+    raises=(DatasetNotFound, ExampleNotFound, Invalid),
+    audit=Action("dataset.update"),
 )
 async def update_dataset_splits(ctx: Context, dataset_id: UUID, body: SplitsRequest) -> list[str]:
     """Add examples to a split or remove them, and return all splits."""
@@ -273,13 +298,23 @@ async def query_experiment_runs(ctx: Context, dataset_id: UUID, body: Experiment
     return await experiments.query_results(ctx.db, ctx.actor.workspace_id, dataset_id, body, links)
 
 
-@routes.post("/datasets/comparative", permission="datasets:update", raises=(DatasetNotFound, ComparisonExists, Invalid))
+@routes.post(
+    "/datasets/comparative",
+    permission="datasets:update",
+    raises=(DatasetNotFound, ComparisonExists, Invalid),
+    audit=Action("comparison.create", id_query="create_comparison"),
+)
 async def create_comparison(ctx: Context, body: ComparisonRequest) -> Comparison:
     """Create a comparison of experiments on a dataset."""
     return await experiments.create_comparison(ctx.db, ctx.actor.workspace_id, body)
 
 
-@routes.delete("/datasets/comparative/{comparison_id}", permission="datasets:update", raises=(ComparisonNotFound,))
+@routes.delete(
+    "/datasets/comparative/{comparison_id}",
+    permission="datasets:update",
+    raises=(ComparisonNotFound,),
+    audit=Action("comparison.delete"),
+)
 async def delete_comparison(ctx: Context, comparison_id: UUID) -> Accepted:
     """Delete a comparison; the experiments stay."""
     await experiments.delete_comparison(ctx.db, ctx.actor.workspace_id, comparison_id)
@@ -301,7 +336,12 @@ async def list_examples(ctx: Context, query: ExampleQuery) -> list[Example]:
     return await examples.list_examples(ctx.db, ctx.actor.workspace_id, query, build_links(ctx))
 
 
-@routes.post("/examples", permission="datasets:update", raises=(DatasetNotFound, ExampleExists, Invalid))
+@routes.post(
+    "/examples",
+    permission="datasets:update",
+    raises=(DatasetNotFound, ExampleExists, Invalid),
+    audit=Action("example.create", id_fields=("dataset_id",)),
+)
 async def create_example(ctx: Context, body: ExampleRequest) -> Example:
     """Create one example."""
     writes = [(files.to_write(body), body.dataset_id)]
@@ -309,14 +349,12 @@ async def create_example(ctx: Context, body: ExampleRequest) -> Example:
     return await examples.get_example(ctx.db, ctx.actor.workspace_id, example_id, None, build_links(ctx))
 
 
-@routes.delete("/examples", permission="datasets:update")
-async def delete_examples(ctx: Context, query: ExamplesToDelete) -> Accepted:
-    """Delete several examples; earlier versions keep them. Unknown ids are ignored."""
-    await examples.delete_examples(ctx.db, ctx.actor.workspace_id, query.example_ids, hard=False)
-    return Accepted("Deleted")
-
-
-@routes.post("/examples/bulk", permission="datasets:update", raises=(DatasetNotFound, ExampleExists, Invalid))
+@routes.post(
+    "/examples/bulk",
+    permission="datasets:update",
+    raises=(DatasetNotFound, ExampleExists, Invalid),
+    audit=Action("example.create", id_fields=("dataset_id",)),
+)
 async def create_examples(ctx: Context, body: ExampleRequests) -> list[Example]:
     """Create several examples, all or none."""
     writes = [(files.to_write(example), example.dataset_id) for example in body]
@@ -325,7 +363,12 @@ async def create_examples(ctx: Context, body: ExampleRequests) -> list[Example]:
     return await examples.get_examples(ctx.db, ctx.actor.workspace_id, ids, None, build_links(ctx), fields=fields)
 
 
-@routes.patch("/examples/bulk", permission="datasets:update", raises=(ExampleNotFound, ExampleElsewhere, Invalid))
+@routes.patch(
+    "/examples/bulk",
+    permission="datasets:update",
+    raises=(ExampleNotFound, ExampleElsewhere, Invalid),
+    audit=Action("example.update", id_fields=("id",)),
+)
 async def update_examples(ctx: Context, body: NamedPatches) -> ExamplesChanged:
     """Change several examples, all or none; null leaves a field unchanged."""
     return await examples.change_in_any_dataset(ctx.db, ctx.actor.workspace_id, body)
@@ -338,7 +381,10 @@ async def get_example(ctx: Context, example_id: UUID, query: AtVersion) -> Examp
 
 
 @routes.patch(
-    "/examples/{example_id}", permission="datasets:update", raises=(ExampleNotFound, ExampleElsewhere, Invalid)
+    "/examples/{example_id}",
+    permission="datasets:update",
+    raises=(ExampleNotFound, ExampleElsewhere, Invalid),
+    audit=Action("example.update"),
 )
 async def update_example(ctx: Context, example_id: UUID, body: ExamplePatch) -> ExamplesChanged:
     """Change an example; null leaves a field unchanged."""
@@ -346,10 +392,19 @@ async def update_example(ctx: Context, example_id: UUID, body: ExamplePatch) -> 
     return await examples.change_in_any_dataset(ctx.db, ctx.actor.workspace_id, [patch])
 
 
-@routes.delete("/examples/{example_id}", permission="datasets:update", raises=(ExampleNotFound,))
+@routes.delete(
+    "/examples/{example_id}", permission="datasets:update", raises=(ExampleNotFound,), audit=Action("example.delete")
+)
 async def delete_example(ctx: Context, example_id: UUID) -> Accepted:
     """Delete an example; earlier versions keep it."""
     await examples.delete_example(ctx.db, ctx.actor.workspace_id, example_id)
+    return Accepted("Deleted")
+
+
+@routes.delete("/examples", permission="datasets:update", audit=Action("example.delete", id_fields=("example_ids",)))
+async def delete_examples(ctx: Context, query: ExamplesToDelete) -> Accepted:
+    """Delete several examples; earlier versions keep them. Unknown ids are ignored."""
+    await examples.delete_examples(ctx.db, ctx.actor.workspace_id, query.example_ids, hard=False)
     return Accepted("Deleted")
 
 
@@ -360,6 +415,7 @@ async def delete_example(ctx: Context, example_id: UUID) -> Accepted:
     permission="datasets:update",
     raises=(DatasetNotFound, ExampleExists, *_ENCODED),
     consumes=MULTIPART,
+    audit=Action("example.create", id_fields=("dataset_id",)),
 )
 async def upload_examples(ctx: Context, dataset_id: UUID) -> Changed:
     """Create the examples of a multipart body with their attachments, all or none."""
@@ -374,6 +430,7 @@ async def upload_examples(ctx: Context, dataset_id: UUID) -> Changed:
     permission="datasets:update",
     raises=(DatasetNotFound, ExampleNotFound, ExampleElsewhere, *_ENCODED),
     consumes=MULTIPART,
+    audit=Action("example.update", id_fields=("dataset_id",)),
 )
 async def upload_changes(ctx: Context, dataset_id: UUID) -> Changed:
     """Change the examples of a multipart body and their attachments, all or none."""
@@ -389,6 +446,7 @@ async def upload_changes(ctx: Context, dataset_id: UUID) -> Changed:
     permission="datasets:update",
     raises=(DatasetNotFound, ExampleExists, ExampleElsewhere, *_ENCODED),
     consumes=MULTIPART,
+    audit=Action("example.create"),
 )
 async def put_examples(ctx: Context) -> Changed:
     """Create or change the examples of a multipart body that names their datasets."""
@@ -400,7 +458,10 @@ async def put_examples(ctx: Context) -> Changed:
 
 
 @routes.post(
-    "/platform/datasets/examples/delete", "/v1/platform/datasets/examples/delete", permission="datasets:delete"
+    "/platform/datasets/examples/delete",
+    "/v1/platform/datasets/examples/delete",
+    permission="datasets:delete",
+    audit=Action("example.erase", id_fields=("dataset_id", "example_ids")),
 )
 async def delete_examples_for_good(ctx: Context, body: ExampleDeletion) -> Accepted:
     """Delete several examples; with `hard_delete` from every version."""

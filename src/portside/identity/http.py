@@ -15,6 +15,7 @@ from portside.identity.roles import ORGANIZATION_ROLES, WORKSPACE_ROLES
 from portside.identity.services import Context, Routes, read_origin
 from portside.identity.sessions import LimitedKey, NotAUser, SessionNotFound
 from portside.identity.sign_in_links import SignInLink
+from portside.identity.signin import SIGN_IN
 from portside.identity.types import (
     Actor,
     Credentials,
@@ -40,10 +41,13 @@ from portside.identity.types import (
 )
 from portside.identity.workspaces import WorkspaceNeeded, WorkspaceNotFound, WorkspaceOccupied, WorkspaceTaken
 from portside.kernel.errors import Forbidden
+from portside.kernel.http.audit_actions import Action
 from portside.kernel.http.routes import RouteOptions
 
 routes = Routes("identity", works_on_full_disk=True)
 _IN_WORKSPACE = (WorkspaceRequired,)
+_CREATE_KEY = Action("key.create", id_query="insert_key")
+_REVOKE_KEY = Action("key.revoke", id_fields=("key_id",))
 _CURRENT = "/api-key/current"
 _TOKENS = "/orgs/current/personal-access-tokens"
 _LISTS_OWN_KEYS: RouteOptions = {"permission": "organization:read", "raises": (NotAUser,)}
@@ -77,13 +81,13 @@ async def get_public_identity(ctx: Context) -> PublicIdentity:
 # Sessions
 
 
-@routes.post("/login", public=True, raises=(LoginRefused, TooManyLogins, SessionEnded))
+@routes.post("/login", public=True, raises=(LoginRefused, TooManyLogins, SessionEnded), audit=SIGN_IN)
 async def log_in(ctx: Context, body: Credentials) -> LoggedIn:
     """Return a bearer token for a user; it lasts twelve hours."""
     return await logins.log_in(ctx.db, ctx.services.authenticator, body, read_origin(ctx))
 
 
-@routes.post("/logout", status=204)
+@routes.post("/logout", status=204, audit=Action("session.end"))
 async def log_out(ctx: Context) -> None:
     """End the caller's session."""
     await sessions.end_current(ctx.db, ctx.services.authenticator, ctx.actor)
@@ -100,13 +104,20 @@ async def list_own_sessions(ctx: Context) -> list[LoginSession]:
     permission="organization:read",
     status=204,
     raises=(SessionNotFound, LimitedKey),
+    audit=Action("session.end"),
 )
 async def end_own_session(ctx: Context, session_id: UUID) -> None:
     """End one of the caller's sessions."""
     await sessions.end_own(ctx.db, ctx.services.authenticator, ctx.actor, session_id)
 
 
-@routes.post("/users/me/sign-in-links", permission="organization:read", status=201, raises=(LimitedKey,))
+@routes.post(
+    "/users/me/sign-in-links",
+    permission="organization:read",
+    status=201,
+    raises=(LimitedKey,),
+    audit=Action("sign_in_link.create", id_query="insert_sign_in_link"),
+)
 async def create_sign_in_link(ctx: Context) -> SignInLink:
     """Return an address that signs a browser in as the caller, once, within a minute."""
     return await sign_in_links.create_link(ctx.db, ctx.actor)
@@ -119,14 +130,20 @@ async def list_sessions(ctx: Context) -> list[LoginSession]:
 
 
 @routes.delete(
-    "/orgs/current/sessions/{session_id}", permission="organization:manage", status=204, raises=(SessionNotFound,)
+    "/orgs/current/sessions/{session_id}",
+    permission="organization:manage",
+    status=204,
+    raises=(SessionNotFound,),
+    audit=Action("session.end"),
 )
 async def end_session(ctx: Context, session_id: UUID) -> None:
     """End a session of any member."""
     await sessions.end_any(ctx.db, ctx.services.authenticator, ctx.actor, session_id)
 
 
-@routes.put("/users/me/password", status=204, raises=(NotAUser, LimitedKey, LoginRefused))
+@routes.put(
+    "/users/me/password", status=204, raises=(NotAUser, LimitedKey, LoginRefused), audit=Action("user.set_password")
+)
 async def set_password(ctx: Context, body: NewPassword) -> None:
     """Change the caller's password."""
     await logins.set_password(ctx.db, ctx.services.authenticator, ctx.actor, body)
@@ -141,7 +158,7 @@ async def get_organization(ctx: Context) -> Organization:
     return await workspaces.get_organization(ctx.db, ctx.actor)
 
 
-@routes.patch("/orgs/current", permission="organization:manage")
+@routes.patch("/orgs/current", permission="organization:manage", audit=Action("organization.update"))
 async def update_organization(ctx: Context, body: WorkspacePatch) -> Organization:
     """Rename the organization."""
     return await workspaces.rename_organization(ctx.db, ctx.actor, body.display_name)
@@ -159,13 +176,23 @@ async def list_workspaces(ctx: Context) -> list[Workspace]:
     return await workspaces.list_workspaces(ctx.db, ctx.actor)
 
 
-@routes.post("/workspaces", permission="organization:manage", raises=(WorkspaceTaken,))
+@routes.post(
+    "/workspaces",
+    permission="organization:manage",
+    raises=(WorkspaceTaken,),
+    audit=Action("workspace.create", id_query="insert_workspace"),
+)
 async def create_workspace(ctx: Context, body: WorkspaceRequest) -> Workspace:
     """Create a workspace; the user who creates it becomes its admin."""
     return await workspaces.create_workspace(ctx.db, ctx.actor, body)
 
 
-@routes.patch("/workspaces/{workspace_id}", permission="organization:manage", raises=(WorkspaceNotFound,))
+@routes.patch(
+    "/workspaces/{workspace_id}",
+    permission="organization:manage",
+    raises=(WorkspaceNotFound,),
+    audit=Action("workspace.update"),
+)
 async def update_workspace(ctx: Context, workspace_id: UUID, body: WorkspacePatch) -> Workspace:
     """Rename a workspace; its handle stays."""
     return await workspaces.rename_workspace(ctx.db, ctx.actor, workspace_id, body.display_name)
@@ -176,6 +203,7 @@ async def update_workspace(ctx: Context, workspace_id: UUID, body: WorkspacePatc
     permission="organization:manage",
     status=204,
     raises=(WorkspaceNotFound, WorkspaceNeeded, WorkspaceOccupied, Forbidden),
+    audit=Action("workspace.delete"),
 )
 async def delete_workspace(ctx: Context, workspace_id: UUID) -> None:
     """Delete a workspace without deployments, with its keys, traces, datasets, prompts and integrations."""
@@ -193,7 +221,12 @@ async def list_members(ctx: Context) -> list[Member]:
     return await members.list_members(ctx.db, ctx.actor)
 
 
-@routes.post("/orgs/current/members", permission="organization:manage", raises=(MemberTaken, Forbidden))
+@routes.post(
+    "/orgs/current/members",
+    permission="organization:manage",
+    raises=(MemberTaken, Forbidden),
+    audit=Action("member.add", id_query="insert_user"),
+)
 async def add_member(ctx: Context, body: MemberRequest) -> Member:
     """Add a user to the organization and to workspaces."""
     return await members.add_member(ctx.db, ctx.actor, body)
@@ -203,6 +236,7 @@ async def add_member(ctx: Context, body: MemberRequest) -> Member:
     "/orgs/current/members/{user_id}",
     permission="organization:manage",
     raises=(MemberNotFound, LastAdmin, Forbidden),
+    audit=Action("member.update"),
 )
 async def set_role(ctx: Context, user_id: UUID, body: RoleChange) -> Member:
     """Change the role of a member of the organization."""
@@ -214,6 +248,7 @@ async def set_role(ctx: Context, user_id: UUID, body: RoleChange) -> Member:
     permission="organization:manage",
     status=204,
     raises=(MemberNotFound, LastAdmin, Forbidden),
+    audit=Action("member.remove"),
 )
 async def remove_member(ctx: Context, user_id: UUID) -> None:
     """Remove a user from the organization, with all keys and sessions."""
@@ -227,7 +262,10 @@ async def list_workspace_members(ctx: Context) -> list[Member]:
 
 
 @routes.post(
-    "/workspaces/current/members", permission="workspaces:manage", raises=(MemberTaken, Forbidden, *_IN_WORKSPACE)
+    "/workspaces/current/members",
+    permission="workspaces:manage",
+    raises=(MemberTaken, Forbidden, *_IN_WORKSPACE),
+    audit=Action("workspace_member.add", id_fields=("user_id",)),
 )
 async def add_workspace_member(ctx: Context, body: WorkspaceMemberRequest) -> Member:
     """Add a user of the organization to the workspace."""
@@ -238,6 +276,7 @@ async def add_workspace_member(ctx: Context, body: WorkspaceMemberRequest) -> Me
     "/workspaces/current/members/{user_id}",
     permission="workspaces:manage",
     raises=(MemberNotFound, Forbidden, *_IN_WORKSPACE),
+    audit=Action("workspace_member.update"),
 )
 async def set_workspace_role(ctx: Context, user_id: UUID, body: RoleChange) -> Member:
     """Change the role of a member of the workspace."""
@@ -251,6 +290,7 @@ async def set_workspace_role(ctx: Context, user_id: UUID, body: RoleChange) -> M
     permission="workspaces:manage",
     status=204,
     raises=(MemberNotFound, Forbidden, *_IN_WORKSPACE),
+    audit=Action("workspace_member.remove"),
 )
 async def remove_workspace_member(ctx: Context, user_id: UUID) -> None:
     """Remove a user from the workspace."""
@@ -266,7 +306,7 @@ async def list_api_keys(ctx: Context) -> list[Key]:
     return await keys.list_keys(ctx.db, _select_workspace_keys(ctx.actor))
 
 
-@routes.post("/api-key", permission="workspaces:manage", raises=(Forbidden, *_IN_WORKSPACE))
+@routes.post("/api-key", permission="workspaces:manage", raises=(Forbidden, *_IN_WORKSPACE), audit=_CREATE_KEY)
 async def create_api_key(ctx: Context, body: KeyRequest) -> NewKey:
     """Create a service key for the workspace; the key is shown once."""
     keys.refuse_fields(body, ("workspaces", "org_role_id", "default_workspace_id"))
@@ -280,6 +320,7 @@ async def create_api_key(ctx: Context, body: KeyRequest) -> NewKey:
     permission="workspaces:manage",
     raises=(KeyNotFound, KeyInUse, Forbidden, *_IN_WORKSPACE),
     status=204,
+    audit=_REVOKE_KEY,
 )
 async def revoke_api_key(ctx: Context, key_id: UUID, query: RevokeQuery) -> None:
     """Revoke a key; requests with it are refused from then on."""
@@ -306,25 +347,25 @@ async def list_personal_access_tokens(ctx: Context) -> list[Key]:
     return await keys.list_keys(ctx.db, _select_user_keys(ctx.actor))
 
 
-@routes.post(_CURRENT, **_CREATES_OWN_KEYS)
+@routes.post(_CURRENT, **_CREATES_OWN_KEYS, audit=_CREATE_KEY)
 async def create_personal_key(ctx: Context, body: KeyRequest) -> NewKey:
     """Create a personal key of the caller; it is shown once."""
     return await _create_personal_key(ctx, body)
 
 
-@routes.post(_TOKENS, **_CREATES_OWN_KEYS)
+@routes.post(_TOKENS, **_CREATES_OWN_KEYS, audit=_CREATE_KEY)
 async def create_personal_access_token(ctx: Context, body: KeyRequest) -> NewKey:
     """Create a personal key of the caller (an alias that clients use)."""
     return await _create_personal_key(ctx, body)
 
 
-@routes.delete(f"{_CURRENT}/{{key_id}}", **_REVOKES_OWN_KEYS)
+@routes.delete(f"{_CURRENT}/{{key_id}}", **_REVOKES_OWN_KEYS, audit=_REVOKE_KEY)
 async def revoke_personal_key(ctx: Context, key_id: UUID) -> None:
     """Revoke one of the caller's personal keys."""
     await _revoke_personal_key(ctx, key_id)
 
 
-@routes.delete(f"{_TOKENS}/{{key_id}}", **_REVOKES_OWN_KEYS)
+@routes.delete(f"{_TOKENS}/{{key_id}}", **_REVOKES_OWN_KEYS, audit=_REVOKE_KEY)
 async def revoke_personal_access_token(ctx: Context, key_id: UUID) -> None:
     """Revoke one of the caller's personal keys (an alias that clients use)."""
     await _revoke_personal_key(ctx, key_id)
@@ -372,7 +413,7 @@ async def list_service_keys(ctx: Context) -> list[Key]:
     return await keys.list_keys(ctx.db, _select_organization_keys(ctx.actor))
 
 
-@routes.post("/orgs/current/service-keys", permission="organization:manage", raises=(Forbidden,))
+@routes.post("/orgs/current/service-keys", permission="organization:manage", raises=(Forbidden,), audit=_CREATE_KEY)
 async def create_service_key(ctx: Context, body: KeyRequest) -> NewKey:
     """Create a service key for the organization or for some of its workspaces; it is shown once."""
     actor: Actor = ctx.actor
@@ -392,6 +433,7 @@ async def create_service_key(ctx: Context, body: KeyRequest) -> NewKey:
     permission="organization:manage",
     raises=(KeyNotFound, KeyInUse, Forbidden),
     status=204,
+    audit=_REVOKE_KEY,
 )
 async def revoke_service_key(ctx: Context, key_id: UUID, query: RevokeQuery) -> None:
     """Revoke a service key of the organization or of one of its workspaces."""

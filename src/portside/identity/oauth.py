@@ -36,6 +36,7 @@ from portside.identity.sessions import LimitedKey
 from portside.identity.signin import (
     FORM_PAGE,
     PAGE,
+    SIGN_IN,
     build_form_options,
     decode_form,
     find_browser_actor,
@@ -43,6 +44,7 @@ from portside.identity.signin import (
     redirect,
 )
 from portside.identity.types import Actor, LoggedIn
+from portside.kernel.http.audit_actions import Action, Unrecorded
 from portside.kernel.http.headers import get_base_url
 from portside.kernel.http.proxies import get_client_address
 from portside.kernel.http.routes import RouteOptions
@@ -52,6 +54,7 @@ DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 AUTHORIZE = "/oauth/authorize"
 DEVICE = "/device"
 DECISION = "/device/decision"
+_APPROVE = Action("session.approve", id_query="decide_cli_authorization", is_sign_in=True, by_browser=True)
 _NO_STORE = {"Cache-Control": "no-store"}
 Client = Literal["portside-cli"]
 # What the terminal says about itself; a page shows it.
@@ -154,7 +157,7 @@ async def get_authorization_page(ctx: Context, query: AuthorizationRequest) -> R
     return pages.render_approval(approval, form_targets=f"'self' {query.redirect_uri.removesuffix('/callback')}")
 
 
-@routes.post(AUTHORIZE, **FORM_PAGE)
+@routes.post(AUTHORIZE, **FORM_PAGE, audit=_APPROVE)
 async def decide_authorization(ctx: Context) -> Response:
     """Send the browser back to the terminal, with a code if the person approved."""
     form = await read_form(ctx, AuthorizationForm)
@@ -175,7 +178,11 @@ async def decide_authorization(ctx: Context) -> Response:
     return redirect(f"{form.redirect_uri}?{urlencode({'code': code, 'state': form.state})}")
 
 
-@routes.post("/oauth/device", **_BEGINS)
+@routes.post(
+    "/oauth/device",
+    **_BEGINS,
+    audit=Unrecorded("nobody has approved anything yet; the approval and the session are recorded"),
+)
 async def create_device_codes(ctx: Context) -> DeviceAuthorization:
     """Return the codes with which a terminal without a browser waits for its sign-in."""
     form = await decode_form(ctx, DeviceForm)
@@ -201,7 +208,7 @@ async def get_device_page(ctx: Context, query: UserCodeQuery) -> Response:
     return pages.render_user_code(query.user_code)
 
 
-@routes.post(DEVICE, **FORM_PAGE)
+@routes.post(DEVICE, **FORM_PAGE, audit=Unrecorded("shows whom a code belongs to, and changes nothing"))
 async def confirm_device(ctx: Context) -> Response:
     """Show which terminal waits with the code, and ask."""
     form = await read_form(ctx, UserCodeForm)
@@ -227,7 +234,7 @@ async def confirm_device(ctx: Context) -> Response:
     )
 
 
-@routes.post(DECISION, **FORM_PAGE)
+@routes.post(DECISION, **FORM_PAGE, audit=_APPROVE)
 async def decide_device(ctx: Context) -> Response:
     """Approve or refuse the terminal that waits with the code."""
     form = await read_form(ctx, DecisionForm)
@@ -248,7 +255,7 @@ async def decide_device(ctx: Context) -> Response:
     return pages.render_note("Approved", "The terminal is signed in within seconds. You can close this page.")
 
 
-@routes.post("/oauth/token", **_EXCHANGES)
+@routes.post("/oauth/token", **_EXCHANGES, audit=SIGN_IN)
 async def exchange_code(ctx: Context) -> LoggedIn:
     """Return a bearer token for a code that was approved."""
     form = await decode_form(ctx, TokenForm)

@@ -23,6 +23,7 @@ from portside.identity.services import Context, OidcSignIn, Routes, read_origin
 from portside.identity.sessions import SignIn, build_cookie
 from portside.identity.types import Actor, Credentials
 from portside.kernel.errors import Forbidden, Unauthorized, Unavailable
+from portside.kernel.http.audit_actions import Action
 from portside.kernel.http.decode import convert
 from portside.kernel.http.headers import get_base_url, parse_cookies
 from portside.kernel.http.routes import RouteOptions
@@ -50,6 +51,7 @@ PAGE: RouteOptions = {"public": True, "media_type": "text/html"}
 # A refused sign-in is the page again, with the reason.
 _LINK_PAGE: RouteOptions = {**PAGE, "raises": (NotSameOrigin,), "responses": {401: None}}
 _OIDC_PAGE: RouteOptions = {**PAGE, "responses": {401: None, 403: None, 429: None, 503: None}}
+SIGN_IN = Action("session.create", id_query="insert_session", is_sign_in=True)
 FORM_PAGE: RouteOptions = {
     **PAGE,
     "consumes": {FORM: {"type": "object", **ANY_FIELDS}},
@@ -105,7 +107,7 @@ async def get_sign_in_page(ctx: Context, query: NextQuery) -> Response:
     return redirect(target) if target != HOME else pages.render_signed_in(actor.user_email or actor.short_key)
 
 
-@routes.post("/login/password", **_PROOF_PAGE)
+@routes.post("/login/password", **_PROOF_PAGE, audit=SIGN_IN)
 async def sign_in_with_password(ctx: Context) -> Response:
     """Sign a browser in with an email and a password."""
     form = await read_form(ctx, PasswordForm)
@@ -118,7 +120,7 @@ async def sign_in_with_password(ctx: Context) -> Response:
     return await _attempt(prove, _build_page(ctx, to_local_path(form.next), email=form.email))
 
 
-@routes.post("/login/key", **_PROOF_PAGE)
+@routes.post("/login/key", **_PROOF_PAGE, audit=SIGN_IN)
 async def sign_in_with_key(ctx: Context) -> Response:
     """Sign a browser in with an API key; the session may do what the key may."""
     form = await read_form(ctx, KeyForm)
@@ -136,7 +138,7 @@ async def sign_in_with_key(ctx: Context) -> Response:
     return await _attempt(prove, _build_page(ctx, to_local_path(form.next)))
 
 
-@routes.get(sign_in_links.PATH, **_LINK_PAGE)
+@routes.get(sign_in_links.PATH, **_LINK_PAGE, audit=SIGN_IN)
 async def sign_in_with_link(ctx: Context, query: LinkQuery) -> Response:
     """Sign in the browser that opens an address of `POST /users/me/sign-in-links`, once."""
     _check_opened_by_hand(ctx)
@@ -158,7 +160,7 @@ def _check_opened_by_hand(ctx: Context) -> None:
         raise NotSameOrigin
 
 
-@routes.post("/login/out", **FORM_PAGE)
+@routes.post("/login/out", **FORM_PAGE, audit=Action("session.end", by_browser=True))
 async def sign_out(ctx: Context) -> Response:
     """End the browser's session."""
     await read_form(ctx, EmptyForm)
@@ -184,7 +186,7 @@ async def start_oidc(ctx: Context, query: NextQuery) -> Response:
     return await _attempt(leave, _build_page(ctx, target))
 
 
-@routes.get(CALLBACK, **_OIDC_PAGE)
+@routes.get(CALLBACK, **_OIDC_PAGE, audit=SIGN_IN)
 async def finish_oidc(ctx: Context, query: ProviderReturn) -> Response:
     """Sign in the browser that comes back from the OpenID Connect provider."""
 

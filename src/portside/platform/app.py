@@ -21,7 +21,9 @@ from portside.alerts.http import AlertServices
 from portside.alerts.http import routes as alerts
 from portside.alerts.rules import MeasuredParts, Measurements
 from portside.annotation.http import routes as annotation
+from portside.audit.actions import build_operations
 from portside.audit.entries import BackgroundDatabase, record_start
+from portside.audit.http import AuditServices
 from portside.audit.http import routes as audit
 from portside.audit.log import ExpiredEntries
 from portside.audit.recording import Recorder, SuppressedRefusals
@@ -137,6 +139,7 @@ class PlatformServices(
     KeyRotationServices,
     BackupServices,
     AlertServices,
+    AuditServices,
 ):
     """The services of the platform."""
 
@@ -268,6 +271,7 @@ async def open_platform(
             ),
             address=PlatformAddress(settings.local_url, settings.trusted_proxies),
             archives=ArchiveStore(home.archives),
+            operations=build_operations(ROUTES),
             deletion_checks=WorkspaceDeletionChecks([describe_deployments]),
             trusted_proxies=read_networks(settings.trusted_proxies),
             oidc=_build_oidc_sign_in(settings, box),

@@ -17,6 +17,7 @@ from portside.kernel.crypto import SecretBox, begin_rotation, end_rotation, with
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
 from portside.kernel.http import routes as kernel_routes
+from portside.kernel.http.audit_actions import Action
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
 from portside.platform.home import Home
@@ -131,7 +132,7 @@ Context = kernel_routes.Context[KeyRotationServices]
 routes = kernel_routes.Routes[Context]("system")
 
 
-@routes.post("/system/master-key/rotate", permission="organization:manage")
+@routes.post("/system/master-key/rotate", permission="organization:manage", audit=Action("master_key.rotate"))
 async def rotate_master_key(ctx: Context) -> RotationState:
     """Encrypt every secret with a new master key; the older key is removed ten minutes later."""
     return await ctx.services.key_rotation.begin()

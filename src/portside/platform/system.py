@@ -26,6 +26,7 @@ from portside.control.server_rollouts import (
 from portside.kernel.db import Database
 from portside.kernel.disk import measure
 from portside.kernel.http import routes as kernel_routes
+from portside.kernel.http.audit_actions import Action
 from portside.kernel.settings import describe
 from portside.kernel.version import full_version
 from portside.operate.findings import ExaminedInstallation
@@ -152,7 +153,7 @@ async def get_upgrade(ctx: Context) -> UpgradeState:
     return await _get_upgrade_state(ctx.services)
 
 
-@routes.post("/system/upgrade/roll-forward", permission="organization:manage")
+@routes.post("/system/upgrade/roll-forward", permission="organization:manage", audit=Action("servers.roll_forward"))
 async def roll_forward(ctx: Context, body: RollForward) -> UpgradeState:
     """Begin to replace servers of earlier versions, or continue after a halt: what failed is tried again."""
     await resume_rollout(ctx.services.db, full_version(), body.skip)

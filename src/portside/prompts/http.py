@@ -3,6 +3,7 @@
 from starlette.responses import Response
 
 from portside.kernel.errors import Invalid
+from portside.kernel.http.audit_actions import Action
 from portside.kernel.http.routes import BaseServices, Context, Routes
 from portside.prompts import directories, repos
 from portside.prompts.types import (
@@ -48,15 +49,19 @@ async def get_settings(ctx: Context[BaseServices]) -> Settings:
     return await repos.get_settings(ctx.db, by=ctx.actor)
 
 
-@routes.get("/repos", permission="prompts:read")
-@routes.get("/repos/", permission="prompts:read")
+@routes.get("/repos/", "/repos", permission="prompts:read")
 async def list_prompts(ctx: Context[BaseServices], query: PromptQuery) -> PromptList:
     """List the prompts of the workspace, or its agents or skills, last changed first unless the query sorts them."""
     return await repos.list_prompts(ctx.db, query, by=ctx.actor)
 
 
-@routes.post("/repos", permission="prompts:create", raises=(PromptExists, Invalid))
-@routes.post("/repos/", permission="prompts:create", raises=(PromptExists, Invalid))
+@routes.post(
+    "/repos/",
+    "/repos",
+    permission="prompts:create",
+    raises=(PromptExists, Invalid),
+    audit=Action("prompt.create", id_query="create_repo"),
+)
 async def create_prompt(ctx: Context[BaseServices], body: PromptRequest) -> PromptResponse:
     """Create a prompt, an agent or a skill without commits."""
     return PromptResponse(await repos.create_prompt(ctx.db, body, by=ctx.actor))
@@ -68,13 +73,13 @@ async def get_prompt(ctx: Context[BaseServices], owner: str, repo: str) -> Promp
     return PromptResponse(await repos.get_prompt(ctx.db, owner, repo, by=ctx.actor))
 
 
-@routes.patch("/repos/{owner}/{repo}", permission="prompts:update", raises=_CHANGES)
+@routes.patch("/repos/{owner}/{repo}", permission="prompts:update", raises=_CHANGES, audit=Action("prompt.update"))
 async def update_prompt(ctx: Context[BaseServices], owner: str, repo: str, body: PromptPatch) -> PromptResponse:
     """Change the description of a prompt; null leaves a field unchanged."""
     return PromptResponse(await repos.update_prompt(ctx.db, owner, repo, body, by=ctx.actor))
 
 
-@routes.delete("/repos/{owner}/{repo}", permission="prompts:delete", raises=_CHANGES)
+@routes.delete("/repos/{owner}/{repo}", permission="prompts:delete", raises=_CHANGES, audit=Action("prompt.delete"))
 async def delete_prompt(ctx: Context[BaseServices], owner: str, repo: str) -> Response:
     """Delete a prompt with all its commits and tags."""
     await repos.delete_prompt(ctx.db, owner, repo, by=ctx.actor)
@@ -87,7 +92,12 @@ async def list_prompt_tags(ctx: Context[BaseServices], owner: str, repo: str) ->
     return await repos.list_tags(ctx.db, owner, repo, by=ctx.actor)
 
 
-@routes.post("/repos/{owner}/{repo}/tags", permission="prompts:update", raises=(*_CHANGES, CommitNotFound, Invalid))
+@routes.post(
+    "/repos/{owner}/{repo}/tags",
+    permission="prompts:update",
+    raises=(*_CHANGES, CommitNotFound, Invalid),
+    audit=Action("prompt.tag"),
+)
 async def tag_commit(ctx: Context[BaseServices], owner: str, repo: str, body: CommitTagRequest) -> CommitTag:
     """Tag a commit; the tag leaves its previous commit."""
     return await repos.tag_commit(ctx.db, owner, repo, body, by=ctx.actor)
@@ -105,6 +115,7 @@ async def get_prompt_tag(ctx: Context[BaseServices], owner: str, repo: str, tag_
     "/repos/{owner}/{repo}/tags/{tag_name}",
     permission="prompts:update",
     raises=(*_CHANGES, CommitNotFound, PromptTagNotFound),
+    audit=Action("prompt.tag"),
 )
 async def move_prompt_tag(
     ctx: Context[BaseServices], owner: str, repo: str, tag_name: str, body: TagPatch
@@ -119,14 +130,14 @@ async def move_prompt_tag(
     status=204,
     permission="prompts:update",
     raises=(*_CHANGES, PromptTagNotFound),
+    audit=Action("prompt.untag"),
 )
 async def delete_prompt_tag(ctx: Context[BaseServices], owner: str, repo: str, tag_name: str) -> None:
     """Delete a tag; its commit stays."""
     await repos.delete_tag(ctx.db, owner, repo, tag_name, by=ctx.actor)
 
 
-@routes.get("/commits/{owner}/{repo}", permission="prompts:read", raises=(PromptNotFound,))
-@routes.get("/commits/{owner}/{repo}/", permission="prompts:read", raises=(PromptNotFound,))
+@routes.get("/commits/{owner}/{repo}/", "/commits/{owner}/{repo}", permission="prompts:read", raises=(PromptNotFound,))
 async def list_commits(ctx: Context[BaseServices], owner: str, repo: str, query: CommitQuery) -> CommitList:
     """List the commits of a prompt, newest first."""
     return await repos.list_commits(ctx.db, owner, repo, query, by=ctx.actor)
@@ -136,6 +147,7 @@ async def list_commits(ctx: Context[BaseServices], owner: str, repo: str, query:
     "/commits/{owner}/{repo}",
     permission="prompts:update",
     raises=(*_CHANGES, HoldsFiles, ParentOutdated, NothingToCommit),
+    audit=Action("prompt.commit"),
 )
 async def create_commit(ctx: Context[BaseServices], owner: str, repo: str, body: CommitRequest) -> CommitResponse:
     """Append a commit; `parent_commit` must be the latest one."""
@@ -149,7 +161,9 @@ async def pull_commit(ctx: Context[BaseServices], owner: str, repo: str, commit:
     return await repos.pull_commit(ctx.db, address, include_model=query.include_model, by=ctx.actor)
 
 
-@routes.post("/likes/{owner}/{repo}", permission="prompts:update", raises=(PromptNotFound,))
+@routes.post(
+    "/likes/{owner}/{repo}", permission="prompts:update", raises=(PromptNotFound,), audit=Action("prompt.like")
+)
 async def like_prompt(ctx: Context[BaseServices], owner: str, repo: str, body: LikeRequest) -> Likes:
     """Like a prompt or withdraw the like; return the number of likes."""
     return await repos.like_prompt(ctx.db, owner, repo, like=body.like, by=ctx.actor)
@@ -171,6 +185,7 @@ async def pull_directory(ctx: Context[BaseServices], owner: str, repo: str, quer
     "/v1/platform/hub/repos/{owner}/{repo}/directories/commits",
     permission="prompts:update",
     raises=(*_CHANGES, HoldsNoFiles, ParentOutdated, Invalid),
+    audit=Action("prompt.commit"),
 )
 async def commit_directory(
     ctx: Context[BaseServices], owner: str, repo: str, body: DirectoryCommitRequest
@@ -185,6 +200,7 @@ async def commit_directory(
     status=204,
     permission="prompts:delete",
     raises=_CHANGES,
+    audit=Action("prompt.delete"),
 )
 async def delete_directory(ctx: Context[BaseServices], owner: str, repo: str, query: DirectoryDeletion) -> None:
     """Delete an agent or a skill with all its commits and tags."""

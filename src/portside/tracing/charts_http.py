@@ -3,6 +3,7 @@
 from uuid import UUID
 
 from portside.kernel.errors import Invalid
+from portside.kernel.http.audit_actions import Action
 from portside.tracing import charts
 from portside.tracing.chart_types import (
     Chart,
@@ -31,7 +32,12 @@ async def get_charts(ctx: Context, body: SectionsWindow) -> Sections:
     return await charts.get_sections(ctx.db, ctx.actor.workspace_id, body)
 
 
-@routes.post("/charts/create", permission="charts:create", raises=_ON_WRITE)
+@routes.post(
+    "/charts/create",
+    permission="charts:create",
+    raises=_ON_WRITE,
+    audit=Action("chart.create", id_query="create_chart"),
+)
 async def create_chart(ctx: Context, body: ChartRequest) -> Chart:
     """Create a chart."""
     return await charts.create_chart(ctx.db, ctx.actor.workspace_id, body)
@@ -49,7 +55,9 @@ async def list_chart_sections(ctx: Context) -> list[Section]:
     return await charts.list_sections(ctx.db, ctx.actor.workspace_id)
 
 
-@routes.post("/charts/section", permission="charts:create")
+@routes.post(
+    "/charts/section", permission="charts:create", audit=Action("chart_section.create", id_query="create_section")
+)
 async def create_chart_section(ctx: Context, body: SectionRequest) -> Section:
     """Create a section of charts."""
     return await charts.create_section(ctx.db, ctx.actor.workspace_id, body)
@@ -63,13 +71,24 @@ async def get_chart_section(ctx: Context, section_id: UUID, body: ChartWindow) -
     return await charts.get_section(ctx.db, ctx.actor.workspace_id, section_id, body)
 
 
-@routes.patch("/charts/section/{section_id}", permission="charts:update", raises=(SectionNotFound,))
+@routes.patch(
+    "/charts/section/{section_id}",
+    permission="charts:update",
+    raises=(SectionNotFound,),
+    audit=Action("chart_section.update"),
+)
 async def update_chart_section(ctx: Context, section_id: UUID, body: SectionPatch) -> Section:
     """Change a section of charts; null leaves a field unchanged."""
     return await charts.update_section(ctx.db, ctx.actor.workspace_id, section_id, body)
 
 
-@routes.delete("/charts/section/{section_id}", status=204, permission="charts:delete", raises=(SectionNotFound,))
+@routes.delete(
+    "/charts/section/{section_id}",
+    status=204,
+    permission="charts:delete",
+    raises=(SectionNotFound,),
+    audit=Action("chart_section.delete"),
+)
 async def delete_chart_section(ctx: Context, section_id: UUID) -> None:
     """Delete a section and its charts."""
     await charts.delete_section(ctx.db, ctx.actor.workspace_id, section_id)
@@ -81,13 +100,15 @@ async def get_chart(ctx: Context, chart_id: UUID, body: ChartWindow) -> Chart:
     return await charts.get_chart(ctx.db, ctx.actor.workspace_id, chart_id, body)
 
 
-@routes.patch("/charts/{chart_id}", permission="charts:update", raises=_ON_WRITE)
+@routes.patch("/charts/{chart_id}", permission="charts:update", raises=_ON_WRITE, audit=Action("chart.update"))
 async def update_chart(ctx: Context, chart_id: UUID, body: ChartPatch) -> Chart:
     """Change a chart; null leaves a field unchanged."""
     return await charts.update_chart(ctx.db, ctx.actor.workspace_id, chart_id, body)
 
 
-@routes.delete("/charts/{chart_id}", status=204, permission="charts:delete", raises=(ChartNotFound,))
+@routes.delete(
+    "/charts/{chart_id}", status=204, permission="charts:delete", raises=(ChartNotFound,), audit=Action("chart.delete")
+)
 async def delete_chart(ctx: Context, chart_id: UUID) -> None:
     """Delete a chart."""
     await charts.delete_chart(ctx.db, ctx.actor.workspace_id, chart_id)

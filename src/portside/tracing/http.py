@@ -10,6 +10,7 @@ from prometheus_client import Counter
 from starlette.responses import Response
 
 from portside.kernel.errors import BodyTooLarge, Invalid, NotSupported
+from portside.kernel.http.audit_actions import Action, Unrecorded
 from portside.kernel.http.health import check_health
 from portside.kernel.http.routes import JSON_OBJECT, RouteOptions, encode_response
 from portside.kernel.large_reads import TooManyLargeReads
@@ -93,6 +94,9 @@ from portside.tracing.types import Accepted, IngestBatch, RunQuery, TracedRun, T
 routes = Routes("tracing")
 TokenRequests = Annotated[list[TokenRequest], msgspec.Meta(min_length=1, max_length=MAX_TOKENS)]
 _MAX_PUBLIC_BYTES = 256 * 1024
+_DATA = Unrecorded("traces and feedback are data")
+_TELEMETRY = Unrecorded("accepts what clients report about themselves, and stores nothing")
+_ABSENT = Unrecorded("answers 501")
 
 _REFUSALS = (
     EncodingBroken,
@@ -127,28 +131,28 @@ async def get_info(ctx: Context) -> PlatformInfo:
     return ctx.services.info
 
 
-@routes.post("/runs/multipart", status=202, permission="runs:create", raises=_ON_NEW, consumes=_PARTS)
+@routes.post("/runs/multipart", status=202, permission="runs:create", raises=_ON_NEW, consumes=_PARTS, audit=_DATA)
 async def ingest_multipart(ctx: Context) -> Accepted:
     """Store the runs, feedback and attachments of a multipart body, plain or compressed with zstd or gzip."""
     await ctx.services.quotas.check_traces(ctx.actor.workspace_id)
     return await _store_runs(ctx, ingest.parse_multipart)
 
 
-@routes.post("/runs/batch", status=202, permission="runs:create", raises=_ON_NEW, consumes=_LENIENT)
+@routes.post("/runs/batch", status=202, permission="runs:create", raises=_ON_NEW, consumes=_LENIENT, audit=_DATA)
 async def ingest_batch(ctx: Context) -> Accepted:
     """Store the runs of `{"post": […], "patch": […]}`."""
     await ctx.services.quotas.check_traces(ctx.actor.workspace_id)
     return await _store_runs(ctx, ingest.parse_batch)
 
 
-@routes.post("/runs", status=202, permission="runs:create", raises=_ON_NEW, consumes=JSON_OBJECT)
+@routes.post("/runs", status=202, permission="runs:create", raises=_ON_NEW, consumes=JSON_OBJECT, audit=_DATA)
 async def create_run(ctx: Context) -> Accepted:
     """Store one run."""
     await ctx.services.quotas.check_traces(ctx.actor.workspace_id)
     return await _store_runs(ctx, ingest.parse_run)
 
 
-@routes.patch("/runs/{run_id}", status=202, permission="runs:create", raises=_REFUSALS, consumes=_LENIENT)
+@routes.patch("/runs/{run_id}", status=202, permission="runs:create", raises=_REFUSALS, consumes=_LENIENT, audit=_DATA)
 async def update_run(ctx: Context, run_id: UUID) -> Accepted:
     """Store changes of a run; null leaves a field unchanged. The update may arrive before the run."""
     return await _store_runs(ctx, ingest.build_update_parser(run_id))
@@ -162,6 +166,7 @@ async def update_run(ctx: Context, run_id: UUID) -> Accepted:
     body_optional=True,
     returns=dict[str, Any],
     media_type=PROTOBUF,
+    audit=_DATA,
 )
 async def ingest_otlp(ctx: Context) -> Response:
     """Store the spans of an OpenTelemetry exporter as runs: protobuf or JSON, plain or compressed.
@@ -206,19 +211,17 @@ async def list_sessions(ctx: Context, query: ProjectQuery) -> list[TracerSession
     return await projects.list_projects(ctx.db, ctx.actor.workspace_id, query)
 
 
-@routes.post("/sessions", permission="projects:create", raises=(ProjectExists, Invalid))
+@routes.post(
+    "/sessions",
+    permission="projects:create",
+    raises=(ProjectExists, Invalid),
+    audit=Action("project.create", id_query="create_project"),
+)
 async def create_session(ctx: Context, query: CreateQuery, body: ProjectRequest) -> TracerSession:
     """Create a project; with `upsert`, change an existing one of the same name."""
     # The permission to create projects does not include the permission to change them.
     upserts = query.upsert and ctx.actor.may("projects:update")
     return await projects.create_project(ctx.db, ctx.actor.workspace_id, body, upsert=upserts)
-
-
-@routes.delete("/sessions", status=202, permission="projects:delete", raises=(Invalid,))
-async def delete_sessions(ctx: Context, query: ProjectsToDelete) -> Accepted:
-    """Delete several projects and their runs; unknown ids are ignored."""
-    await projects.delete_projects(ctx.db, ctx.actor.workspace_id, query.session_ids)
-    return Accepted()
 
 
 @routes.get("/sessions/{session_id}", permission="projects:read", raises=(ProjectNotFound,))
@@ -227,13 +230,24 @@ async def get_session(ctx: Context, session_id: UUID, query: ProjectShowQuery) -
     return await projects.get_project_with_stats(ctx.db, ctx.actor.workspace_id, session_id, query)
 
 
-@routes.patch("/sessions/{session_id}", permission="projects:update", raises=(ProjectNotFound, ProjectExists, Invalid))
+@routes.patch(
+    "/sessions/{session_id}",
+    permission="projects:update",
+    raises=(ProjectNotFound, ProjectExists, Invalid),
+    audit=Action("project.update"),
+)
 async def update_session(ctx: Context, session_id: UUID, body: ProjectPatch) -> TracerSession:
     """Change a project; null leaves a field unchanged."""
     return await projects.update_project(ctx.db, ctx.actor.workspace_id, session_id, body)
 
 
-@routes.delete("/sessions/{session_id}", status=202, permission="projects:delete", raises=(ProjectNotFound,))
+@routes.delete(
+    "/sessions/{session_id}",
+    status=202,
+    permission="projects:delete",
+    raises=(ProjectNotFound,),
+    audit=Action("project.delete"),
+)
 async def delete_session(ctx: Context, session_id: UUID) -> Accepted:
     """Delete a project and its runs; billing records stay."""
     await projects.get_project(ctx.db, ctx.actor.workspace_id, session_id)
@@ -241,10 +255,23 @@ async def delete_session(ctx: Context, session_id: UUID) -> Accepted:
     return Accepted()
 
 
+@routes.delete(
+    "/sessions",
+    status=202,
+    permission="projects:delete",
+    raises=(Invalid,),
+    audit=Action("project.delete", id_fields=("session_ids",)),
+)
+async def delete_sessions(ctx: Context, query: ProjectsToDelete) -> Accepted:
+    """Delete several projects and their runs; unknown ids are ignored."""
+    await projects.delete_projects(ctx.db, ctx.actor.workspace_id, query.session_ids)
+    return Accepted()
+
+
 # Feedback and feedback tokens
 
 
-@routes.post("/feedback", permission="feedback:create", raises=(Invalid, LonglivedLimitReached))
+@routes.post("/feedback", permission="feedback:create", raises=(Invalid, LonglivedLimitReached), audit=_DATA)
 async def create_feedback(ctx: Context, body: RatedRequest) -> Feedback:
     """Store feedback on a run or on a project."""
     if body.run_id is not None and body.extend_trace_retention:
@@ -264,20 +291,25 @@ async def get_feedback(ctx: Context, feedback_id: UUID) -> Feedback:
     return await feedback.get_feedback(ctx.db, feedback_id, by=ctx.actor)
 
 
-@routes.patch("/feedback/{feedback_id}", permission="feedback:update", raises=(FeedbackNotFound,))
+@routes.patch("/feedback/{feedback_id}", permission="feedback:update", raises=(FeedbackNotFound,), audit=_DATA)
 async def update_feedback(ctx: Context, feedback_id: UUID, body: FeedbackPatch) -> Feedback:
     """Change feedback; null leaves a field unchanged."""
     return await feedback.update_feedback(ctx.db, feedback_id, body, by=ctx.actor)
 
 
-@routes.delete("/feedback/{feedback_id}", permission="feedback:delete", raises=(FeedbackNotFound,))
+@routes.delete("/feedback/{feedback_id}", permission="feedback:delete", raises=(FeedbackNotFound,), audit=_DATA)
 async def delete_feedback(ctx: Context, feedback_id: UUID) -> Accepted:
     """Delete feedback."""
     await feedback.delete_feedback(ctx.db, feedback_id, by=ctx.actor)
     return Accepted("Deleted")
 
 
-@routes.post("/feedback/tokens", permission="feedback:create", raises=(Invalid,))
+@routes.post(
+    "/feedback/tokens",
+    permission="feedback:create",
+    raises=(Invalid,),
+    audit=Action("feedback_token.create", id_query="create_feedback_tokens"),
+)
 async def create_feedback_tokens(ctx: Context, body: TokenRequest | TokenRequests) -> Token | list[Token]:
     """Create one token, or several for an array: addresses that accept feedback without an API key."""
     requests = body if isinstance(body, list) else [body]
@@ -298,7 +330,13 @@ async def give_feedback_by_address(ctx: Context, token: UUID, query: TokenFeedba
     return Accepted()
 
 
-@routes.post("/feedback/tokens/{token}", public=True, raises=(FeedbackTokenNotFound,), max_body_bytes=_MAX_PUBLIC_BYTES)
+@routes.post(
+    "/feedback/tokens/{token}",
+    public=True,
+    raises=(FeedbackTokenNotFound,),
+    max_body_bytes=_MAX_PUBLIC_BYTES,
+    audit=_DATA,
+)
 async def give_feedback(ctx: Context, token: UUID, body: TokenFeedback = TokenFeedback()) -> Accepted:  # noqa: B008
     """Store the feedback in the body; the token replaces the API key."""
     await feedback_tokens.use_token(ctx.db, token, body)
@@ -322,7 +360,14 @@ async def query_runs(ctx: Context, body: RunPage) -> FoundRuns:
     return await runs.query_runs(ctx.db, ctx.actor.workspace_id, body, build_links(ctx))
 
 
-@routes.post("/runs/delete", status=202, permission="runs:delete", raises=(ProjectNotFound,), works_on_full_disk=True)
+@routes.post(
+    "/runs/delete",
+    status=202,
+    permission="runs:delete",
+    raises=(ProjectNotFound,),
+    works_on_full_disk=True,
+    audit=Action("trace.delete", id_fields=("session_id", "trace_ids")),
+)
 async def delete_traces(ctx: Context, body: TracesToDelete) -> Accepted:
     """Delete traces of a project with their runs, feedback and attachments; billing records stay."""
     await retention.delete_traces(ctx.db, ctx.actor.workspace_id, body)
@@ -378,7 +423,12 @@ async def query_threads(ctx: Context, body: ThreadsQuery) -> TracedThreads:
     return await threads_v2.query_threads(ctx.db, ctx.actor.workspace_id, body)
 
 
-@routes.put("/runs/{run_id}/share", permission="runs:share", raises=(TracedRunNotFound, ShareTokenTaken, Invalid))
+@routes.put(
+    "/runs/{run_id}/share",
+    permission="runs:share",
+    raises=(TracedRunNotFound, ShareTokenTaken, Invalid),
+    audit=Action("run.share"),
+)
 async def share_run(ctx: Context, run_id: UUID, body: ShareRequest = ShareRequest()) -> Share:  # noqa: B008
     """Share a run and the runs below it by a link."""
     return await sharing.share_run(ctx.db, run_id, body, by=ctx.actor)
@@ -391,7 +441,7 @@ async def get_share(ctx: Context, run_id: UUID) -> Response:
     return encode_response(shared, 200) if shared else Response(b"null", media_type="application/json")
 
 
-@routes.delete("/runs/{run_id}/share", status=204, permission="runs:share")
+@routes.delete("/runs/{run_id}/share", status=204, permission="runs:share", audit=Action("run.unshare"))
 async def unshare_run(ctx: Context, run_id: UUID) -> None:
     """Stop sharing a run."""
     await sharing.unshare_run(ctx.db, run_id, by=ctx.actor)
@@ -479,13 +529,24 @@ async def list_usage_limits(ctx: Context) -> list[UsageLimit]:
     return await quotas.list_limits(ctx.db, ctx.actor.workspace_id)
 
 
-@routes.put("/usage-limits", permission="workspaces:manage", works_on_full_disk=True)
+@routes.put(
+    "/usage-limits",
+    permission="workspaces:manage",
+    works_on_full_disk=True,
+    audit=Action("usage_limit.update", id_fields=("limit_type",)),
+)
 async def put_usage_limit(ctx: Context, body: UsageLimitRequest) -> UsageLimit:
     """Set a limit; it replaces the limit of the same type."""
     return await quotas.put_limit(ctx.db, ctx.services.quotas, ctx.actor.workspace_id, body)
 
 
-@routes.delete("/usage-limits/{limit_id}", status=204, permission="workspaces:manage", raises=(UsageLimitNotFound,))
+@routes.delete(
+    "/usage-limits/{limit_id}",
+    status=204,
+    permission="workspaces:manage",
+    raises=(UsageLimitNotFound,),
+    audit=Action("usage_limit.delete"),
+)
 async def delete_usage_limit(ctx: Context, limit_id: UUID) -> None:
     """Delete a limit."""
     await quotas.delete_limit(ctx.db, ctx.services.quotas, ctx.actor.workspace_id, limit_id)
@@ -518,43 +579,43 @@ async def get_instance_health(ctx: Context) -> Response:
     return await check_health(ctx)
 
 
-@routes.post("/v1/beacon", **_REPORT)
+@routes.post("/v1/beacon", **_REPORT, audit=_TELEMETRY)
 async def take_beacon(_ctx: Context, body: dict[str, Any] = {}) -> Accepted:  # noqa: B006 - never changed
     """Accept the report of an installation; it is counted and dropped."""
     return _count_report("beacon", body)
 
 
-@routes.post("/beacon", **_REPORT)
+@routes.post("/beacon", **_REPORT, audit=_TELEMETRY)
 async def take_beacon_below_prefix(_ctx: Context, body: dict[str, Any] = {}) -> Accepted:  # noqa: B006 - never changed
     """Accept the same report at `/api/v1/beacon`."""
     return _count_report("beacon", body)
 
 
-@routes.post("/v1/metadata/submit", **_REPORT)
+@routes.post("/v1/metadata/submit", **_REPORT, audit=_TELEMETRY)
 async def take_metadata(_ctx: Context, body: dict[str, Any] = {}) -> Accepted:  # noqa: B006 - never changed
     """Accept the metadata of an installation; it is counted and dropped."""
     return _count_report("metadata", body)
 
 
-@routes.post("/metadata/submit", **_REPORT)
+@routes.post("/metadata/submit", **_REPORT, audit=_TELEMETRY)
 async def take_metadata_below_prefix(_ctx: Context, body: dict[str, Any] = {}) -> Accepted:  # noqa: B006 - as above
     """Accept the same metadata at `/api/v1/metadata/submit`."""
     return _count_report("metadata", body)
 
 
-@routes.post("/generate", permission="prompts:create", raises=(NoModel,))
+@routes.post("/generate", permission="prompts:create", raises=(NoModel,), audit=_ABSENT)
 async def generate(_ctx: Context) -> Accepted:
     """Return 501: the platform has no model."""
     raise NoModel
 
 
-@routes.post("/runs/rules/trigger", permission="rules:update", raises=(NoRules,))
+@routes.post("/runs/rules/trigger", permission="rules:update", raises=(NoRules,), audit=_ABSENT)
 async def trigger_rules(_ctx: Context) -> Accepted:
     """Return 501: the platform has no automation rules."""
     raise NoRules
 
 
-@routes.post("/runs/rules/{rule_id}/trigger", permission="rules:update", raises=(NoRules,))
+@routes.post("/runs/rules/{rule_id}/trigger", permission="rules:update", raises=(NoRules,), audit=_ABSENT)
 async def trigger_rule(_ctx: Context, rule_id: UUID) -> Accepted:
     """Return 501: the platform has no automation rules."""
     raise NoRules(f"This platform has no automation rules, and none with the id {rule_id}.")

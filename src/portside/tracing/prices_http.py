@@ -3,6 +3,7 @@
 from uuid import UUID
 
 from portside.kernel.errors import Invalid
+from portside.kernel.http.audit_actions import Action
 from portside.tracing import costs, prices
 from portside.tracing.costs import (
     ModelInUse,
@@ -26,19 +27,35 @@ async def list_model_prices(ctx: Context, query: PriceQuery) -> list[ModelPrice]
     return page.prices
 
 
-@routes.post("/model-price-map", permission="workspaces:manage", raises=(PriceExists, Invalid))
+@routes.post(
+    "/model-price-map",
+    permission="workspaces:manage",
+    raises=(PriceExists, Invalid),
+    audit=Action("price.create", id_query="insert_price"),
+)
 async def create_model_price(ctx: Context, body: PriceRequest) -> ModelPrice:
     """Set a price for runs that are written from now on; it wins over prices of files."""
     return await prices.create_price(ctx.db, ctx.actor.workspace_id, body)
 
 
-@routes.put("/model-price-map/{price_id}", permission="workspaces:manage", raises=(PriceNotFound, PriceExists, Invalid))
+@routes.put(
+    "/model-price-map/{price_id}",
+    permission="workspaces:manage",
+    raises=(PriceNotFound, PriceExists, Invalid),
+    audit=Action("price.update"),
+)
 async def update_model_price(ctx: Context, price_id: UUID, body: PriceRequest) -> ModelPrice:
     """Replace a price of this workspace."""
     return await prices.update_price(ctx.db, ctx.actor.workspace_id, price_id, body)
 
 
-@routes.delete("/model-price-map/{price_id}", status=204, permission="workspaces:manage", raises=(PriceNotFound,))
+@routes.delete(
+    "/model-price-map/{price_id}",
+    status=204,
+    permission="workspaces:manage",
+    raises=(PriceNotFound,),
+    audit=Action("price.delete"),
+)
 async def delete_model_price(ctx: Context, price_id: UUID) -> None:
     """Remove a price of this workspace."""
     await prices.delete_price(ctx.db, ctx.actor.workspace_id, price_id)
@@ -51,7 +68,11 @@ async def list_models_in_use(ctx: Context, query: ModelsQuery) -> list[ModelInUs
 
 
 @routes.post(
-    "/model-price-map/recomputations", permission="workspaces:manage", raises=(ProjectNotFound, Invalid), status=202
+    "/model-price-map/recomputations",
+    permission="workspaces:manage",
+    raises=(ProjectNotFound, Invalid),
+    status=202,
+    audit=Action("cost_recomputation.create", id_query="create_recomputation"),
 )
 async def start_recomputation(ctx: Context, body: RecomputationRequest = RecomputationRequest()) -> Recomputation:  # noqa: B008
     """Begin to compute the costs of past runs again by today's table of prices."""
@@ -77,6 +98,7 @@ async def get_recomputation(ctx: Context, recomputation_id: UUID) -> Recomputati
     status=204,
     permission="workspaces:manage",
     raises=(RecomputationNotFound,),
+    audit=Action("cost_recomputation.cancel"),
 )
 async def cancel_recomputation(ctx: Context, recomputation_id: UUID) -> None:
     """Stop a recomputation after its current batch."""

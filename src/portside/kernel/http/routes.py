@@ -48,6 +48,7 @@ from portside.kernel.codec import dump_api
 from portside.kernel.db import Database
 from portside.kernel.disk import DiskFull, DiskWatch
 from portside.kernel.errors import Invalid, MethodNotAllowed, NotFound, PortsideError
+from portside.kernel.http.audit_actions import Audit
 from portside.kernel.http.body_size import drain_body
 from portside.kernel.http.decode import decode_body, decode_path, decode_query
 from portside.kernel.http.middleware import get_buffered_writer
@@ -161,16 +162,23 @@ class Route(Generic[C_contra]):
     """Whether a POST only reads. Like a GET it then has a budget, and its handler may run twice (`large_reads.py`)."""
     works_on_full_disk: bool = False
     """Whether it is served while the disk is nearly full although it changes something: it makes room or is tiny."""
+    audit: Audit | None = None
+    """What the audit log records of it, or why nothing. A server with an audit log demands it unless `only_reads`."""
 
     @property
     def name(self) -> str:
         """The name of the operation: that of its handler."""
         return self.handler.__name__
 
+    @property
+    def only_reads(self) -> bool:
+        """Whether a request changes nothing."""
+        return self.read_only or self.method in READING_METHODS
+
     @cached_property
     def has_budget(self) -> bool:
         """Whether the response has a budget, for which the handler may run again."""
-        return (self.read_only or self.method in READING_METHODS) and not self.stays_open
+        return self.only_reads and not self.stays_open
 
     @cached_property
     def stores_data(self) -> bool:
@@ -188,7 +196,7 @@ def get_body_limits(routes: Sequence[Route[Any]]) -> dict[str, int]:
 
 
 class RouteOptions(TypedDict, total=False):
-    """The options of a route: fields of `Route` with the same names."""
+    """The options that several routes may share: fields of `Route` with the same names."""
 
     status: int
     raises: tuple[type[PortsideError], ...]
@@ -219,39 +227,49 @@ class Routes(Generic[C]):
         return iter(self.list)
 
     def add(
-        self, method: str, *paths: str, **options: Unpack[RouteOptions]
+        self, method: str, *paths: str, audit: Audit | None = None, **options: Unpack[RouteOptions]
     ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register the decorated handler under a method and one or more path templates."""
 
         def register(handler: Handler[C, P, T]) -> Handler[C, P, T]:
             route_options: RouteOptions = {**self._defaults, **options}
             for path in paths:
-                route = Route(method=method, path=path, handler=handler, tag=self.tag, **route_options)
+                route = Route(method=method, path=path, handler=handler, tag=self.tag, audit=audit, **route_options)
                 self.list.append(_inspect(route))
 
             return handler
 
         return register
 
-    def get(self, *paths: str, **options: Unpack[RouteOptions]) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
+    def get(
+        self, *paths: str, audit: Audit | None = None, **options: Unpack[RouteOptions]
+    ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a GET operation."""
-        return self.add("GET", *paths, **options)
+        return self.add("GET", *paths, audit=audit, **options)
 
-    def post(self, *paths: str, **options: Unpack[RouteOptions]) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
+    def post(
+        self, *paths: str, audit: Audit | None = None, **options: Unpack[RouteOptions]
+    ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a POST operation."""
-        return self.add("POST", *paths, **options)
+        return self.add("POST", *paths, audit=audit, **options)
 
-    def put(self, *paths: str, **options: Unpack[RouteOptions]) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
+    def put(
+        self, *paths: str, audit: Audit | None = None, **options: Unpack[RouteOptions]
+    ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a PUT operation."""
-        return self.add("PUT", *paths, **options)
+        return self.add("PUT", *paths, audit=audit, **options)
 
-    def patch(self, *paths: str, **options: Unpack[RouteOptions]) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
+    def patch(
+        self, *paths: str, audit: Audit | None = None, **options: Unpack[RouteOptions]
+    ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a PATCH operation."""
-        return self.add("PATCH", *paths, **options)
+        return self.add("PATCH", *paths, audit=audit, **options)
 
-    def delete(self, *paths: str, **options: Unpack[RouteOptions]) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
+    def delete(
+        self, *paths: str, audit: Audit | None = None, **options: Unpack[RouteOptions]
+    ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a DELETE operation."""
-        return self.add("DELETE", *paths, **options)
+        return self.add("DELETE", *paths, audit=audit, **options)
 
 
 def _inspect(route: Route[C]) -> Route[C]:
