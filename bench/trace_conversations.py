@@ -38,7 +38,8 @@ from portside.kernel.db import Database  # noqa: E402
 from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
 from portside.kernel.migrations import migrate  # noqa: E402
 from portside.tracing import pieces  # noqa: E402
-from portside.tracing.ingest import parse_multipart, store_batch  # noqa: E402
+from portside.tracing.ingest import store_batch  # noqa: E402
+from portside.tracing.ingest_parser import parse_multipart  # noqa: E402
 from portside.tracing.services import InstanceFlags, PlatformInfo  # noqa: E402
 
 PACKAGES = ["portside.identity", "portside.tracing"]

@@ -21,17 +21,11 @@ from portside.kernel.db import Database
 from portside.kernel.errors import Invalid, Unavailable
 from portside.tracing import ingest
 from portside.tracing.attachments import DownloadLinks
-from portside.tracing.ingest import (
-    COPY_MIN_RUNS,
-    PATCH_BITS,
-    POSITION_FIELDS,
-    build_update_parser,
-    parse_batch,
-    parse_run,
-    raise_for_refused,
-    store_batch,
-)
+from portside.tracing.ingest import COPY_MIN_RUNS, store_batch
+from portside.tracing.ingest_parser import build_update_parser, parse_batch, parse_run
 from portside.tracing.projects import delete_projects, ensure_project
+from portside.tracing.refused_runs import raise_for_refused
+from portside.tracing.run_merge import PATCH_BITS, POSITION_FIELDS
 from portside.tracing.runs import TracedRunNotFound, get_run
 from portside.tracing.sharing import ShareRequest, share_run
 from portside.tracing.sql import sql

@@ -18,7 +18,8 @@ from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.tracing import ingest, pieces
 from portside.tracing.attachments import DownloadLinks
-from portside.tracing.ingest import RunTooLarge, parse_batch, store_batch
+from portside.tracing.ingest import RunTooLarge, store_batch
+from portside.tracing.ingest_parser import parse_batch
 from portside.tracing.pieces import UnusedPieces
 from portside.tracing.retention import TracesToDelete, delete_traces
 from portside.tracing.runs import RunPage, get_run, get_values, query_runs

@@ -17,7 +17,8 @@ from portside.kernel.db import Database
 from portside.tracing import retention
 from portside.tracing.feedback import FeedbackRequest, create_feedback
 from portside.tracing.feedback_tokens import ExpiredFeedbackTokens, TokenQuery, TokenRequest, create_tokens, list_tokens
-from portside.tracing.ingest import build_update_parser, parse_batch, parse_multipart, store_batch
+from portside.tracing.ingest import store_batch
+from portside.tracing.ingest_parser import build_update_parser, parse_batch, parse_multipart
 from portside.tracing.projects import ProjectNotFound, ProjectRequest, create_project
 from portside.tracing.retention import ExpiredTraces, OrphanedData, TraceRetention, TracesToDelete, delete_traces
 from portside.tracing.sql import sql

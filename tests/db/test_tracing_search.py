@@ -10,7 +10,8 @@ from portside.identity.types import Actor
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.tracing.attachments import DownloadLinks
-from portside.tracing.ingest import parse_batch, store_batch
+from portside.tracing.ingest import store_batch
+from portside.tracing.ingest_parser import parse_batch
 from portside.tracing.runs import RunPage, query_runs
 from portside.tracing.stats import Grouping, StatsRequest, get_stats
 

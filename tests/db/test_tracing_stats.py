@@ -17,7 +17,8 @@ from portside.tracing.chart_data import TimeBuckets, compute_points
 from portside.tracing.chart_types import ChartFilters, ChartSeries
 from portside.tracing.conditions import ConditionBuilder
 from portside.tracing.feedback import FeedbackRequest, create_feedback
-from portside.tracing.ingest import parse_batch, store_batch
+from portside.tracing.ingest import store_batch
+from portside.tracing.ingest_parser import parse_batch
 from portside.tracing.percentiles import compute_percentiles
 from portside.tracing.projects import ProjectQuery, delete_projects, list_projects
 from portside.tracing.retention import TracesToDelete, delete_traces

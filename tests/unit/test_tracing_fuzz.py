@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from portside.kernel.errors import Invalid, PortsideError
 from portside.kernel.http.json_validation import TooManyValues
-from portside.tracing import bodies, ingest, otlp_wire
+from portside.tracing import bodies, ingest_parser, otlp_wire
 from portside.tracing.otlp_runs import parse_otlp
 from portside.tracing.otlp_wire import JSON, PROTOBUF, has_more_messages
 from portside.tracing.types import IngestBatch
@@ -26,11 +26,11 @@ Reader = Callable[[bytes], IngestBatch]
 
 
 def multipart(body: bytes) -> IngestBatch:
-    return ingest.parse_multipart(body, FORM)
+    return ingest_parser.parse_multipart(body, FORM)
 
 
 def batch(body: bytes) -> IngestBatch:
-    return ingest.parse_batch(body, "application/json")
+    return ingest_parser.parse_batch(body, "application/json")
 
 
 def otlp(body: bytes) -> IngestBatch:

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from portside.kernel.errors import Invalid
-from portside.tracing.ingest import build_update_parser, parse_batch, parse_multipart, parse_run
+from portside.tracing.ingest_parser import build_update_parser, parse_batch, parse_multipart, parse_run
 from tests.unit.test_tracing_multipart import TYPE, body
 
 RUN = UUID(int=1)

@@ -16,7 +16,6 @@ from portside.kernel.http.json_validation import needs_any
 from portside.kernel.ids import uuid7
 from portside.kernel.user_json import dump_user
 from portside.tracing.fields import read_json, to_utc
-from portside.tracing.ingest import write_feedback
 from portside.tracing.projects import check_projects
 from portside.tracing.sql import sql
 from portside.tracing.types import FeedbackWrite
@@ -27,6 +26,7 @@ Score = bool | int | float | None
 Value = bool | int | float | str | dict[str, Any] | None
 Comment = str | None
 Correction = str | dict[str, Any] | None
+_COLUMNS = tuple(name for name in FeedbackWrite.__struct_fields__ if name != "extends_trace")
 _BODY_FIELDS = ("score", "value", "comment", "correction", "feedback_source", "extra")
 
 
@@ -147,6 +147,21 @@ async def store_feedback(db: Session, workspace_id: UUID, feedback_id: UUID, bod
     )
 
     await write_feedback(db, workspace_id, [write])
+
+
+async def write_feedback(tx: Session, workspace_id: UUID, feedback: list[FeedbackWrite]) -> None:
+    """Write feedback; the latest write of an id wins. Feedback makes its trace long-lived unless it says otherwise."""
+    by_time = sorted(feedback, key=lambda item: item.modified_at)
+    latest = list({item.id: item for item in by_time}.values())
+    if not latest:
+        return
+
+    columns = {name: [getattr(item, name) for item in latest] for name in _COLUMNS}
+    await tx.execute(sql.write_feedback, workspace_id=workspace_id, **columns)
+
+    run_ids = [item.run_id for item in latest if item.run_id is not None and item.extends_trace]
+    if run_ids:
+        await tx.execute(sql.extend_traces, workspace_id=workspace_id, run_ids=run_ids)
 
 
 async def list_feedback(db: Session, query: FeedbackQuery, *, by: Actor) -> list[Feedback]:

@@ -5,6 +5,7 @@ or NaN. Values with an obvious meaning are accepted; others are refused with the
 """
 
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -78,6 +79,11 @@ def to_plain_text(value: Any) -> str | None:
 def to_name(value: str | None) -> str | None:
     """Return a name, cut to the stored length; None for an empty one."""
     return (to_plain_text(value) or "")[:MAX_NAME_CHARS] or None
+
+
+def encode_tags(tags: Iterable[str]) -> str:
+    """Return tags as the JSON text that a `RunWrite` holds."""
+    return msgspec.json.encode([to_name(tag) or "" for tag in tags]).decode()
 
 
 def parse_time(value: str | float | None, where: str) -> datetime | None:

@@ -19,8 +19,10 @@ from portside.tracing import (
     feedback,
     feedback_tokens,
     ingest,
+    ingest_parser,
     projects,
     quotas,
+    refused_runs,
     retention,
     runs,
     runs_v2,
@@ -43,7 +45,7 @@ from portside.tracing.feedback_tokens import (
     TokenRequest,
 )
 from portside.tracing.filter_parser import FilterInvalid
-from portside.tracing.ingest import RunsRefused, RunTooLarge
+from portside.tracing.ingest import RunTooLarge
 from portside.tracing.otlp_runs import parse_otlp
 from portside.tracing.otlp_wire import JSON, OTLP_COST, PROTOBUF, is_json
 from portside.tracing.otlp_wire import encode_response as encode_spans_response
@@ -66,6 +68,7 @@ from portside.tracing.quotas import (
     UsageLimitRequest,
     UsageState,
 )
+from portside.tracing.refused_runs import RunsRefused
 from portside.tracing.retention import TracesToDelete
 from portside.tracing.runs import (
     FoundRuns,
@@ -135,27 +138,27 @@ async def get_info(ctx: Context) -> PlatformInfo:
 async def ingest_multipart(ctx: Context) -> Accepted:
     """Store the runs, feedback and attachments of a multipart body, plain or compressed with zstd or gzip."""
     await ctx.services.quotas.check_traces(ctx.actor.workspace_id)
-    return await _store_runs(ctx, ingest.parse_multipart)
+    return await _store_runs(ctx, ingest_parser.parse_multipart)
 
 
 @routes.post("/runs/batch", status=202, permission="runs:create", raises=_ON_NEW, consumes=_LENIENT, audit=_DATA)
 async def ingest_batch(ctx: Context) -> Accepted:
     """Store the runs of `{"post": […], "patch": […]}`."""
     await ctx.services.quotas.check_traces(ctx.actor.workspace_id)
-    return await _store_runs(ctx, ingest.parse_batch)
+    return await _store_runs(ctx, ingest_parser.parse_batch)
 
 
 @routes.post("/runs", status=202, permission="runs:create", raises=_ON_NEW, consumes=JSON_OBJECT, audit=_DATA)
 async def create_run(ctx: Context) -> Accepted:
     """Store one run."""
     await ctx.services.quotas.check_traces(ctx.actor.workspace_id)
-    return await _store_runs(ctx, ingest.parse_run)
+    return await _store_runs(ctx, ingest_parser.parse_run)
 
 
 @routes.patch("/runs/{run_id}", status=202, permission="runs:create", raises=_REFUSALS, consumes=_LENIENT, audit=_DATA)
 async def update_run(ctx: Context, run_id: UUID) -> Accepted:
     """Store changes of a run; null leaves a field unchanged. The update may arrive before the run."""
-    return await _store_runs(ctx, ingest.build_update_parser(run_id))
+    return await _store_runs(ctx, ingest_parser.build_update_parser(run_id))
 
 
 @routes.post(
@@ -177,7 +180,7 @@ async def ingest_otlp(ctx: Context) -> Response:
     await ctx.services.quotas.check_traces(ctx.actor.workspace_id)
     project = ctx.request.headers.get("langsmith-project") or None
     batch = await _store(ctx, partial(parse_otlp, project=project), cost=OTLP_COST)
-    rejected, message = ingest.describe_partial_success(batch)
+    rejected, message = refused_runs.describe_partial_success(batch)
     as_json = is_json(ctx.request.headers.get("content-type", ""))
 
     return Response(encode_spans_response(rejected, message, as_json=as_json), media_type=JSON if as_json else PROTOBUF)
@@ -198,7 +201,7 @@ async def _store(ctx: Context, parse: Callable[[bytes, str], IngestBatch], *, co
 async def _store_runs(ctx: Context, parse: Callable[[bytes, str], IngestBatch]) -> Accepted:
     """Store a batch, and say which of its runs were refused."""
     batch = await _store(ctx, parse)
-    ingest.raise_for_refused(batch)
+    refused_runs.raise_for_refused(batch)
     return Accepted()
 
 

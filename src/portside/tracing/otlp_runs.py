@@ -14,8 +14,7 @@ from uuid import UUID
 
 from portside.kernel.errors import Invalid
 from portside.kernel.user_json import dump_user
-from portside.tracing.fields import build_dotted_order_part, parse_uuid, to_name, to_plain_text
-from portside.tracing.ingest import encode_tags
+from portside.tracing.fields import build_dotted_order_part, encode_tags, parse_uuid, to_name, to_plain_text
 from portside.tracing.otlp_attributes import SpanAttributes
 from portside.tracing.otlp_messages import read_values
 from portside.tracing.otlp_places import PLACES, SpanPlaces

@@ -50,7 +50,7 @@ class RunWrite(msgspec.Struct, kw_only=True):
     events: str | None = None
     serialized: str | None = None
     patched: int = 0
-    """The fields that a patch set, as bits (`PATCH_BITS`): a patch outweighs a post."""
+    """The fields that a patch set, as bits (`PATCH_BITS` of `run_merge.py`): a patch outweighs a post."""
     patch_order: float = 0.0
     """The end time of the patch: of two patches the later one wins."""
     is_awaited: bool = False

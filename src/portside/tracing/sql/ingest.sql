@@ -1,7 +1,7 @@
 -- name: merge_runs
 -- Requests may arrive twice and in any order. The position of a run (trace, parent, project) is set once and never
 -- moves. Every other field has a bit in `patched`: a patch outweighs a post, and of two patches the later end time wins.
--- `merge_repeated` in ingest.py is the same rule for writes within one batch.
+-- `merge_repeated` in run_merge.py is the same rule for writes within one batch.
 -- Rows are written in the order of their ids, and traces after all runs, so overlapping batches wait for each other and do
 -- not deadlock. A column that is null for every run is sent as null instead of an array.
 with written as (
