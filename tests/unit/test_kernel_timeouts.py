@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from portside.kernel.timeouts import cleanup_timeout, timeout
+from portside.kernel.timeouts import cleanup_timeout, timeout, wait_at_most
 
 both = pytest.mark.parametrize("limit", [timeout, cleanup_timeout])
 
@@ -64,3 +64,27 @@ async def test_limit_leaves_other_errors_alone(limit):
         await asyncio.sleep(0)
 
     assert not entered.expired()
+
+
+async def test_wait_says_whether_the_work_ended_in_time():
+    event = asyncio.Event()
+    assert not await wait_at_most(0, event.wait())
+
+    event.set()
+    assert await wait_at_most(600, event.wait())
+    assert await wait_at_most(None, event.wait())
+
+
+async def test_wait_cancels_what_takes_too_long():
+    task = asyncio.ensure_future(asyncio.Event().wait())
+    assert not await wait_at_most(0, task)
+    assert task.cancelled()
+
+
+async def test_wait_does_not_hide_a_cancellation():
+    waiting = asyncio.create_task(wait_at_most(600, asyncio.Event().wait()))
+    await asyncio.sleep(0)
+    waiting.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

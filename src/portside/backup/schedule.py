@@ -20,7 +20,7 @@ from portside.backup.wal_archive import prune_wal
 from portside.kernel.clock import now
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
-from portside.kernel.timeouts import timeout
+from portside.kernel.timeouts import wait_at_most
 
 log = get_logger(__name__)
 # After a failure it is tried again soon, but not at once: the reason may be a full disk or an unreachable store.
@@ -101,10 +101,7 @@ async def _end_process(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
 
-    try:
-        async with timeout(END_WITHIN_S):
-            await process.wait()
-    except TimeoutError:
+    if not await wait_at_most(END_WITHIN_S, process.wait()):
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()

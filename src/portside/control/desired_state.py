@@ -26,7 +26,7 @@ from portside.identity.keys import KeyFilter, KeyNotFound, Revocation
 from portside.kernel.aliases import canonical_source
 from portside.kernel.clock import iso
 from portside.kernel.db import Record
-from portside.kernel.timeouts import timeout
+from portside.kernel.timeouts import wait_at_most
 from portside.kernel.user_json import storable
 from portside.listener_api import (
     DeploymentReport,
@@ -81,9 +81,7 @@ async def _wait_for_change(scope: Scope, query: DesiredQuery) -> int:
         if generation != query.after or remaining_s <= 0 or scope.changes.closed:
             return generation
 
-        with contextlib.suppress(TimeoutError):
-            async with timeout(min(POLL_S, remaining_s)):
-                await change.wait()
+        await wait_at_most(min(POLL_S, remaining_s), change.wait())
 
 
 def _to_desired_deployment(scope: Scope, address: PlatformAddress, rows: Sequence[Record]) -> DesiredDeployment:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from portside.kernel.timeouts import timeout
+from portside.kernel.timeouts import wait_at_most
 
 
 class BuildSlots:
@@ -62,9 +62,7 @@ class BuildSlots:
 
     async def wait_for_end(self, within_s: float) -> None:
         """Wait until a build has ended since the last call, for at most this time."""
-        with contextlib.suppress(TimeoutError):
-            async with timeout(within_s):
-                await self._ended.wait()
+        await wait_at_most(within_s, self._ended.wait())
 
         self._ended.clear()
 

@@ -38,7 +38,8 @@ from portside.kernel.files import make_private_dir
 from portside.kernel.logs import get_logger
 from portside.kernel.settings import load_settings
 from portside.kernel.supervision import Backoff, Supervision
-from portside.kernel.timeouts import timeout
+from portside.kernel.tasks import cancel_and_wait
+from portside.kernel.timeouts import wait_at_most
 from portside.kernel.version import full_version
 from portside.listener_api import ABANDONED, IN_PROGRESS, DeploymentReport, Desired, DesiredDeployment, DesiredRevision
 
@@ -116,10 +117,7 @@ async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
-                task.cancel()
-
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_and_wait(*tasks)
             await reconcilers.close()
             await compute.close()
             await control.close()
@@ -221,10 +219,7 @@ class ReconcilerSet:
 
     async def close(self) -> None:
         """Stop all work and all servers; returns when no process is left."""
-        for task in self._tasks.values():
-            task.cancel()
-
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await cancel_and_wait(*self._tasks.values())
         await asyncio.gather(*(reconciler.close() for reconciler in self._reconcilers.values()))
 
     async def _poll(self) -> Desired:
@@ -334,10 +329,7 @@ class Reconciler:
                 await self._wait_for_change(backoff.next() if failed else self._get_restore_delay())
 
     async def _wait_for_change(self, within_s: float | None) -> None:
-        with contextlib.suppress(TimeoutError):
-            # Not `wait_for`, which on Python 3.11 may drop the cancellation that ends this task.
-            async with timeout(within_s):
-                await self._changed.wait()
+        await wait_at_most(within_s, self._changed.wait())
 
     def _get_restore_delay(self) -> float | None:
         """Return in how many seconds the active revision is to be restored; None if it was."""
@@ -376,8 +368,7 @@ class Reconciler:
         try:
             await asyncio.wait({self._work})
         finally:
-            self._work.cancel()
-            await asyncio.gather(self._work, return_exceptions=True)
+            await cancel_and_wait(self._work)
 
         error = None if self._work.cancelled() else self._work.exception()
         if error is not None:

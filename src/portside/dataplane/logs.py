@@ -5,7 +5,6 @@ are dropped. `compute/server_output.py` also keeps the output of servers in file
 """
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
@@ -16,7 +15,8 @@ from portside.dataplane.failures import ControlPlaneRefused, ControlPlaneUnreach
 from portside.dataplane.masking import MaskedOutput
 from portside.kernel.shortening import shorten
 from portside.kernel.supervision import Backoff, Supervision
-from portside.kernel.timeouts import timeout
+from portside.kernel.tasks import TaskSet, cancel_and_wait
+from portside.kernel.timeouts import wait_at_most
 from portside.kernel.user_json import storable
 from portside.listener_api import NewLogEntry
 
@@ -26,7 +26,7 @@ _MAX_MESSAGE = 8000
 _BATCH_WINDOW_S = 0.5
 # How long the lines of a closed log wait for the control plane: the last ones say why a build or a server failed.
 _LINGER_S = 3600.0
-_lingering: set[asyncio.Task[None]] = set()
+_lingering = TaskSet()
 
 Ship = Callable[[list[NewLogEntry]], Coroutine[Any, Any, None]]
 
@@ -63,9 +63,7 @@ class RevisionLog:
     async def flush(self, within_s: float = 10.0) -> None:
         """Wait until all lines have been shipped, for at most this time."""
         self._flushing.set()
-        with contextlib.suppress(TimeoutError):
-            async with timeout(within_s):
-                await self._empty.wait()
+        await wait_at_most(within_s, self._empty.wait())
 
         self._flushing.clear()
 
@@ -79,20 +77,16 @@ class RevisionLog:
             raise
 
         if self._empty.is_set():
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel_and_wait(self._task)
         elif self._task not in _lingering:
             _lingering.add(self._task)
             timer = asyncio.get_running_loop().call_later(_LINGER_S, self._task.cancel)
             self._task.add_done_callback(lambda _task: timer.cancel())
-            self._task.add_done_callback(_lingering.discard)
 
     async def _run(self) -> None:
         while not (self._is_closed and self._empty.is_set()):
             await self._has_lines.wait()
-            with contextlib.suppress(TimeoutError):
-                async with timeout(_BATCH_WINDOW_S):
-                    await self._flushing.wait()
+            await wait_at_most(_BATCH_WINDOW_S, self._flushing.wait())
 
             await self._ship_waiting()
             self._backoff.reset()

@@ -18,6 +18,7 @@ from portside.executor.imports import add_to_path, describe_failure, import_obje
 from portside.executor.project import Project
 from portside.kernel.errors import PortsideError, UserMistake
 from portside.kernel.http.in_process import PREFIX
+from portside.kernel.tasks import cancel_and_wait
 
 log = logging.getLogger(__name__)
 LABEL = "http.app"
@@ -305,8 +306,7 @@ async def run_lifespan(
         if failure := await _lifespan_step(inbox, outbox, task, "shutdown"):
             log.error("the application of the project failed while it stopped", exc_info=failure)
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel_and_wait(task)
 
 
 async def _lifespan_step(

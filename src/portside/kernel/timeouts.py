@@ -8,8 +8,9 @@ The module needs nothing but the standard library, because executors import it.
 
 import asyncio
 import sys
+from collections.abc import Awaitable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 
 class CleanupTimeout(asyncio.Timeout):  # type: ignore[misc]
@@ -44,3 +45,18 @@ def cleanup_timeout(delay_s: float | None) -> asyncio.Timeout:
 
 timeout = asyncio.timeout if sys.version_info >= (3, 11, 3) else cleanup_timeout
 """Limits a block of code to some seconds, or not at all for None. Raises TimeoutError."""
+
+
+async def wait_at_most(delay_s: float | None, work: Awaitable[Any]) -> bool:
+    """Await something for at most some seconds, then cancel it; return whether it ended in time.
+
+    `asyncio.wait_for` is no substitute: on Python 3.11 it may drop the cancellation of the task that calls it, and a
+    loop that waits would never end.
+    """
+    try:
+        async with timeout(delay_s):
+            await work
+    except TimeoutError:
+        return False
+
+    return True

@@ -17,7 +17,8 @@ from portside.kernel.files import rotate_beyond
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
 from portside.kernel.supervision import Backoff, Supervision, describe_exit
-from portside.kernel.timeouts import timeout
+from portside.kernel.tasks import cancel_and_wait
+from portside.kernel.timeouts import wait_at_most
 from portside.platform.home import Home, read_key
 
 log = get_logger(__name__)
@@ -112,10 +113,8 @@ class ListenerProcess:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
 
-            with contextlib.suppress(TimeoutError):
-                async with timeout(within_s):
-                    await process.wait()
-                    return
+            if await wait_at_most(within_s, process.wait()):
+                return
 
         await _kill(process)
 
@@ -126,9 +125,7 @@ class ListenerProcess:
 
     async def _stop_restarting(self) -> asyncio.subprocess.Process | None:
         """Restart the process no more; return it if it still runs."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        await cancel_and_wait(self._keeper)
 
         return self._process if self._process is not None and self._process.returncode is None else None
 
@@ -175,11 +172,9 @@ class ListenerProcess:
             )
 
     async def _wait_for_end(self, process: asyncio.subprocess.Process) -> int:
-        with contextlib.suppress(TimeoutError):
-            async with timeout(HEALTHY_AFTER_S):
-                return await process.wait()
+        if not await wait_at_most(HEALTHY_AFTER_S, process.wait()):
+            self._end_problem = None
 
-        self._end_problem = None
         return await process.wait()
 
 

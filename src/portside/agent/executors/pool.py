@@ -29,7 +29,8 @@ from portside.executor.requests import GraphFacts
 from portside.kernel.errors import Unavailable, UserMistake
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
-from portside.kernel.timeouts import timeout
+from portside.kernel.tasks import TaskSet, cancel_and_wait
+from portside.kernel.timeouts import wait_at_most
 
 log = get_logger(__name__)
 LOOK_EVERY_S = 1.0
@@ -100,7 +101,7 @@ class ExecutorPool:
         self._limits = limits
         self._target_size = limits.executors
         self._executors: list[Executor] = []
-        self._starting: set[asyncio.Task[None]] = set()
+        self._starting = TaskSet()
         self._waiting_calls = 0
         self._is_closing = False
 
@@ -151,11 +152,7 @@ class ExecutorPool:
     async def close(self) -> None:
         """End all executors."""
         self._is_closing = True
-        tasks = [task for task in (self._supervisor, *self._starting) if task is not None]
-        for task in tasks:
-            task.cancel()
-
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(self._supervisor, *self._starting)
         await asyncio.gather(*(executor.close() for executor in list(self._executors)))
 
     @property
@@ -282,10 +279,7 @@ class ExecutorPool:
 
             self._waiting_calls += 1
             try:
-                async with timeout(LOOK_EVERY_S):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+                await wait_at_most(LOOK_EVERY_S, self._changed.wait())
             finally:
                 self._waiting_calls -= 1
 
@@ -341,12 +335,7 @@ class ExecutorPool:
             self._start_missing()
             self._due.clear()
 
-            try:
-                # Not `wait_for`, which on Python 3.11 may drop a cancellation.
-                async with timeout(None if self._is_at_rest else LOOK_EVERY_S):
-                    await self._due.wait()
-            except TimeoutError:
-                continue
+            await wait_at_most(None if self._is_at_rest else LOOK_EVERY_S, self._due.wait())
 
     @property
     def _is_at_rest(self) -> bool:
@@ -451,9 +440,7 @@ class ExecutorPool:
 
         missing_count = self._target_size + spares + replacements - len(usable) - len(self._starting)
         for _ in range(missing_count):
-            task = asyncio.create_task(self._try_to_start())
-            self._starting.add(task)
-            task.add_done_callback(self._starting.discard)
+            self._starting.spawn(self._try_to_start())
 
     def _is_steady(self, usable: list[Executor]) -> bool:
         """Whether all wanted executors have had runs for longer than SPARES_BEGIN_AFTER_S, or one has a suspect."""

@@ -24,7 +24,8 @@ from portside.executor.link import Handlers, Link
 from portside.executor.messages import LOG_LINE, ExecutorHello, ServerHello
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import describe_exit
-from portside.kernel.timeouts import timeout
+from portside.kernel.tasks import TaskSet
+from portside.kernel.timeouts import wait_at_most
 
 log = get_logger(__name__)
 EXIT_WITHIN_S = 5.0
@@ -34,7 +35,7 @@ _LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
 # Fields that this process sets, and `self`, which a method of the logger cannot take as a field.
 _RESERVED_FIELDS = frozenset({"event", "level", "timestamp", "exc_info", "executor", "self"})
 # The tasks that forward the logs of processes: asyncio itself keeps no strong reference to a task.
-_readers: set[asyncio.Task[None]] = set()
+_readers = TaskSet()
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,7 @@ class SpawnedExecutor(Executor):
         await self.link.wait_closed()
 
         if self.is_retiring:
-            with contextlib.suppress(TimeoutError):
-                async with timeout(EXIT_WITHIN_S):
-                    await self.process.wait()
+            await wait_at_most(EXIT_WITHIN_S, self.process.wait())
 
         with contextlib.suppress(ProcessLookupError):
             if self.process.returncode is None:
@@ -115,9 +114,7 @@ class SpawnedExecutor(Executor):
         self.retiring.set()
         self.link.close("the server stops")
 
-        with contextlib.suppress(TimeoutError):
-            async with timeout(EXIT_WITHIN_S):
-                await self.process.wait()
+        await wait_at_most(EXIT_WITHIN_S, self.process.wait())
 
         self.kill("the server stops")
         await self.process.wait()
@@ -177,9 +174,7 @@ async def _spawn(program: Program, path: str) -> asyncio.subprocess.Process:
     _prefer_for_oom_killer(process.pid)
 
     # It ends when the process, and any child that inherited its standard error, has closed that.
-    task = asyncio.create_task(_forward_lines(process.stderr, process.pid))
-    _readers.add(task)
-    task.add_done_callback(_readers.discard)
+    _readers.spawn(_forward_lines(process.stderr, process.pid))
 
     return process
 

@@ -42,6 +42,7 @@ from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden
 from portside.kernel.http.sse import sse_event
 from portside.kernel.ids import uuid7
+from portside.kernel.tasks import TaskSet, cancel_and_wait
 from portside.kernel.transient_errors import log_failure
 
 SERVER_INFO = {"name": "Portside", "title": "Portside agent server", "version": __version__}
@@ -185,7 +186,7 @@ class ToolCalls:
         self._tools = tools
         self._runs = runs
         self._questions = questions
-        self._deleting: set[asyncio.Task[None]] = set()
+        self._deleting = TaskSet()
         self._in_progress: WeakSet[ToolCall] = WeakSet()
 
     async def begin(self, request: McpRequest, client: McpClient) -> ToolCall:
@@ -262,9 +263,8 @@ class ToolCalls:
 
                     values = await result
                 finally:
-                    result.cancel()
                     # Both the stream and the result may have been cut off: asyncio logs errors that nobody retrieves.
-                    await asyncio.gather(result, return_exceptions=True)
+                    await cancel_and_wait(result)
 
                 if call.thread_to_delete is None or call.is_cancelled:
                     break
@@ -300,9 +300,7 @@ class ToolCalls:
             except Exception as exc:  # noqa: BLE001 - the client has its response; the thread stays, and the log says so
                 log_failure("the temporary thread of a tool call was not deleted", exc, thread_id=str(thread_id))
 
-        task = asyncio.create_task(delete(call.thread_to_delete))
-        self._deleting.add(task)
-        task.add_done_callback(self._deleting.discard)
+        self._deleting.spawn(delete(call.thread_to_delete))
 
     async def cancel(self, client: McpClient, request_id: Id | None) -> None:
         """Cancel the call of a request. If several calls match, none is cancelled."""

@@ -13,6 +13,7 @@ from portside.agent.protocol.wire import (
     encode_error,
 )
 from portside.kernel.errors import BadRequest
+from portside.kernel.tasks import cancel_and_wait
 
 FRAMES_BETWEEN_YIELDS = 16
 # Frames that arrive within this time were sent at once.
@@ -55,10 +56,7 @@ class ClientConnection:
             if self._incoming is not None:
                 running.append(self._incoming)
 
-            for future in running:
-                future.cancel()
-
-            await asyncio.gather(*running, return_exceptions=True)
+            await cancel_and_wait(*running)
 
     async def _serve_commands(self, commands: Commands) -> None:
         incoming = self._receive()

@@ -42,7 +42,7 @@ from portside.kernel.logs import get_logger
 from portside.kernel.pool import background
 from portside.kernel.reconcile import Driver
 from portside.kernel.supervision import Supervision
-from portside.kernel.timeouts import timeout
+from portside.kernel.timeouts import wait_at_most
 from portside.kernel.transient_errors import is_transient, log_failure
 
 log = get_logger(__name__)
@@ -327,9 +327,7 @@ class Worker:
                     is_woken = True
                     continue
 
-            with contextlib.suppress(TimeoutError):
-                async with timeout(self._poll_s):
-                    await self._claims_due.wait()
+            await wait_at_most(self._poll_s, self._claims_due.wait())
 
             is_woken = self._claims_due.is_set()
             self._claims_due.clear()
@@ -370,10 +368,7 @@ class Worker:
 
     async def _renew_loop(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                # Not `wait_for`, which on Python 3.11 may drop the cancellation that ends this task.
-                async with timeout(RENEW_EVERY_S):
-                    await self._renewal_due.wait()
+            await wait_at_most(RENEW_EVERY_S, self._renewal_due.wait())
 
             self._renewal_due.clear()
             if self._active:

@@ -80,7 +80,8 @@ from portside.kernel.errors import Invalid
 from portside.kernel.http.sse import StreamCut
 from portside.kernel.ids import uuid7
 from portside.kernel.logs import get_logger
-from portside.kernel.timeouts import timeout
+from portside.kernel.tasks import TaskSet
+from portside.kernel.timeouts import wait_at_most
 from portside.kernel.transient_errors import log_failure
 
 log = get_logger(__name__)
@@ -158,7 +159,7 @@ class Runs:
             db, executor, slots=settings.slots, draining=draining, max_retries=settings.bg_job_max_retries
         )
         self._admissions = Admissions(db, self.worker)
-        self._cancelling: set[asyncio.Task[None]] = set()
+        self._cancelling = TaskSet()
 
     # Creating
 
@@ -508,9 +509,7 @@ class Runs:
             except Exception as exc:  # noqa: BLE001 - no client is left to be answered
                 log_failure("the run of a disconnected client could not be cancelled", exc, run_ids=str(scope.run_ids))
 
-        task = asyncio.create_task(cancel())
-        self._cancelling.add(task)
-        task.add_done_callback(self._cancelling.discard)
+        self._cancelling.spawn(cancel())
 
     async def delete_assistant(
         self, assistant_id: UUID, *, delete_threads: bool, threads: Filter | None = None
@@ -629,9 +628,7 @@ def _to_listed_run(run: Run, fields: Sequence[str]) -> ListedRun:
 
 async def _wait(change: asyncio.Event) -> None:
     """Wait until a run starts or ends in this process; for a run of another process, a moment."""
-    with contextlib.suppress(TimeoutError):
-        async with timeout(ELSEWHERE_POLL_S):
-            await change.wait()
+    await wait_at_most(ELSEWHERE_POLL_S, change.wait())
 
 
 async def _wait_for_local_result(stream: RunStream | None) -> bytes | None:

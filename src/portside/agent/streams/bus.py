@@ -22,7 +22,8 @@ from portside.agent.streams.notifications import NOBODY, Notification, RedisMess
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
 from portside.kernel.supervision import Backoff, Supervision
-from portside.kernel.timeouts import timeout
+from portside.kernel.tasks import cancel_and_wait
+from portside.kernel.timeouts import timeout, wait_at_most
 
 POSTGRES_CHANNEL = "portside_streams"
 # Postgres allows 8,000 bytes.
@@ -103,9 +104,7 @@ class _ConnectedBus:
 
     async def close(self) -> None:
         """Stop receiving."""
-        if self._receiving is not None:
-            self._receiving.cancel()
-            await asyncio.gather(self._receiving, return_exceptions=True)
+        await cancel_and_wait(self._receiving)
 
     async def _keep_receiving(self, receive: Receive) -> None:
         while True:
@@ -177,9 +176,7 @@ class PostgresBus(_ConnectedBus):
             receive(Notification(sender=NOBODY, many=True), [])
 
             while not disconnection.is_set():
-                with contextlib.suppress(TimeoutError):
-                    async with timeout(CHECK_EVERY_S):
-                        await disconnection.wait()
+                await wait_at_most(CHECK_EVERY_S, disconnection.wait())
 
                 if not disconnection.is_set():
                     await self._execute(connection, "select")

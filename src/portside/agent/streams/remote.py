@@ -23,7 +23,8 @@ from portside.agent.streams.subscriptions import ALIVE_S, RemoteSubscription, Re
 from portside.kernel.db import Database
 from portside.kernel.pool import background
 from portside.kernel.supervision import Supervision
-from portside.kernel.timeouts import timeout
+from portside.kernel.tasks import cancel_and_wait
+from portside.kernel.timeouts import timeout, wait_at_most
 from portside.kernel.transient_errors import is_transient, log_failure
 
 LOOK_S = 1.0
@@ -101,10 +102,7 @@ class PostgresTransport:
         """Write what waits, and disconnect."""
         await self._log.close()
 
-        for task in self._tasks:
-            task.cancel()
-
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
         await _try("sending the last notification", self._notify, within_s=1.0)
         await self._bus.close()
         await _try("leaving", lambda: self._db.execute(sql.remove_stream_process, process_id=self._process_id))
@@ -358,13 +356,8 @@ class PostgresTransport:
 
 
 async def _wait(event: asyncio.Event, within_s: float) -> None:
-    try:
-        async with timeout(within_s):
-            await event.wait()
-    except TimeoutError:
-        return
-
-    event.clear()
+    if await wait_at_most(within_s, event.wait()):
+        event.clear()
 
 
 async def _try(what: str, work: Callable[[], Awaitable[object]], within_s: float = WITHIN_S) -> None:

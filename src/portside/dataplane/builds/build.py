@@ -48,6 +48,7 @@ from portside.dataplane.masking import MaskedOutput
 from portside.kernel.aliases import environment_names
 from portside.kernel.disk import NO_RESERVE, DiskReserve, find_shortage
 from portside.kernel.files import make_private_dir, write_private
+from portside.kernel.tasks import cancel_and_wait
 from portside.kernel.timeouts import timeout
 
 _MARKER = "built.json"
@@ -169,8 +170,7 @@ async def _while_disk_has_room(
 
         return task.result()
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel_and_wait(task)
 
 
 async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:

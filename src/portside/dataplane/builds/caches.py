@@ -1,7 +1,6 @@
 """The package caches that builds share, and the limit of their size."""
 
 import asyncio
-import contextlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from uv import find_uv_bin
 from portside.dataplane.builds.commands import minimal_environment
 from portside.dataplane.builds.sources import folder_size
 from portside.kernel.logs import get_logger
-from portside.kernel.timeouts import timeout
+from portside.kernel.timeouts import wait_at_most
 
 log = get_logger(__name__)
 _VARIABLE = "UV_CACHE_DIR"
@@ -79,9 +78,7 @@ async def _prune(folder: Path) -> None:
     )
 
     try:
-        with contextlib.suppress(TimeoutError):
-            async with timeout(_PRUNE_WITHIN_S):
-                await process.wait()
+        await wait_at_most(_PRUNE_WITHIN_S, process.wait())
     finally:
         if process.returncode is None:
             process.kill()

@@ -21,6 +21,7 @@ from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
 from portside.dataplane.processes import ProcessIdentity, kill_group, kill_processes
 from portside.kernel.supervision import describe_exit
+from portside.kernel.tasks import cancel_and_wait
 
 _CHUNK = 65_536
 _MAX_LINE = 8000
@@ -106,8 +107,7 @@ async def run(command: BuildCommand, output: MaskedOutput) -> CommandOutcome:
         await _wait_for_end_of_output(process.pid, command.build, reading)
     finally:
         kill_group(process.pid)
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+        await cancel_and_wait(reading)
         lines.close()
         await process.wait()
         process_file.unlink(missing_ok=True)

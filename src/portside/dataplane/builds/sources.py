@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
+from portside.kernel.tasks import cancel_and_wait
 
 _SIZE_CHECK_S = 0.5
 
@@ -54,9 +55,7 @@ async def run_within_size(work: Coroutine[Any, Any, None], folder: Path, max_byt
         await filling
         await asyncio.to_thread(_check_size, folder, max_bytes, what)
     finally:
-        for task in (watching, filling):
-            task.cancel()
-        await asyncio.gather(watching, filling, return_exceptions=True)
+        await cancel_and_wait(watching, filling)
 
 
 async def _watch_size(folder: Path, max_bytes: int, what: str) -> None:

@@ -100,6 +100,7 @@ EXECUTOR = WheelContent(
         "kernel/http/__init__.py",
         "kernel/http/in_process.py",
         "kernel/startup.py",
+        "kernel/tasks.py",
         "kernel/timeouts.py",
         "kernel/user_json.py",
     ),

@@ -23,7 +23,8 @@ from portside.dataplane.failures import DeployFailed, NoConnectionsLeft, describ
 from portside.dataplane.state import SleepRecord
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
-from portside.kernel.timeouts import timeout
+from portside.kernel.tasks import TaskSet, cancel_and_wait
+from portside.kernel.timeouts import timeout, wait_at_most
 
 log = get_logger(__name__)
 # Work that is due this soon is not worth the stop and the start.
@@ -96,7 +97,7 @@ class SleepCycle:
     def __init__(self, deployment: SleepingDeployment) -> None:
         self._deployment = deployment
         self._task: asyncio.Task[None] | None = None
-        self._ended: set[asyncio.Task[None]] = set()
+        self._ended = TaskSet()
         self._backoff = Backoff(_WAKE_AGAIN_S, _WAKE_AGAIN_LIMIT_S)
         self._changed = asyncio.Event()
         self._after_s = 0.0
@@ -160,7 +161,6 @@ class SleepCycle:
         if self._task is not None:
             self._task.cancel()
             self._ended.add(self._task)
-            self._task.add_done_callback(self._ended.discard)
             self._task = None
 
         self.is_asleep = False
@@ -187,9 +187,7 @@ class SleepCycle:
         while True:
             self._changed.clear()
             wait_s = None if not self._after_s else min(ASK_IDLE_EVERY_S, max(_ASK_AT_LEAST_S, self._after_s / 4))
-            with contextlib.suppress(TimeoutError):
-                async with timeout(wait_s):
-                    await self._changed.wait()
+            await wait_at_most(wait_s, self._changed.wait())
 
             is_asked = self._asked is not None
             least_s = min(self._after_s, _GIVES_WAY_AFTER_S) if is_asked else self._after_s
@@ -239,10 +237,7 @@ class SleepCycle:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             loop.remove_reader(listening.fileno())
-            for wait in waits:
-                wait.cancel()
-
-            await asyncio.gather(*waits, return_exceptions=True)
+            await cancel_and_wait(*waits)
 
     async def _wait_until_never(self) -> None:
         """Wait until the deployment may never sleep."""

@@ -49,7 +49,8 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.files import write_private
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Supervision
-from portside.kernel.timeouts import timeout
+from portside.kernel.tasks import cancel_and_wait
+from portside.kernel.timeouts import wait_at_most
 from portside.kernel.version import full_version
 from portside.listener_api import ComputeType, DesiredDeployment, MetricsReport
 
@@ -492,10 +493,7 @@ class MachineTarget:
         tasks = list(self._draining)
         if tasks:
             _done, late = await asyncio.wait(tasks, timeout=_KILL_AFTER_S)
-            for task in late:
-                task.cancel()
-
-            await asyncio.gather(*late, return_exceptions=True)
+            await cancel_and_wait(*late)
 
     async def _drain_orphans(self) -> None:
         """Drain the replicas of earlier listeners in the background, except those that were adopted."""
@@ -506,9 +504,7 @@ class MachineTarget:
             self._reaping = asyncio.create_task(Supervision("end of earlier replicas").run(reap))
 
     async def _stop_orphans(self) -> None:
-        if self._reaping is not None:
-            self._reaping.cancel()
-            await asyncio.gather(self._reaping, return_exceptions=True)
+        await cancel_and_wait(self._reaping)
 
         await self._reap_orphans(signal.SIGINT, _KILL_AFTER_S)
 
@@ -516,9 +512,7 @@ class MachineTarget:
         for orphan in self._orphans:
             orphan.process.signal(number)
 
-        with contextlib.suppress(TimeoutError):
-            async with timeout(grace_s):
-                await asyncio.gather(*(orphan.process.wait() for orphan in self._orphans))
+        await wait_at_most(grace_s, asyncio.gather(*(orphan.process.wait() for orphan in self._orphans)))
 
         for orphan in self._orphans:
             orphan.process.kill_group()

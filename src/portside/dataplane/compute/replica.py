@@ -33,7 +33,8 @@ from portside.dataplane.failures import DeployFailed, ServerFailed
 from portside.dataplane.processes import ProcessIdentity, find_leaders, kill_group, kill_processes
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord
 from portside.kernel.supervision import describe_exit
-from portside.kernel.timeouts import timeout
+from portside.kernel.tasks import cancel_and_wait
+from portside.kernel.timeouts import timeout, wait_at_most
 
 _POLL_S = 0.05
 _SLOW_POLL_S = 0.5
@@ -190,9 +191,7 @@ class Replica:
     async def reap(self, grace_s: float) -> None:
         """Wait for the process to end; after the grace period, or when cancelled, kill it and its children."""
         try:
-            with contextlib.suppress(TimeoutError):
-                async with timeout(grace_s):
-                    await self.wait()
+            await wait_at_most(grace_s, self.wait())
         finally:
             self._close_handover_pipe()
             if self._child is not None:
@@ -312,9 +311,7 @@ async def _wait_for_first(tasks: Collection[asyncio.Task[Any]], timeout_s: float
     try:
         await asyncio.wait(tasks, timeout=max(0.0, timeout_s), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
 
 
 async def run_together(works: Iterable[Coroutine[Any, Any, object]]) -> None:
@@ -323,6 +320,4 @@ async def run_together(works: Iterable[Coroutine[Any, Any, object]]) -> None:
     try:
         await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)

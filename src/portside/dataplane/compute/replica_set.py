@@ -15,10 +15,9 @@ import asyncio
 import signal
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 from portside.dataplane.compute.databases import admit_any
@@ -42,6 +41,7 @@ from portside.dataplane.masking import shorten_paths
 from portside.dataplane.processes import ProcessIdentity
 from portside.dataplane.state import DeploymentFolder
 from portside.kernel.supervision import Backoff, Supervision
+from portside.kernel.tasks import TaskSet, cancel_and_wait
 from portside.listener_api import DesiredDeployment, DesiredRevision, MetricsReport
 
 _MEASURE_EVERY_S = 2.0
@@ -219,10 +219,7 @@ class TierSupervisor:
 
         if self._draining:
             _done, late = await asyncio.wait(self._draining, timeout=grace_s)
-            for task in late:
-                task.cancel()
-
-            await asyncio.gather(*late, return_exceptions=True)
+            await cancel_and_wait(*late)
 
     def interrupt(self) -> None:
         """Ask the replicas to hand their runs back and exit, also those that drain already."""
@@ -351,10 +348,8 @@ class TierSupervisor:
             self._context.folder.remove_replica(replica.process)
 
     async def _stop_supervising(self) -> None:
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.gather(self._supervisor, return_exceptions=True)
-            self._supervisor = None
+        await cancel_and_wait(self._supervisor)
+        self._supervisor = None
 
         # A replica that ends from here on was asked to, so its end is not a death.
         for watch in self._watches.values():
@@ -384,7 +379,7 @@ class ProcessReplicaSet:
         self._wanted_tiers = bounds.keys()
         self._changing_tiers: asyncio.Task[None] | None = None
         self._scalers: dict[Tier, Scaler] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._usage = ProcessUsage()
         self._cores: dict[Tier, float] = {}
         self._metrics: MetricsReport | None = None
@@ -431,7 +426,7 @@ class ProcessReplicaSet:
 
     def supervise(self, on_serving: OnServing | None = None) -> None:
         """Replace replicas that die, and scale. Replicas of this release from an earlier listener are adopted."""
-        self._spawn(self._supervise(on_serving))
+        self._tasks.spawn(self._supervise(on_serving))
 
     def update(self, deployment: DesiredDeployment) -> None:
         """Apply changed variables and bounds; a different set of tiers is started in the background."""
@@ -448,7 +443,7 @@ class ProcessReplicaSet:
             if self._changing_tiers is not None:
                 self._changing_tiers.cancel()
 
-            self._changing_tiers = self._spawn(self._change_tiers(bounds))
+            self._changing_tiers = self._tasks.spawn(self._change_tiers(bounds))
 
     def _request_roll_forward(self, number: int | None) -> None:
         """Begin the roll forward that the control plane requests, unless it has begun. 0 requests none."""
@@ -456,7 +451,7 @@ class ProcessReplicaSet:
         request = -1 if number is None else number
         if request not in {0, self._begun_roll}:
             self._begun_roll = request
-            self._spawn(Supervision("roll forward").run(partial(self._roll_forward, request)))
+            self._tasks.spawn(Supervision("roll forward").run(partial(self._roll_forward, request)))
 
     async def _roll_forward(self, number: int) -> None:
         failure = None
@@ -485,7 +480,7 @@ class ProcessReplicaSet:
 
     async def stop_accepting(self) -> None:
         """Accept no new requests; requests and runs in flight continue."""
-        await self._stop_tasks()
+        await self._tasks.cancel()
         await asyncio.gather(*(tier.stop_accepting() for tier in self._all_tiers()))
 
     async def drain(self, grace_s: float) -> None:
@@ -503,7 +498,7 @@ class ProcessReplicaSet:
 
     async def stop(self, kill_after_s: float) -> None:
         """Stop quickly: replicas hand their runs back, and those that take longer than this are killed."""
-        await self._stop_tasks()
+        await self._tasks.cancel()
         self.interrupt()
         await self.drain(kill_after_s)
 
@@ -514,7 +509,7 @@ class ProcessReplicaSet:
                 await Supervision("adoption of replicas").run(tier.adopt)
             tier.supervise()
 
-        self._spawn(Supervision("metrics of replicas").run(self._measure_and_scale))
+        self._tasks.spawn(Supervision("metrics of replicas").run(self._measure_and_scale))
         await asyncio.gather(*(tier.is_serving.wait() for tier in tiers))
 
         if on_serving is not None:
@@ -668,19 +663,6 @@ class ProcessReplicaSet:
             self._scalers[name] = Scaler(tier_bounds, self._scale_down_after_s)
 
         return supervisors
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _stop_tasks(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _log_line(self, line: str) -> None:
         entry = parse_line(line, int(time.time() * 1000))

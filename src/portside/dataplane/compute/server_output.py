@@ -20,6 +20,7 @@ from portside.dataplane.failures import ServerFailed
 from portside.dataplane.masking import list_masked_forms, shorten_paths
 from portside.kernel.files import rotate
 from portside.kernel.supervision import Supervision
+from portside.kernel.tasks import cancel_and_wait
 from portside.listener_api import NewLogEntry
 
 _ROTATE_BYTES = 10_000_000
@@ -135,8 +136,7 @@ class OutputFollower:
 
     async def close(self) -> None:
         """Pass the remaining lines on, and stop."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_and_wait(self._task)
 
         # A server that outlives the listener may write on, so this ends after as much as the file may hold.
         for _ in range(_MAX_BYTES // _READ_BYTES):

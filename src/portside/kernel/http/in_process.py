@@ -11,6 +11,8 @@ import contextvars
 from collections.abc import Coroutine
 from typing import Any, NamedTuple, TypeVar
 
+from portside.kernel.tasks import TaskSet
+
 T = TypeVar("T")
 MARK = "portside.in_process"
 USER = "portside.in_process.user"
@@ -84,7 +86,7 @@ class InProcessServer:
     def __init__(self) -> None:
         self._app: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def open(self, app: Any) -> None:
         """Let an application answer requests, on the running event loop."""
@@ -95,11 +97,7 @@ class InProcessServer:
         """Accept no more requests, and cancel those in flight."""
         self._loop = None
         self._app = None
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the server's loop and return its result. Raises ServerNotRunning."""
@@ -146,13 +144,11 @@ class InProcessResponse:
         if not self._is_complete:
             await _on_loop(self._loop, self._disconnect())
 
-    async def begin(self, app: Any, request: InProcessRequest, tasks: set[asyncio.Task[None]]) -> ResponseHead:
+    async def begin(self, app: Any, request: InProcessRequest, tasks: TaskSet) -> ResponseHead:
         """Start the application, and wait for the head of its response."""
         self._body = request.body
         # An empty context: the caller's context variables, such as its traced run, must not reach the server.
-        task = asyncio.create_task(self._respond(app, request), context=contextvars.Context())
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        task = tasks.spawn(self._respond(app, request), context=contextvars.Context())
 
         try:
             async with self._changed:

@@ -8,8 +8,8 @@ import asyncio
 import mmap
 import socket
 from collections.abc import Callable
-from typing import Any
 
+from portside.kernel.tasks import TaskSet
 from portside.kernel.transient_errors import log_failure
 
 NOT_ACCEPTING = 2**31 - 1
@@ -65,7 +65,7 @@ class SharedListener:
         self._on_accepted = on_accepted
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.TimerHandle | None = None
-        self._opening: set[asyncio.Task[Any]] = set()
+        self._opening = TaskSet()
 
         self._loop.add_reader(listening, self._on_readable)
 
@@ -116,9 +116,7 @@ class SharedListener:
             return
 
         connection.setblocking(False)
-        opening = self._loop.create_task(self._open(connection))
-        self._opening.add(opening)
-        opening.add_done_callback(self._opening.discard)
+        self._opening.spawn(self._open(connection))
         self._on_accepted()
 
     async def _open(self, connection: socket.socket) -> None:

@@ -24,6 +24,7 @@ from portside.kernel.http.error_responses import ErrorFormat, build_error_respon
 from portside.kernel.http.headers import get_first_headers, get_request_id
 from portside.kernel.http.routes import Api, Context, Guard, Route, S, S_co
 from portside.kernel.logs import get_logger
+from portside.kernel.tasks import cancel_and_wait
 from portside.kernel.transient_errors import log_failure
 
 log = get_logger(__name__)
@@ -153,9 +154,7 @@ class SocketApi(Generic[S]):
             log_failure("a websocket failed", exc)
             await ctx.close(BROKEN)
         finally:
-            for task in (work, drained):
-                task.cancel()
-            await asyncio.gather(work, drained, return_exceptions=True)
+            await cancel_and_wait(work, drained)
 
 
 def _match(routes: Sequence[Route[Any]], path: str) -> tuple[Route[Any], dict[str, Any]]:

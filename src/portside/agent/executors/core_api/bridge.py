@@ -33,6 +33,7 @@ from portside.executor.messages import ExecutorHello, Pong, Retirement, ServerHe
 from portside.kernel.errors import UserMistake
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
+from portside.kernel.tasks import TaskSet
 
 log = get_logger(__name__)
 GREETED_WITHIN_S = 60.0
@@ -83,7 +84,7 @@ class Bridge:
         self._slots = max(1, settings.n_jobs_per_worker // self._count)
         self._server_hello: ServerHello | None = None
         self._sessions: dict[Executor, PeerSession] = {}
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections = TaskSet()
         self.pools: list[ExecutorPool] = []
         self.changed = asyncio.Event()
         """Set when a session begins or ends."""
@@ -112,17 +113,12 @@ class Bridge:
             for executor in pool.executors:
                 executor.retire()
 
-        if self._connections and grace_s:
-            await asyncio.wait(self._connections, timeout=grace_s)
+        if grace_s:
+            await self._connections.wait(grace_s)
 
         await asyncio.gather(*(pool.close() for pool in self.pools))
-        if self._connections:
-            await asyncio.wait(self._connections, timeout=STOPPED_WITHIN_S)
-
-        for task in self._connections:
-            task.cancel()
-
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._connections.wait(STOPPED_WITHIN_S)
+        await self._connections.cancel()
 
     async def _fetch_hello(self) -> ServerHello:
         """Return the orchestrator's hello. Keeps trying, because it may start later than its executors."""
@@ -141,9 +137,7 @@ class Bridge:
 
     def _connect(self, executor: Executor) -> None:
         supervision = Supervision("the connection of an executor", backoff=Backoff(limit_s=LONGEST_PAUSE_S))
-        task = asyncio.create_task(supervision.run(partial(self._keep_connected, executor)))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        self._connections.spawn(supervision.run(partial(self._keep_connected, executor)))
 
     async def _keep_connected(self, executor: Executor) -> None:
         """Keep a session for an executor until it has ended."""

@@ -23,6 +23,7 @@ from portside.kernel.http.middleware import RequestMiddleware
 from portside.kernel.http.server import Server, listen
 from portside.kernel.logs import get_logger
 from portside.kernel.metrics import format_metrics
+from portside.kernel.tasks import cancel_and_wait
 from portside.kernel.version import full_version
 
 log = get_logger(__name__)
@@ -66,8 +67,7 @@ async def _serve(config: AgentConfig, settings: AgentSettings, on_ready: Callabl
 
         async def drain() -> None:
             watching.cancel()
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+            await cancel_and_wait(starting)
             await grpc_server.set_serving(is_serving=False)
 
             closing = asyncio.create_task(bridge.close(settings.bg_job_shutdown_grace_period_secs))
@@ -75,8 +75,7 @@ async def _serve(config: AgentConfig, settings: AgentSettings, on_ready: Callabl
             await asyncio.wait([closing, hurried], return_when=asyncio.FIRST_COMPLETED)
 
             if not closing.done():
-                closing.cancel()
-                await asyncio.gather(closing, return_exceptions=True)
+                await cancel_and_wait(closing)
                 await bridge.close()
 
             hurried.cancel()

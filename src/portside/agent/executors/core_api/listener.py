@@ -24,7 +24,8 @@ from portside.executor.link import Handler, ServedCall
 from portside.executor.messages import ExecutorHello, Retirement
 from portside.kernel.errors import UserMistake
 from portside.kernel.logs import get_logger
-from portside.kernel.timeouts import timeout
+from portside.kernel.tasks import cancel_and_wait
+from portside.kernel.timeouts import timeout, wait_at_most
 
 log = get_logger(__name__)
 STOP_WITHIN_S = 5.0
@@ -60,9 +61,7 @@ class ConnectedExecutor(Executor):
         self.retiring.set()
         self.link.close("the orchestrator stops")
 
-        with contextlib.suppress(TimeoutError):
-            async with timeout(STOP_WITHIN_S):
-                await self.link.wait_closed()
+        await wait_at_most(STOP_WITHIN_S, self.link.wait_closed())
 
         self.link.abort("the orchestrator stops")
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -119,8 +118,7 @@ class ExecutorListener:
         try:
             await session.run(context.read, context.write)
         finally:
-            joining.cancel()
-            await asyncio.gather(joining, return_exceptions=True)
+            await cancel_and_wait(joining)
 
     async def _join(self, session: PeerSession, greeting: asyncio.Future[Any], handlers: dict[str, Handler]) -> None:
         """Let an executor join when it has said hello; before that it can call nothing."""

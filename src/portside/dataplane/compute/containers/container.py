@@ -24,6 +24,7 @@ from portside.dataplane.compute.server_output import open_output, output_since, 
 from portside.dataplane.compute.sockets import probe
 from portside.dataplane.failures import DeployFailed, ServerFailed
 from portside.kernel.supervision import Supervision
+from portside.kernel.tasks import cancel_and_wait
 
 _POLL_S = 0.1
 _REOPEN_S = 1.0
@@ -102,8 +103,7 @@ class ContainerReplica:
 
     async def _remove(self) -> None:
         await _remove(self._runtime, self.id)
-        self._ended.cancel()
-        await asyncio.gather(self._ended, return_exceptions=True)
+        await cancel_and_wait(self._ended)
 
     async def _copy_until_end(self, *, from_start: bool) -> str:
         """Copy the output until the container ends; return how it ended."""

@@ -32,6 +32,7 @@ from portside.dataplane.failures import DeployFailed, describe_without_output
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.processes import ProcessIdentity
 from portside.kernel.supervision import Backoff, Supervision
+from portside.kernel.tasks import TaskSet, cancel_and_wait
 from portside.listener_api import DesiredDeployment, MetricsReport
 
 
@@ -66,7 +67,7 @@ class ContainerReplicaSet:
         self._output = OutputFollower(release.output, self._log_line, release.secrets)
         self._containers: list[ContainerReplica] = []
         self._supervisors: list[asyncio.Task[None]] = []
-        self._signals: set[asyncio.Task[None]] = set()
+        self._signals = TaskSet()
 
         self._prepared: PreparedContainers | None = None
         self._serving: set[str] = set()
@@ -151,9 +152,7 @@ class ContainerReplicaSet:
 
     def interrupt(self) -> None:
         """Ask the servers to hand their runs back and exit, also those that drain already."""
-        task = asyncio.create_task(self._signal("INT"))
-        self._signals.add(task)
-        task.add_done_callback(self._signals.discard)
+        self._signals.spawn(self._signal("INT"))
 
     async def stop(self, kill_after_s: float) -> None:
         """Stop quickly: servers hand their runs back, and containers that take longer than this are killed."""
@@ -259,10 +258,7 @@ class ContainerReplicaSet:
         while self._supervisors:
             supervisors = self._supervisors
             self._supervisors = []
-            for supervisor in supervisors:
-                supervisor.cancel()
-
-            await asyncio.gather(*supervisors, return_exceptions=True)
+            await cancel_and_wait(*supervisors)
 
     async def _ask_servers(self) -> None:
         while True:

@@ -24,6 +24,7 @@ from portside.dataplane.compute.server_metrics import ASK_IDLE_EVERY_S, QueueMet
 from portside.dataplane.compute.server_output import parse_line
 from portside.dataplane.logs import RevisionLog
 from portside.kernel.supervision import Supervision
+from portside.kernel.tasks import cancel_and_wait
 from portside.listener_api import MetricsReport
 
 # Pod, container, and how often the container was restarted.
@@ -96,10 +97,7 @@ class PodFollower:
     async def close(self) -> None:
         """Stop following, and ship the lines that were read."""
         tasks = [self._task, *self._followers.values()]
-        for task in tasks:
-            task.cancel()
-
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
         await asyncio.gather(*(revision_log.close() for revision_log in self._logs.values()))
 
     async def _run(self) -> None:

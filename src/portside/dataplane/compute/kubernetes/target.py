@@ -29,7 +29,8 @@ from portside.dataplane.failures import CreateFailed, DeployFailed
 from portside.dataplane.settings import ListenerSettings
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
-from portside.kernel.timeouts import timeout
+from portside.kernel.tasks import cancel_and_wait
+from portside.kernel.timeouts import timeout, wait_at_most
 from portside.listener_api import IN_PROGRESS, ComputeType, DesiredDeployment, MetricsReport
 
 log = get_logger(__name__)
@@ -261,19 +262,15 @@ class KubernetesTarget:
             self._applier = asyncio.create_task(Supervision("applying to the cluster").run(self._apply_forever))
 
     async def _stop_applier(self) -> None:
-        if self._applier is not None:
-            self._applier.cancel()
-            await asyncio.gather(self._applier, return_exceptions=True)
-            self._applier = None
+        await cancel_and_wait(self._applier)
+        self._applier = None
 
     async def _apply_forever(self) -> None:
         """Apply the serving release whenever it has changed, and every few minutes."""
         backoff = Backoff(first_s=1.0, limit_s=60.0)
         wait_s = _APPLY_AGAIN_S
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with timeout(wait_s):
-                    await self._changed.wait()
+            await wait_at_most(wait_s, self._changed.wait())
 
             self._changed.clear()
             wait_s = _APPLY_AGAIN_S
