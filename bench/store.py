@@ -16,7 +16,7 @@ from typing import Any
 from langgraph.store.base import GetOp, PutOp, ensure_embeddings
 
 from portside.agent.config import StoreIndex
-from portside.agent.local_graphs import PostgresStore
+from portside.agent.local_store import PostgresStore
 from portside.agent.store.search_index import Embedder, SearchIndex, StoreSetup, open_generation
 from portside.executor.embeddings import ProjectEmbeddings
 from portside.kernel.db import Database

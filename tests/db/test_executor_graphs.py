@@ -104,7 +104,7 @@ async def test_events_of_any_size_are_delivered_without_a_wait_of_the_loop_for_i
         sizes.extend(len(data) for _, data in events)
 
     async with executing(project, Backend()) as (graphs, _):
-        outcome = await graphs.execute(
+        outcome = await graphs.runs.execute(
             request("emit 17 MB", stream_modes=["custom"]), EventSink(publish), timeout_s=600.0
         )
 
@@ -116,14 +116,14 @@ async def test_event_above_the_limit_ends_its_own_run(project):
     async with executing(project, Backend()) as (graphs, _):
         sink = EventSink(lambda _events: None)
         large = request("emit 17 MB", stream_modes=["custom"], max_event_bytes=17_000_001)
-        failed = await graphs.execute(large, sink, timeout_s=600.0)
+        failed = await graphs.runs.execute(large, sink, timeout_s=600.0)
 
         assert failed.error == {
             "error": "EventTooLarge",
             "message": "an event 'custom' of this run has 17000002 bytes, more than EVENT_MAX_BYTES (17000001) allows",
         }
 
-        assert (await graphs.execute(request("nothing"), sink, timeout_s=600.0)).error is None
+        assert (await graphs.runs.execute(request("nothing"), sink, timeout_s=600.0)).error is None
 
 
 async def test_event_above_the_limit_that_an_executor_lets_pass_ends_its_run(project):
@@ -139,7 +139,7 @@ async def test_event_above_the_limit_that_an_executor_lets_pass_ends_its_run(pro
         executor.link.call = call_without_limit  # type: ignore[method-assign]
         large = request("emit 17 MB", stream_modes=["custom"], max_event_bytes=17_000_001)
         with pytest.raises(EventTooLarge):
-            await graphs.execute(large, EventSink(lambda _events: None), timeout_s=600.0)
+            await graphs.runs.execute(large, EventSink(lambda _events: None), timeout_s=600.0)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ async def test_error_of_the_server_that_ends_a_read_is_raised_as_it_was(project,
     read = HistoryRead(graph_id="agent", config={"configurable": {"thread_id": str(uuid4())}}, limit=10)
     async with executing(project, Backend(failure)) as (graphs, _):
         with pytest.raises(type(failure)) as raised:
-            await graphs.read_history(read)
+            await graphs.states.read_history(read)
 
     assert raised.value is failure
 
@@ -184,6 +184,6 @@ async def test_attempt_counts_if_its_executor_is_lost_while_it_retires_and_not_i
 
         stopping: list[asyncio.Future[None]] = []
         with pytest.raises(AttemptLost) as lost:
-            await graphs.execute(request("wait"), EventSink(take), timeout_s=600.0)
+            await graphs.runs.execute(request("wait"), EventSink(take), timeout_s=600.0)
 
     assert lost.value.is_counted == (ended_by == "the run")

@@ -81,7 +81,7 @@ class Process(NamedTuple):
         """Do something with a graph."""
 
         async def working() -> Any:
-            async with self.engine._graphs.open(graph_id) as graph:
+            async with self.engine.runs._graphs.open(graph_id) as graph:
                 return await act(graph)
 
         return await self.engine._loops[0].call(working())
@@ -95,7 +95,7 @@ async def process(url: str, memory_bytes: int = MEMORY_BYTES) -> Process:
         Graphs(GRAPHS, {}), connect, make_saver=partial(PostgresSaver, writer=CheckpointWriter(db))
     )
 
-    return Process(db, engine, States(db, engine, Hub(keep_s=1), memory_bytes=memory_bytes))
+    return Process(db, engine, States(db, engine.states, Hub(keep_s=1), memory_bytes=memory_bytes))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from langgraph.store.base import (
 from langgraph.store.memory import InMemoryStore
 
 from portside.agent.config import StoreTtl
-from portside.agent.local_graphs import PostgresStore
+from portside.agent.local_store import PostgresStore
 from portside.agent.store.items import ExpiredItems
 from portside.agent.store.search_index import StoreSetup
 from portside.kernel.db import Database

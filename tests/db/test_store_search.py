@@ -14,7 +14,7 @@ from langgraph.store.base import PutOp, SearchOp, ensure_embeddings
 from langgraph.store.memory import InMemoryStore
 
 from portside.agent.config import AgentConfig, StoreConfig, StoreIndex
-from portside.agent.local_graphs import PostgresStore
+from portside.agent.local_store import PostgresStore
 from portside.agent.store import search_index
 from portside.agent.store.search_index import (
     Embedder,

@@ -279,8 +279,8 @@ async def _compose(
         code.listener.share_slots(worker, settings.slots if settings.executors else 0)
 
     due_crons = DueCrons(db, assistants, runs)
-    descriptions = Descriptions(assistants, graphs)
-    states = States(db, graphs, runs.hub, memory_bytes=settings.state_memory_bytes)
+    descriptions = Descriptions(assistants, graphs.descriptions)
+    states = States(db, graphs.states, runs.hub, memory_bytes=settings.state_memory_bytes)
     routes = list_served_routes(
         ROUTES, config.http, has_diagnostics=settings.debug_folder is not None, has_ui=bool(config.ui)
     )

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from portside.agent.checkpoints.writer import RunAttempt
 from portside.agent.encryption.codec import has_whole_rows, raise_if_undecryptable
-from portside.agent.graphs import EventSink, GraphService, Publish
+from portside.agent.graphs import EventSink, GraphRuns, Publish
 from portside.agent.queue import statements
 from portside.agent.queue.active_run import ActiveRun, AttemptLost, RunState
 from portside.agent.queue.types import Cancellation, ClaimedRun, RunResult
@@ -97,7 +97,7 @@ class RunExecutor:
     """The worker's `RunHandler`: executes a run, reads the state that a cancelled run left, and notifies followers."""
 
     def __init__(
-        self, db: Database, graphs: GraphService, hub: Hub, *, limits: RunLimits, webhook_due: asyncio.Event
+        self, db: Database, graphs: GraphRuns, hub: Hub, *, limits: RunLimits, webhook_due: asyncio.Event
     ) -> None:
         self._db = db
         self._graphs = graphs

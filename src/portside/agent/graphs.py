@@ -1,9 +1,8 @@
-"""The graphs, as the rest of the agent server uses them: an interface of plain data.
+"""The graphs, as the rest of the agent server uses them: interfaces of plain data (`executor/requests.py`).
 
 `local_graphs` has the graphs of this process, `executors` those of other processes.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -46,7 +45,7 @@ class EventSink(NamedTuple):
 
 
 class GraphService(Protocol):
-    """The interface of the agent server to graphs: plain data in and out (`executor/requests.py`)."""
+    """The graphs of an agent server: what is known of them, and three things to do with them."""
 
     facts: Mapping[str, GraphFacts]
     """The description of each graph, which needs no opened graph, in the order of the configuration."""
@@ -54,11 +53,23 @@ class GraphService(Protocol):
     """The versions of the graphs' libraries by the names of packages."""
     writer: CheckpointWriter
     """Writes the checkpoints that graphs make; use it on the event loop of the callers."""
+    pools: Sequence[Any]
+    """The pools of executors behind it, which executors on other machines may join."""
 
-    @property
-    def pools(self) -> Sequence[Any]:
-        """The pools of executors behind it, which executors on other machines may join."""
+    runs: "GraphRuns"
+    states: "GraphStates"
+    descriptions: "GraphDescriptions"
+
+    async def close(self) -> None:
+        """Release the loops or executors of the graphs."""
         ...
+
+
+class GraphRuns(Protocol):
+    """Executes runs."""
+
+    facts: Mapping[str, GraphFacts]
+    writer: CheckpointWriter
 
     async def execute(self, request: RunRequest, sink: EventSink, *, timeout_s: float) -> Outcome:
         """Execute a graph to its end, publishing its events on the calling loop. An error is not an event.
@@ -71,6 +82,13 @@ class GraphService(Protocol):
         """Return the outcome of a run that was stopped."""
         ...
 
+
+class GraphStates(Protocol):
+    """Reads and changes the states of threads."""
+
+    facts: Mapping[str, GraphFacts]
+    writer: CheckpointWriter
+
     async def read_state(self, read: StateRead) -> bytes | None:
         """Return the JSON of a state, or None if the config names a checkpoint that does not exist."""
         ...
@@ -87,6 +105,10 @@ class GraphService(Protocol):
         """Make the state of a new thread in the transaction of a scope."""
         ...
 
+
+class GraphDescriptions(Protocol):
+    """Describes graphs, each opened with an assistant's configuration."""
+
     async def draw(self, request: DescriptionRequest) -> Drawing:
         """Draw a graph. Raises GraphFailed."""
         ...
@@ -98,54 +120,3 @@ class GraphService(Protocol):
     async def subgraphs(self, request: DescriptionRequest) -> dict[str, Schemas]:
         """Return the schemas of a graph's subgraphs by their names. Raises GraphFailed."""
         ...
-
-    async def close(self) -> None:
-        """Release the loops or executors of the graphs."""
-        ...
-
-
-GraphRequest = RunRequest | StateRead | HistoryRead | StateChange | StateCreation | DescriptionRequest
-
-
-class RoutedGraphs(ABC):
-    """Several services as one: each call goes to the service that `route` returns for its request."""
-
-    @abstractmethod
-    async def route(self, request: GraphRequest) -> GraphService:
-        """Return the service that answers a request."""
-
-    async def execute(self, request: RunRequest, sink: EventSink, *, timeout_s: float) -> Outcome:
-        """Execute a graph to its end. Raises what its service raises."""
-        return await (await self.route(request)).execute(request, sink, timeout_s=timeout_s)
-
-    async def read_outcome(self, request: RunRequest) -> Outcome:
-        """Return the outcome of a run that was stopped."""
-        return await (await self.route(request)).read_outcome(request)
-
-    async def read_state(self, read: StateRead) -> bytes | None:
-        """Return the JSON of a state, or None if the config names a checkpoint that does not exist."""
-        return await (await self.route(read)).read_state(read)
-
-    async def read_history(self, read: HistoryRead) -> bytes:
-        """Return the JSON of a list of states, newest first."""
-        return await (await self.route(read)).read_history(read)
-
-    async def update_state(self, change: StateChange, scope: CheckpointBackend) -> ChangedState | None:
-        """Change a state in the transaction of a scope; None if the config names a checkpoint that does not exist."""
-        return await (await self.route(change)).update_state(change, scope)
-
-    async def create_state(self, creation: StateCreation, scope: CheckpointBackend) -> ChangedState:
-        """Make the state of a new thread in the transaction of a scope."""
-        return await (await self.route(creation)).create_state(creation, scope)
-
-    async def draw(self, request: DescriptionRequest) -> Drawing:
-        """Draw a graph. Raises GraphFailed."""
-        return await (await self.route(request)).draw(request)
-
-    async def schemas(self, request: DescriptionRequest) -> Schemas:
-        """Return the schemas of a graph. Raises GraphFailed."""
-        return await (await self.route(request)).schemas(request)
-
-    async def subgraphs(self, request: DescriptionRequest) -> dict[str, Schemas]:
-        """Return the schemas of a graph's subgraphs by their names. Raises GraphFailed."""
-        return await (await self.route(request)).subgraphs(request)

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from portside.agent.assistants.records import Assistants
-from portside.agent.graphs import GraphService
+from portside.agent.graphs import GraphDescriptions
 from portside.agent.types.access import ANYONE, Caller, auth_configurable
 from portside.agent.types.assistants import Assistant, GraphSchemas
 from portside.executor.requests import DescriptionRequest, Drawing, Schemas
@@ -20,7 +20,7 @@ _DEPTH = re.compile(r"[1-9][0-9]{0,8}")
 class Descriptions:
     """Describes the graphs of assistants."""
 
-    def __init__(self, assistants: Assistants, graphs: GraphService) -> None:
+    def __init__(self, assistants: Assistants, graphs: GraphDescriptions) -> None:
         self._assistants = assistants
         self._graphs = graphs
 

@@ -17,22 +17,17 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from portside.agent.config import AgentConfig, load_config
-from portside.agent.graphs import EventSink, GraphRequest, GraphService, RoutedGraphs
+from portside.agent.executors.routed_graphs import GraphRequest, RoutedRuns, RoutedStates
+from portside.agent.graphs import GraphRuns, GraphService, GraphStates
 from portside.agent.problems import PROBLEMS
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
-from portside.executor.requests import (
-    DescriptionRequest,
-    Outcome,
-    RunRequest,
-    StateCreation,
-)
+from portside.executor.requests import RunRequest, StateCreation
 from portside.kernel.db import Database
 from portside.kernel.errors import Unavailable, UserMistake
 from portside.kernel.logs import get_logger
@@ -127,8 +122,8 @@ class RevisionsFile:
         }
 
 
-class PinnedGraphs(RoutedGraphs):
-    """The graphs of this server's revision, and of earlier ones for the threads that they began.
+class PinnedGraphs:
+    """A `GraphService` with the graphs of this server's revision, and of earlier ones for the threads that they began.
 
     `start` starts the executors of a revision.
     """
@@ -140,6 +135,11 @@ class PinnedGraphs(RoutedGraphs):
         self.facts = graphs.facts
         self.libraries = graphs.libraries
         self.writer = graphs.writer
+        self.pools = graphs.pools
+        self.runs: GraphRuns = RoutedRuns(graphs, begin=self._begin, find=self._find)
+        self.states: GraphStates = RoutedStates(graphs, find=self._find)
+        self.descriptions = graphs.descriptions
+
         self._graphs = graphs
         self._config = config
         self._settings = settings
@@ -152,19 +152,17 @@ class PinnedGraphs(RoutedGraphs):
         self._starting: defaultdict[UUID, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._counts: tuple[float, dict[UUID, int]] | None = None
 
-    @property
-    def pools(self) -> Any:
-        """The pools of this revision's executors."""
-        return self._graphs.pools
+    async def _begin(self, request: RunRequest) -> GraphService:
+        """Return the graphs that execute a run, those of its thread's revision, and record which that is.
 
-    async def execute(self, request: RunRequest, sink: EventSink, *, timeout_s: float) -> Outcome:
-        """Execute a graph with the revision of its thread. Raises RevisionUnavailable, and the errors of the graphs."""
+        Raises RevisionUnavailable.
+        """
         available = self._file.available()
-        graphs = self._graphs
-        if self._own_id in available:
-            graphs = await self._get_graphs(await self._pin(request, available), available)
+        if self._own_id not in available:
+            return self._graphs
 
-        return await graphs.execute(request, sink, timeout_s=timeout_s)
+        revision_id = await self._pin(request, available)
+        return await self._get_graphs(revision_id, available)
 
     async def _pin(self, request: RunRequest, available: Mapping[UUID, PinnedRevision]) -> UUID:
         """Return the revision that a run begins with, and add it to the run's metadata."""
@@ -198,10 +196,13 @@ class PinnedGraphs(RoutedGraphs):
 
         return revision_id
 
-    async def route(self, request: GraphRequest) -> GraphService:
-        """Return the graphs of the revision that a request's thread continues with, or this server's own."""
-        if isinstance(request, StateCreation | DescriptionRequest):
-            # New threads begin with this revision, and its own graphs are described.
+    async def _find(self, request: GraphRequest) -> GraphService:
+        """Return the graphs of the revision that a request's thread continues with, or this server's own.
+
+        Raises RevisionUnavailable.
+        """
+        if isinstance(request, StateCreation):
+            # New threads begin with this revision.
             return self._graphs
 
         available = self._file.available()
@@ -209,7 +210,8 @@ class PinnedGraphs(RoutedGraphs):
             return self._graphs
 
         thread_id = UUID(str(request.config["configurable"]["thread_id"]))
-        return await self._get_graphs(await self._db.fetchval(sql.revision_of_thread, thread_id=thread_id), available)
+        revision_id = await self._db.fetchval(sql.revision_of_thread, thread_id=thread_id)
+        return await self._get_graphs(revision_id, available)
 
     async def _get_graphs(self, revision_id: UUID | None, available: Mapping[UUID, PinnedRevision]) -> GraphService:
         """Return a revision's graphs; this server's own if the revision is not available, or has the same build."""

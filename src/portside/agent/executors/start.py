@@ -20,7 +20,8 @@ from portside.agent.executors.handlers_executor import list_handler_paths
 from portside.agent.executors.pinned_graphs import PinnedGraphs, RevisionsFile
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.remote_app import RemoteHandlers
-from portside.agent.executors.remote_graphs import GraphsByLanguage, RemoteGraphs
+from portside.agent.executors.remote_graphs import RemoteGraphs
+from portside.agent.executors.routed_graphs import GraphsByLanguage
 from portside.agent.executors.serving import ExecutorRequests, Scopes
 from portside.agent.executors.spawned_executor import Program
 from portside.agent.graphs import GraphService

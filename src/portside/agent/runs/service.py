@@ -149,7 +149,7 @@ class Runs:
         self._pending_limit = PendingRunLimit(db, settings.max_pending_runs_per_caller)
         executor = RunExecutor(
             db,
-            graphs,
+            graphs.runs,
             self.hub,
             limits=RunLimits(settings.bg_job_timeout_secs, settings.event_max_bytes),
             webhook_due=self.webhooks.due,

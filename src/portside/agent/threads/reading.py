@@ -8,7 +8,7 @@ each use. A cached state always equals a freshly computed one. Nothing that is e
 from typing import Any
 from uuid import UUID
 
-from portside.agent.graphs import GraphService
+from portside.agent.graphs import GraphStates
 from portside.agent.sql import sql
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.threads.state_cache import CachedState, StateCache, StateKey
@@ -62,7 +62,7 @@ class CheckpointNotFound(NotFound):
 class StateReader:
     """Reads states for all callers on one event loop."""
 
-    def __init__(self, db: Database, graphs: GraphService, cache_bytes: int) -> None:
+    def __init__(self, db: Database, graphs: GraphStates, cache_bytes: int) -> None:
         self._db = db
         self._graphs = graphs
         self._loader = StateLoader(db)

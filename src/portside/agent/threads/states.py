@@ -20,7 +20,7 @@ import msgspec
 
 from portside.agent.checkpoints.backend import PostgresBackend
 from portside.agent.encryption.codec import find_encryptor, has_whole_rows
-from portside.agent.graphs import GraphService
+from portside.agent.graphs import GraphStates
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
@@ -62,7 +62,7 @@ class _ThreadExists(Exception):
 class States:
     """Reads and changes the states of threads; followers of a thread are notified of a change."""
 
-    def __init__(self, db: Database, graphs: GraphService, hub: Hub, *, memory_bytes: int) -> None:
+    def __init__(self, db: Database, graphs: GraphStates, hub: Hub, *, memory_bytes: int) -> None:
         self._db = db
         self._graphs = graphs
         self._hub = hub
