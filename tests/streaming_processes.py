@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from portside.agent.streams.bus import Bus, NullBus
 from portside.agent.streams.hub import AttemptStart, Hub
-from portside.agent.streams.remote import PostgresTransport, WorkCallbacks
+from portside.agent.streams.postgres_transport import PostgresTransport, WorkCallbacks
 from portside.kernel.db import Database
 
 

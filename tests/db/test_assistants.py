@@ -6,7 +6,7 @@ from uuid import uuid4, uuid5
 import pytest
 
 from portside.agent.assistants.records import SYSTEM_NAMESPACE, AssistantNotFound, Assistants
-from portside.agent.checkpoints.backend import PostgresBackend
+from portside.agent.checkpoints.postgres_backend import PostgresBackend
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import load_config
 from portside.agent.executors.start import start_graphs

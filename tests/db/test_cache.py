@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from portside.agent.custom.application import running
 from portside.agent.custom.cache import CONTENT_LIMIT_BYTES, SDK_CACHE, OldCacheEntries
+from portside.agent.custom.web_app import running
 from portside.kernel.db import Database
 from portside.kernel.http.in_process import ServerNotRunning
 from tests.conftest import eventually

@@ -29,8 +29,8 @@ from portside.agent.encryption.encryptor import Encryptor
 from portside.agent.local_graphs import PostgresSaver
 from portside.agent.threads.records import prune_threads
 from portside.agent.types.threads import ThreadPrune
-from portside.executor.encryption import CannotDecrypt
-from portside.executor.operations import read_history, reads_without_code
+from portside.executor.encryption_handlers import CannotDecrypt
+from portside.executor.graph_operations import read_history, reads_without_code
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 from portside.kernel.user_json import dump_user

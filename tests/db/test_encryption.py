@@ -23,7 +23,7 @@ from portside.agent.sql.declarations import ModelField
 from portside.agent.streams.chunks import pack_events
 from portside.agent.threads.records import create_thread, get_thread, patch_thread, search_threads
 from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadSearch
-from portside.executor.encryption import CannotDecrypt
+from portside.executor.encryption_handlers import CannotDecrypt
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from portside.agent.local_graphs import PostgresSaver
+from portside.executor.graph_operations import GraphOperations, read_history, read_state, update_state
 from portside.executor.load import Graphs
-from portside.executor.operations import GraphOperations, read_history, read_state, update_state
 from portside.executor.requests import HistoryRead, StateChange, StateRead
 from portside.kernel.codec import load
 from portside.kernel.db import Database

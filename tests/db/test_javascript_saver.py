@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from portside.agent.checkpoints.backend import PostgresBackend
+from portside.agent.checkpoints.postgres_backend import PostgresBackend
 from portside.agent.executors.serving import ExecutorRequests, Scopes
 from portside.executor.link import Link
 from portside.kernel.db import Database

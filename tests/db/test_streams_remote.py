@@ -12,14 +12,14 @@ import pytest
 
 from portside.agent.app import SCHEMA
 from portside.agent.sql import sql
-from portside.agent.streams import remote, subscriptions
+from portside.agent.streams import postgres_transport, remote_subscriptions
 from portside.agent.streams.bus import NullBus
 from portside.agent.streams.chunks import Chunk
 from portside.agent.streams.events import RunEnd, parse_event_id
 from portside.agent.streams.hub import AttemptStart
 from portside.agent.streams.notifications import NOBODY, Notification
-from portside.agent.streams.remote import WorkCallbacks
-from portside.agent.streams.subscriptions import RemoteSubscription
+from portside.agent.streams.postgres_transport import WorkCallbacks
+from portside.agent.streams.remote_subscriptions import RemoteSubscription
 from portside.kernel.db import Database
 from tests.conftest import eventually
 from tests.streaming_processes import Process, start, waits_for_lock
@@ -133,7 +133,7 @@ async def test_subscription_is_recorded_before_it_reads(processes, database):
 
 
 async def test_new_follower_gets_all_pages_of_the_log(processes, database, monkeypatch):
-    monkeypatch.setattr(subscriptions, "CHUNKS_AT_ONCE", 2)
+    monkeypatch.setattr(remote_subscriptions, "CHUNKS_AT_ONCE", 2)
     here, there = processes
     begun = start()
     await write_chunks(here, begun, 5)
@@ -141,7 +141,7 @@ async def test_new_follower_gets_all_pages_of_the_log(processes, database, monke
 
 
 async def test_events_that_a_process_has_read_and_dropped_are_read_again(processes, monkeypatch):
-    monkeypatch.setattr(subscriptions, "CHUNKS_AT_ONCE", 2)
+    monkeypatch.setattr(remote_subscriptions, "CHUNKS_AT_ONCE", 2)
     here, there = processes
     begun = start()
     _remote = await there.transport.subscribe(there.hub.get_log(begun.thread_id))
@@ -232,7 +232,7 @@ async def test_notification_of_too_much_to_name_causes_every_look(processes):
     assert process.transport._to_look.is_set()
 
 
-@pytest.mark.parametrize("count", [remote.NAMED_AT_ONCE, remote.NAMED_AT_ONCE + 1])
+@pytest.mark.parametrize("count", [postgres_transport.NAMED_AT_ONCE, postgres_transport.NAMED_AT_ONCE + 1])
 async def test_notification_names_no_more_than_postgres_allows(processes, count):
     transport = processes[0].transport
     for _ in range(count):
@@ -240,7 +240,7 @@ async def test_notification_names_no_more_than_postgres_allows(processes, count)
 
     await transport._notify()
     (sent,) = processes[0].bus.sent
-    assert (len(sent.ended), sent.many) == ((count, False) if count == remote.NAMED_AT_ONCE else (0, True))
+    assert (len(sent.ended), sent.many) == ((count, False) if count == postgres_transport.NAMED_AT_ONCE else (0, True))
 
 
 async def test_process_says_hello_when_its_bus_connects_again(processes):

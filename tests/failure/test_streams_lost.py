@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from portside.agent.app import SCHEMA
-from portside.agent.streams import postgres_log, remote, subscriptions
+from portside.agent.streams import postgres_log, postgres_transport, remote_subscriptions
 from portside.agent.streams.bus import NullBus, Receive
 from portside.agent.streams.chunks import Chunk
 from portside.agent.streams.event_log import LogSubscription
@@ -188,8 +188,8 @@ class PairedBus(NullBus):
 
 async def test_notification_of_an_ended_run_wakes_clients_of_another_process(database, monkeypatch):
     # Only a notification may wake the client: the periodic reads take longer than the test.
-    monkeypatch.setattr(remote, "LOOK_S", 3600)
-    monkeypatch.setattr(remote, "READ_S", 3600)
+    monkeypatch.setattr(postgres_transport, "LOOK_S", 3600)
+    monkeypatch.setattr(postgres_transport, "READ_S", 3600)
     buses = [PairedBus(), PairedBus()]
     buses[0].other = buses[1]
     buses[1].other = buses[0]
@@ -308,9 +308,9 @@ async def ended_elsewhere(
 async def test_stream_of_an_ended_run_ends_after_all_written_events(processes, database, monkeypatch):
     # The test looks for the end itself: a look before the events are written would end the stream with an error.
     for name in ("LOOK_S", "READ_S"):
-        monkeypatch.setattr(remote, name, 3600)
+        monkeypatch.setattr(postgres_transport, name, 3600)
 
-    monkeypatch.setattr(subscriptions, "LAST_EVENTS_WITHIN_S", 0)
+    monkeypatch.setattr(remote_subscriptions, "LAST_EVENTS_WITHIN_S", 0)
     here, there = processes
     begun = start(is_resumable=False, is_streamed_elsewhere=True)
     _stream, followed = await ended_elsewhere(there, database, begun)
@@ -328,7 +328,7 @@ async def test_stream_of_an_ended_run_ends_after_all_written_events(processes, d
 
 
 async def test_stream_without_written_events_ends_with_an_error(processes, database, monkeypatch):
-    monkeypatch.setattr(subscriptions, "LAST_EVENTS_WITHIN_S", 0)
+    monkeypatch.setattr(remote_subscriptions, "LAST_EVENTS_WITHIN_S", 0)
     _, there = processes
     _stream, followed = await ended_elsewhere(there, database, start(is_resumable=False))
     assert b"StreamLost" in b"".join([chunk async for chunk in followed])

@@ -18,9 +18,9 @@ from langgraph_sdk import Auth
 from portside.agent.access.authentication import OPEN, AccessPolicy, CustomAuthentication
 from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig, load_config
-from portside.agent.custom.application import CustomApp, running
 from portside.agent.custom.cache import SDK_CACHE
 from portside.agent.custom.loopback import LOOPBACK, let_sdk_find_server, send_as_current_user
+from portside.agent.custom.web_app import CustomApp, running
 from portside.executor.auth import Authentication
 from portside.executor.sdk_transport import ServerTransport
 from portside.kernel.errors import UserMistake

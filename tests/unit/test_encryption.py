@@ -12,7 +12,7 @@ from portside.agent.encryption.context import read_header, set_context
 from portside.agent.encryption.encryptor import Encryptor, build_encryptor, decrypt_document, find_encrypted_key
 from portside.agent.encryption.locations import Location
 from portside.agent.settings import AgentSettings
-from portside.executor.encryption import CannotDecrypt, EncryptionFailed, EncryptionHandlers
+from portside.executor.encryption_handlers import CannotDecrypt, EncryptionFailed, EncryptionHandlers
 from portside.kernel.errors import Invalid, UserMistake
 
 OLD = "o" * 32

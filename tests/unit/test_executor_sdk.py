@@ -9,7 +9,7 @@ import pytest
 from portside.agent.executors import serving
 from portside.executor import messages, sdk
 from portside.executor.link import Link
-from portside.executor.remote import ServerCalls
+from portside.executor.server_calls import ServerCalls
 from portside.kernel.http.in_process import InProcessRequest, InProcessServer
 from tests.conftest import eventually
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from langgraph.types import Command, Send
 
-from portside.executor.commands import parse_command
+from portside.executor.run_commands import parse_command
 from portside.kernel.errors import Invalid
 
 

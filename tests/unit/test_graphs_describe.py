@@ -15,7 +15,7 @@ from langgraph.pregel.remote import RemoteGraph
 from pydantic import BaseModel, TypeAdapter
 
 from portside.agent.assistants.descriptions import parse_xray
-from portside.executor.operations import draw, get_schemas, get_subgraph_schemas, modernize
+from portside.executor.graph_operations import draw, get_schemas, get_subgraph_schemas, modernize
 from portside.kernel.errors import Invalid
 
 

@@ -25,7 +25,7 @@ from langgraph.types import CachePolicy
 from pydantic import BaseModel
 
 from portside.executor.checkpoints.serde import make_serde
-from portside.executor.operations import reads_without_code
+from portside.executor.graph_operations import reads_without_code
 from portside.kernel.user_json import dump_user
 
 CALL = {"name": "search", "args": {"q": "\u00e9", "n": [1, None]}, "id": "call-1", "type": "tool_call"}

@@ -22,15 +22,15 @@ from portside.agent.access.stream_limit import StreamLimit
 from portside.agent.api_description import describe_api
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
-from portside.agent.checkpoints.backend import PostgresBackend
+from portside.agent.checkpoints.postgres_backend import PostgresBackend
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import AgentConfig
 from portside.agent.crons.firing import DueCrons
 from portside.agent.crons.records import Crons
-from portside.agent.custom.application import WebApp, running
 from portside.agent.custom.cache import OldCacheEntries
 from portside.agent.custom.openapi import add_project_api
 from portside.agent.custom.project_routes import ProjectRoutes
+from portside.agent.custom.web_app import WebApp, running
 from portside.agent.encryption.codec import EncryptionCodec, find_encryptor, prepare_codec, with_encryption_context
 from portside.agent.encryption.encryptor import Encryptor, build_encryptor
 from portside.agent.encryption.key_renewal import RenewedKeys
@@ -58,7 +58,7 @@ from portside.agent.store.search_index import StoreSetup, open_setup
 from portside.agent.streams.bus import open_bus
 from portside.agent.streams.hub import Hub
 from portside.agent.streams.postgres_log import OldStreams
-from portside.agent.streams.remote import PostgresTransport, WorkCallbacks
+from portside.agent.streams.postgres_transport import PostgresTransport, WorkCallbacks
 from portside.agent.threads.lifetimes import ExpiredThreads, set_default_lifetime
 from portside.agent.threads.long_values import with_long_values
 from portside.agent.threads.searches import ThreadSearches

@@ -14,7 +14,7 @@ import msgspec
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import BaseStore
 
-from portside.agent.checkpoints.backend import PostgresBackend
+from portside.agent.checkpoints.postgres_backend import PostgresBackend
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import AgentConfig
 from portside.agent.encryption.encryptor import Encryptor
@@ -27,9 +27,9 @@ from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.checkpoints.serde import SerdeRules, make_serde
 from portside.executor.execute import execute
+from portside.executor.graph_operations import GraphOperations
 from portside.executor.load import Graphs
 from portside.executor.loops import GraphLoop
-from portside.executor.operations import GraphOperations
 from portside.executor.requests import (
     ChangedState,
     DescriptionRequest,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from portside.agent.access.authentication import ProjectAuth
 from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig
-from portside.agent.custom.application import WebApp, join_custom
+from portside.agent.custom.web_app import WebApp, join_custom
 from portside.agent.encryption.ciphers import EncryptionCalls
 from portside.agent.executors.remote_app import RemoteHandlers
 from portside.agent.executors.start import start_handlers
@@ -72,7 +72,7 @@ class LocalHandlers:
         if path is None:
             return None
 
-        from portside.executor.encryption import load_encryption
+        from portside.executor.encryption_handlers import load_encryption
 
         return load_encryption(self._config.project, path)
 

@@ -24,7 +24,6 @@ from langsmith.utils import tracing_is_enabled
 from portside.executor.channels import MODES as CHANNEL_MODES
 from portside.executor.channels import Channels
 from portside.executor.checkpoints.saver import Checkpointer
-from portside.executor.commands import parse_command
 from portside.executor.errors import RunTimeout, check_size
 from portside.executor.interrupts import get_interrupt_id, with_id, with_ids
 from portside.executor.load import Graph, Graphs, convert_context
@@ -38,6 +37,7 @@ from portside.executor.requests import (
     Outcome,
     RunRequest,
 )
+from portside.executor.run_commands import parse_command
 from portside.executor.tracer import tracer_with_input
 from portside.executor.user import User
 from portside.executor.versions import CONTEXT, INTERRUPTS_IN_VALUES

@@ -38,7 +38,7 @@ from portside.executor.asgi import (
 )
 from portside.executor.auth import Authentication, LoadedAuth, load_auth
 from portside.executor.embeddings import ProjectEmbeddings, load_embeddings
-from portside.executor.encryption import Decrypted, EncryptionHandlers, load_encryption
+from portside.executor.encryption_handlers import Decrypted, EncryptionHandlers, load_encryption
 from portside.executor.errors import EmbeddingFailed
 from portside.executor.link import CallFailed, Handler, Link, ServedCall
 from portside.executor.loops import GraphLoop

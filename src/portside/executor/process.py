@@ -25,20 +25,13 @@ from portside.executor.checkpoints.serde import SerdeRules, make_serde
 from portside.executor.errors import RunTimeout, find_server_failure, to_call_failed
 from portside.executor.event_batches import EventBatches
 from portside.executor.execute import execute
+from portside.executor.graph_operations import GraphOperations
 from portside.executor.leases import RunLease
 from portside.executor.link import CallFailed, Handler, Link, ServedCall
 from portside.executor.load import Graphs, load_graphs
 from portside.executor.loops import GraphLoop, work_left_behind
 from portside.executor.messages import LOG_LINE, ExecutorHello, Leases, Pong, Retirement, ServerHello
-from portside.executor.operations import GraphOperations
 from portside.executor.project import GraphSource, Project
-from portside.executor.remote import (
-    RemoteBackend,
-    RunRows,
-    ServerCalls,
-    current_call,
-    run_rows,
-)
 from portside.executor.remote_store import RemoteStore
 from portside.executor.requests import (
     DescriptionRequest,
@@ -49,6 +42,13 @@ from portside.executor.requests import (
     StateRead,
 )
 from portside.executor.sdk import drain_response, let_sdk_find
+from portside.executor.server_calls import (
+    RemoteBackend,
+    RunRows,
+    ServerCalls,
+    current_call,
+    run_rows,
+)
 from portside.executor.tracing import watch_tracing
 from portside.executor.versions import installed_libraries
 from portside.kernel.errors import PortsideError, UserMistake

@@ -20,7 +20,7 @@ from langgraph.store.base import (
 )
 
 from portside.executor import messages
-from portside.executor.remote import ServerCalls, current_call
+from portside.executor.server_calls import ServerCalls, current_call
 
 _OPS: dict[str, type[Any]] = {"get": GetOp, "search": SearchOp, "put": PutOp, "list": ListNamespacesOp}
 

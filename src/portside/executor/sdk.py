@@ -9,8 +9,8 @@ from weakref import WeakValueDictionary
 from portside.executor import messages
 from portside.executor.link import CallFailed, LinkClosed, ServedCall
 from portside.executor.loops import CrossLoopCall
-from portside.executor.remote import ServerCalls, current_call
 from portside.executor.sdk_modules import SdkCache, install_sdk_modules
+from portside.executor.server_calls import ServerCalls, current_call
 from portside.kernel.http.in_process import InProcessRequest, ResponseHead
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from portside.agent.runs.service import Runs, ScheduledRun
 from portside.agent.sql import sql
 from portside.agent.types.access import Caller, Filter
 from portside.agent.types.runs import RunCreate
-from portside.executor.encryption import EncryptionFailed
+from portside.executor.encryption_handlers import EncryptionFailed
 from portside.kernel.db import Database, Session
 from portside.kernel.errors import Invalid, PortsideError, Unavailable
 from portside.kernel.ids import uuid7

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import httpx
 
-from portside.agent.custom.application import WebApp
+from portside.agent.custom.web_app import WebApp
 from portside.kernel.timeouts import timeout
 
 PROJECT_HOST = "http://api"

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from portside.agent.encryption.envelopes import AES_VERSION
 from portside.agent.sql.declarations import ModelField
-from portside.executor.encryption import CannotDecrypt, Decrypted
+from portside.executor.encryption_handlers import CannotDecrypt, Decrypted
 from portside.kernel.errors import UserMistake
 
 Json = dict[str, Any]
@@ -91,7 +91,7 @@ def _derive_key_id(key: bytes) -> bytes:
 
 
 class EncryptionCalls(Protocol):
-    """The project's handlers, which are called where the project's code runs (`executor/encryption.py`)."""
+    """The project's handlers, which are called where the project's code runs (`executor/encryption_handlers.py`)."""
 
     @property
     def does_json(self) -> bool:

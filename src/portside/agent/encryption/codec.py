@@ -34,7 +34,7 @@ from portside.agent.encryption.replacements import ReplacementWriter, blob_state
 from portside.agent.sql import sql
 from portside.agent.sql.declarations import Declarations, ModelField
 from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, parse_ranges
-from portside.executor.encryption import CannotDecrypt
+from portside.executor.encryption_handlers import CannotDecrypt
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Query, Record, Session
 from portside.kernel.errors import Invalid

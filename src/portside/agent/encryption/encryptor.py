@@ -34,7 +34,7 @@ from portside.agent.encryption.envelopes import (
 from portside.agent.encryption.locations import STRUCTURE, Location, Path, Row, nested_documents, stays_clear
 from portside.agent.settings import AgentSettings
 from portside.agent.sql.declarations import ModelField
-from portside.executor.encryption import CannotDecrypt, Decrypted
+from portside.executor.encryption_handlers import CannotDecrypt, Decrypted
 from portside.kernel.codec import load
 from portside.kernel.errors import Invalid, UserMistake
 from portside.kernel.user_json import dump_user, without_nul

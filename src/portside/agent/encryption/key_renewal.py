@@ -16,7 +16,7 @@ from portside.agent.encryption.locations import (
     identify_row,
 )
 from portside.agent.encryption.replacements import Statement, document_statements
-from portside.executor.encryption import CannotDecrypt
+from portside.executor.encryption_handlers import CannotDecrypt
 from portside.kernel.db import Record, Session
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task

@@ -23,7 +23,7 @@ from portside.agent.encryption.locations import (
 )
 from portside.agent.sql import sql
 from portside.agent.sql.declarations import ModelField
-from portside.executor.encryption import CannotDecrypt
+from portside.executor.encryption_handlers import CannotDecrypt
 from portside.kernel.codec import dump_api
 from portside.kernel.db import Query, Record, Session, Transaction
 

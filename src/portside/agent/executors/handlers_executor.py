@@ -22,7 +22,7 @@ from portside.agent.types.access import Caller, Filter
 from portside.executor import messages
 from portside.executor.asgi import DRAIN, RECEIVE, Exchange, Exchanges, encode_scope
 from portside.executor.auth import read_result
-from portside.executor.encryption import Decrypted
+from portside.executor.encryption_handlers import Decrypted
 from portside.executor.errors import to_error
 from portside.executor.link import CallFailed, Handler, LinkClosed, ServedCall
 from portside.executor.user import Identity, StudioCaller, StudioUser, User
@@ -32,7 +32,7 @@ from portside.kernel.errors import Unavailable, UserMistake
 from portside.kernel.timeouts import timeout
 
 ANY = "*"
-# Longer than the executor's own time limits for these handlers (`executor/encryption.py`, `executor/embeddings.py`).
+# Longer than the executor's own time limits for these handlers (`executor/encryption_handlers.py`, `embeddings.py`).
 ENCRYPTED_WITHIN_S = 45.0
 EMBEDDED_WITHIN_S = 75.0
 AWAY = "The project's handlers are not available: their process is starting again. Send the request again."

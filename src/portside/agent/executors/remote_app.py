@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 
 from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig
-from portside.agent.custom.application import Authenticate
+from portside.agent.custom.web_app import Authenticate
 from portside.agent.executors.handlers_executor import HandlersExecutor, to_sent_user
 from portside.agent.executors.member import Executor
 from portside.executor import messages

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from portside.agent.checkpoints.backend import PostgresBackend
+from portside.agent.checkpoints.postgres_backend import PostgresBackend
 from portside.agent.config import AgentConfig
 from portside.agent.executors.graph_cache import GraphCache
 from portside.agent.executors.handlers_executor import list_handler_paths

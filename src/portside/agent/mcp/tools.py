@@ -19,7 +19,7 @@ from portside.agent.assistants.records import AssistantNotFound, Assistants
 from portside.agent.mcp.rpc import INVALID_PARAMS, McpError
 from portside.agent.sql import sql
 from portside.agent.types.access import Caller
-from portside.executor.encryption import CannotDecrypt
+from portside.executor.encryption_handlers import CannotDecrypt
 from portside.executor.errors import GraphFailed
 from portside.kernel.db import Database
 from portside.kernel.logs import get_logger

@@ -19,7 +19,7 @@ from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import ANYONE, UNRESTRICTED, Caller, Grant
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.runs import STREAM_MODES, Run, RunCreate
-from portside.executor.commands import check_command
+from portside.executor.run_commands import check_command
 from portside.kernel.clock import iso
 from portside.kernel.codec import load
 from portside.kernel.errors import BadRequest, Invalid

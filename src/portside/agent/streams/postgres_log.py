@@ -17,7 +17,7 @@ from portside.agent.encryption.locations import EVENTS, events_binding
 from portside.agent.sql import sql
 from portside.agent.streams.chunks import Chunk, EventBatch, pack_events
 from portside.agent.streams.events import CHUNK_LIMIT_BYTES, LOST, StreamEvent
-from portside.executor.encryption import EncryptionFailed
+from portside.executor.encryption_handlers import EncryptionFailed
 from portside.kernel.batching import Batcher
 from portside.kernel.db import Database
 from portside.kernel.logs import get_logger

@@ -15,7 +15,7 @@ import msgspec
 from portside.agent.encryption.codec import UNDECRYPTABLE, find_encryptor, value_at
 from portside.agent.sql import sql
 from portside.agent.sql.declarations import ModelField
-from portside.executor.encryption import CannotDecrypt
+from portside.executor.encryption_handlers import CannotDecrypt
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Session
 from portside.kernel.errors import Invalid

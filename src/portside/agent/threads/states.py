@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from portside.agent.checkpoints.backend import PostgresBackend
+from portside.agent.checkpoints.postgres_backend import PostgresBackend
 from portside.agent.encryption.codec import find_encryptor, has_whole_rows
 from portside.agent.graphs import GraphStates
 from portside.agent.sql import sql

@@ -18,8 +18,8 @@ from portside.agent.streams.event_log import EventLog
 from portside.agent.streams.hub import AttemptStart, Hub
 from portside.agent.streams.notifications import NOBODY, Notification
 from portside.agent.streams.postgres_log import LogWriter
+from portside.agent.streams.remote_subscriptions import ALIVE_S, RemoteSubscription, RemoteSubscriptions
 from portside.agent.streams.run_stream import RunStream
-from portside.agent.streams.subscriptions import ALIVE_S, RemoteSubscription, RemoteSubscriptions
 from portside.kernel.db import Database
 from portside.kernel.pool import background
 from portside.kernel.supervision import Supervision

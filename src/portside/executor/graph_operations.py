@@ -28,7 +28,6 @@ from pydantic.errors import PydanticUserError
 
 from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.checkpoints.serde import UnsafeCheckpoint
-from portside.executor.commands import parse_command
 from portside.executor.errors import GraphFailed
 from portside.executor.execute import find_checkpoint, long_lists, read_outcome, split_for_row
 from portside.executor.interrupts import get_interrupt_id
@@ -47,6 +46,7 @@ from portside.executor.requests import (
     StateRead,
     select_fields,
 )
+from portside.executor.run_commands import parse_command
 from portside.executor.versions import CONTEXT
 from portside.kernel.errors import BadRequest, Invalid, PortsideError, Problem
 from portside.kernel.user_json import dump_user, plain

@@ -4,7 +4,7 @@ Each follower of a thread in this process holds the thread's `RemoteSubscription
 for it, and the process that executes a run of the thread writes the run's events to the log. A subscription first reads
 all that the log has of its thread, then what is new. Event logs take each event once, so reading twice does no harm.
 
-When to read, and when to compare the rows with the subscriptions, is decided by the transport (`remote`).
+When to read, and when to compare the rows with the subscriptions, is decided by the transport (`postgres_transport`).
 """
 
 import asyncio
