@@ -14,7 +14,7 @@ from portside.agent.access.filters import matches_filter
 from portside.agent.sql import sql
 from portside.agent.threads import records
 from portside.agent.types.threads import ThreadCreate, ThreadSearch
-from portside.executor.auth import MAX_CONDITIONS, BadFilter, read_filter
+from portside.executor.access_filters import MAX_CONDITIONS, BadFilter, read_filter
 from portside.kernel.db import Database
 
 STORED: list[dict[str, Any]] = [

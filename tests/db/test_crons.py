@@ -19,7 +19,7 @@ from portside.agent.queue.worker import Worker
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.types.access import Caller
-from portside.executor.auth import read_filter
+from portside.executor.access_filters import read_filter
 from portside.executor.load import load_graphs
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7

@@ -30,7 +30,9 @@ from portside.agent.access.stream_limit import StreamLimit, TooManyStreams
 from portside.agent.config import load_config
 from portside.agent.settings import AgentSettings
 from portside.agent.types.access import IN_PROCESS, AuthCache, Caller
-from portside.executor.auth import Authentication, AuthorizationHandlers, HandlerFailed, HandlerRefused
+from portside.executor.authentication import Authentication
+from portside.executor.authorization import AuthorizationHandlers
+from portside.executor.handler_calls import HandlerFailed, HandlerRefused
 from portside.executor.user import NotAuthenticated, NoUser
 from portside.kernel.errors import Forbidden, PortsideError, Unauthorized, UserMistake
 from portside.kernel.http.in_process import InProcessRequest

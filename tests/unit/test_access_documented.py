@@ -14,7 +14,9 @@ from portside.agent.access.filters import check_store_filter
 from portside.agent.access.handler_values import apply_run_changes, to_run_handler_value
 from portside.agent.config import load_config
 from portside.agent.types.runs import Command, RunConfig, RunCreate
-from portside.executor.auth import Authentication, AuthorizationHandlers, HandlerFailed
+from portside.executor.authentication import Authentication
+from portside.executor.authorization import AuthorizationHandlers
+from portside.executor.handler_calls import HandlerFailed
 from portside.kernel.errors import Invalid
 
 

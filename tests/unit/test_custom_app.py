@@ -21,7 +21,7 @@ from portside.agent.config import AgentConfig, load_config
 from portside.agent.custom.cache import SDK_CACHE
 from portside.agent.custom.loopback import LOOPBACK, let_sdk_find_server, send_as_current_user
 from portside.agent.custom.web_app import CustomApp, running
-from portside.executor.auth import Authentication
+from portside.executor.authentication import Authentication
 from portside.executor.sdk_transport import ServerTransport
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.error_responses import ErrorFormat

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from portside.executor.handler_calls import HANDLER_TIMEOUT_S
 from portside.executor.imports import add_to_path, import_object
 from portside.executor.project import Project
 from portside.executor.versions import ENCRYPTION
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Json = dict[str, Any]
-HANDLER_TIMEOUT_S = 30.0
 
 
 class CannotDecrypt(PortsideError):

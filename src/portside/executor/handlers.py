@@ -36,7 +36,8 @@ from portside.executor.asgi import (
     encode_scope,
     send_request,
 )
-from portside.executor.auth import Authentication, LoadedAuth, load_auth
+from portside.executor.auth import LoadedAuth, load_auth
+from portside.executor.authentication import Authentication
 from portside.executor.embeddings import ProjectEmbeddings, load_embeddings
 from portside.executor.encryption_handlers import Decrypted, EncryptionHandlers, load_encryption
 from portside.executor.errors import EmbeddingFailed

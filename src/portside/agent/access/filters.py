@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from portside.agent.types.access import Filter
-from portside.executor.auth import HandlerFailed
+from portside.executor.handler_calls import HandlerFailed
 from portside.kernel.codec import load
 from portside.kernel.errors import Forbidden
 from portside.kernel.logs import get_logger

@@ -21,7 +21,7 @@ from portside.agent.sql.declarations import ModelField
 from portside.agent.types.access import Caller, Filter
 from portside.executor import messages
 from portside.executor.asgi import DRAIN, RECEIVE, Exchange, Exchanges, encode_scope
-from portside.executor.auth import read_result
+from portside.executor.authorization import read_result
 from portside.executor.encryption_handlers import Decrypted
 from portside.executor.errors import to_error
 from portside.executor.link import CallFailed, Handler, LinkClosed, ServedCall

@@ -1,5 +1,5 @@
--- Access filters: the filters that the project's authorization handlers return, in the form that
--- `read_filter` of `executor/auth.py` gives them: {"equal": {field: value}, "rest": [condition]}. A condition is one of
+-- Access filters: the filters that the project's authorization handlers return, in the form that `read_filter` of
+-- `executor/access_filters.py` gives them: {"equal": {field: value}, "rest": [condition]}. A condition is one of
 -- {"op": "eq", key, value}, {"op": "has", key, values}, {"op": "all", of}, {"op": "any", of}. Any other matches nothing.
 create or replace function matches_condition(p_metadata jsonb, p_condition jsonb) returns boolean
 language plpgsql immutable parallel safe set search_path from current
