@@ -1,6 +1,7 @@
 """The OpenAPI document describes what the routes accept and answer."""
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +17,21 @@ from portside.kernel.errors import BadRequest, Conflict, NotFound
 from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.json_validation import JSON_TEXT, needs_any
 from portside.kernel.http.openapi import ServerInfo, build_document
+from portside.kernel.http.operation_ids import to_operation_id
 from portside.kernel.http.routes import Context, Routes
 from portside.platform.app import ROUTES as PLATFORM_ROUTES
 from tests.unit.test_kernel_routes import routes as things
 
 ROOT = Path(__file__).parents[2]
 METHODS = {"get", "post", "put", "patch", "delete"}
+# The verbs of operation ids. A new one is added only if none of these says it.
+VERBS = (
+    "add|call|cancel|check|command|commit|complete|confirm|connect|copy|count|create|decide|delete|diff|"
+    "download|drop|dump|end|erase|exchange|export|find|finish|get|give|ingest|interrupt|join|like|list|"
+    "measure|move|open|patch|preview|prune|pull|put|query|read|receive|redeploy|remove|report|review|"
+    "revoke|rotate|run|search|send|set|share|start|stream|tag|take|test|trigger|unshare|update|upload|"
+    "verify|wait"
+)
 SERVERS = {"things": list(things), "platform": PLATFORM_ROUTES, "agent": AGENT_ROUTES}
 
 
@@ -207,6 +217,39 @@ def test_operation_ids_are_unique(routes) -> None:
     ids = [operation["operationId"] for methods in made["paths"].values() for operation in methods.values()]
     assert len(ids) == len(set(ids))
     assert len(ids) == len(routes)
+
+
+@pytest.mark.parametrize("served", [PLATFORM_ROUTES, AGENT_ROUTES], ids=["platform", "agent"])
+def test_operation_ids_are_a_resource_and_a_verb(served) -> None:
+    """Generated clients name their methods by them. The second path of a route has the same id with `_2`."""
+    for route in served:
+        assert re.fullmatch(rf"[a-z][a-z0-9]*(_[a-z0-9]+)*_({VERBS})(_[2-9])?", route.operation_id), route.operation_id
+
+
+@pytest.mark.parametrize(
+    ("handler_name", "operation_id"),
+    [
+        ("list_runs", "runs_list"),
+        ("get_run", "runs_get"),
+        ("revoke_api_key", "api_keys_revoke"),
+        ("get_webhook_delivery", "webhook_deliveries_get"),
+        ("receive_push", "pushes_receive"),
+        ("get_thread_state", "thread_state_get"),
+        ("create_feedback", "feedback_create"),
+    ],
+)
+def test_operation_ids_are_made_of_the_names_of_handlers(handler_name: str, operation_id: str) -> None:
+    assert to_operation_id(handler_name) == operation_id
+
+
+def test_aliases_of_a_route_have_ids_of_their_own() -> None:
+    aliased = Routes[Context[Any]]("aliased")
+
+    @aliased.put("/names", "/v1/names", operation="names_replace")
+    async def put_names(_ctx: Context[Any]) -> None:
+        """Replace names."""
+
+    assert [route.operation_id for route in aliased] == ["names_replace", "names_replace_2"]
 
 
 def test_document_describes_raw_request_bodies(guarded) -> None:

@@ -45,19 +45,19 @@ _ADDS: RouteOptions = {
     raises=(QueueExists,),
     audit=Action("annotation_queue.create", id_query="create_queue"),
 )
-async def create_queue(ctx: Context, body: QueueRequest) -> Queue:
+async def create_annotation_queue(ctx: Context, body: QueueRequest) -> Queue:
     """Create an annotation queue."""
     return await queues.create_queue(ctx.db, body, by=ctx.actor)
 
 
 @routes.get("/annotation-queues", permission="annotation-queues:read")
-async def list_queues(ctx: Context, query: QueueQuery) -> list[Queue]:
+async def list_annotation_queues(ctx: Context, query: QueueQuery) -> list[Queue]:
     """List annotation queues, newest first."""
     return await queues.list_queues(ctx.db, query, by=ctx.actor)
 
 
 @routes.get(_QUEUE, **_READS)
-async def get_queue(ctx: Context, queue_id: UUID) -> Queue:
+async def get_annotation_queue(ctx: Context, queue_id: UUID) -> Queue:
     """Return an annotation queue."""
     return await queues.get_queue(ctx.db, queue_id, by=ctx.actor)
 
@@ -65,7 +65,7 @@ async def get_queue(ctx: Context, queue_id: UUID) -> Queue:
 @routes.patch(
     _QUEUE, permission="annotation-queues:update", raises=(QueueNotFound,), audit=Action("annotation_queue.update")
 )
-async def update_queue(ctx: Context, queue_id: UUID, body: QueuePatch) -> Queue:
+async def update_annotation_queue(ctx: Context, queue_id: UUID, body: QueuePatch) -> Queue:
     """Change an annotation queue; null leaves a field unchanged."""
     return await queues.update_queue(ctx.db, queue_id, body, by=ctx.actor)
 
@@ -77,19 +77,19 @@ async def update_queue(ctx: Context, queue_id: UUID, body: QueuePatch) -> Queue:
     status=204,
     audit=Action("annotation_queue.delete"),
 )
-async def delete_queue(ctx: Context, queue_id: UUID) -> None:
+async def delete_annotation_queue(ctx: Context, queue_id: UUID) -> None:
     """Delete an annotation queue; its runs stay."""
     await queues.delete_queue(ctx.db, queue_id, by=ctx.actor)
 
 
 @routes.post(f"{_QUEUE}/runs", **_ADDS, audit=_WORK)
-async def add_runs(ctx: Context, queue_id: UUID, body: RunIds) -> list[QueuedRun]:
+async def add_queued_runs(ctx: Context, queue_id: UUID, body: RunIds) -> list[QueuedRun]:
     """Append runs to a queue; their traces become long-lived."""
     await ctx.services.quotas.check_longlived(ctx.actor.workspace_id)
     return await queues.add_runs(ctx.db, queue_id, body, by=ctx.actor)
 
 
-@routes.post(f"{_QUEUE}/runs/by-key", **_ADDS, audit=_WORK)
+@routes.post(f"{_QUEUE}/runs/by-key", operation="queued_run_keys_add", **_ADDS, audit=_WORK)
 async def add_runs_by_key(ctx: Context, queue_id: UUID, body: RunKeys) -> list[QueuedRun]:
     """Append runs to a queue, each sent with its project and start time; the id alone is used."""
     await ctx.services.quotas.check_longlived(ctx.actor.workspace_id)
@@ -121,7 +121,7 @@ async def count_queued_runs(ctx: Context, queue_id: UUID) -> QueueSize:
     status=204,
     audit=_WORK,
 )
-async def review_run(ctx: Context, queue_id: UUID, run_id: UUID, body: Review) -> None:
+async def review_queued_run(ctx: Context, queue_id: UUID, run_id: UUID, body: Review) -> None:
     """Store when a run of a queue was reviewed."""
     await queues.review_run(ctx.db, queue_id, run_id, body, by=ctx.actor)
 
@@ -133,7 +133,7 @@ async def review_run(ctx: Context, queue_id: UUID, run_id: UUID, body: Review) -
     status=204,
     audit=_WORK,
 )
-async def remove_run(ctx: Context, queue_id: UUID, run_id: UUID) -> None:
+async def remove_queued_run(ctx: Context, queue_id: UUID, run_id: UUID) -> None:
     """Remove a run from a queue."""
     await queues.remove_run(ctx.db, queue_id, run_id, by=ctx.actor)
 
@@ -144,13 +144,13 @@ async def remove_run(ctx: Context, queue_id: UUID, run_id: UUID) -> None:
     raises=(ConfigDiffers, Invalid),
     audit=Action("feedback_config.create", id_fields=("feedback_key",)),
 )
-async def create_config(ctx: Context, body: ConfigRequest) -> FeedbackConfig:
+async def create_feedback_config(ctx: Context, body: ConfigRequest) -> FeedbackConfig:
     """Create the configuration of a feedback key."""
     return await queues.create_config(ctx.db, body, by=ctx.actor)
 
 
 @routes.get("/feedback-configs", permission="feedback:read")
-async def list_configs(ctx: Context, query: ConfigQuery) -> list[FeedbackConfig]:
+async def list_feedback_configs(ctx: Context, query: ConfigQuery) -> list[FeedbackConfig]:
     """List the configurations of feedback keys."""
     return await queues.list_configs(ctx.db, query, by=ctx.actor)
 
@@ -161,7 +161,7 @@ async def list_configs(ctx: Context, query: ConfigQuery) -> list[FeedbackConfig]
     raises=(ConfigNotFound, Invalid),
     audit=Action("feedback_config.update", id_fields=("feedback_key",)),
 )
-async def update_config(ctx: Context, body: ConfigPatch) -> FeedbackConfig:
+async def update_feedback_config(ctx: Context, body: ConfigPatch) -> FeedbackConfig:
     """Change the configuration of a feedback key; null leaves a field unchanged."""
     return await queues.update_config(ctx.db, body, by=ctx.actor)
 
@@ -173,6 +173,6 @@ async def update_config(ctx: Context, body: ConfigPatch) -> FeedbackConfig:
     status=204,
     audit=Action("feedback_config.delete", id_fields=("feedback_key",)),
 )
-async def delete_config(ctx: Context, query: ConfigKey) -> None:
+async def delete_feedback_config(ctx: Context, query: ConfigKey) -> None:
     """Delete the configuration of a feedback key; the feedback stays."""
     await queues.delete_config(ctx.db, query.feedback_key, by=ctx.actor)

@@ -54,7 +54,7 @@ async def list_audit_log(ctx: Context, query: AuditQuery) -> AuditPage:
 
 
 @routes.get("/audit-logs", permission="organization:manage", raises=(Invalid,))
-async def list_activities(ctx: Context, query: ActivityQuery) -> ActivityPage:
+async def list_audit_activities(ctx: Context, query: ActivityQuery) -> ActivityPage:
     """List entries of the organization's audit log as events of OCSF 1.7.0, newest first."""
     return await log.list_activities(ctx.db, ctx.actor, query, ctx.services.operations)
 

@@ -32,7 +32,7 @@ Context = KernelContext[ConsoleServices]
 routes = KernelRoutes[Context]("console")
 
 
-@routes.get("/", **_ROOT)
+@routes.get("/", operation="console_open", **_ROOT)
 async def open_console(ctx: Context) -> Response:
     """Send browsers to the console; for other clients there is nothing here."""
     if "text/html" not in ctx.request.headers.get("accept", ""):

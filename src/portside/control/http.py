@@ -197,6 +197,7 @@ async def delete_deployment(ctx: Context, deployment_id: UUID, query: DeleteQuer
 
 @_deployments.delete(
     "/v2/deployments",
+    operation="deployments_bulk_delete",
     permission="deployments:delete",
     raises=(DeploymentNotFound,),
     audit=Action("deployment.delete", id_fields=("deployment_ids",)),
@@ -213,13 +214,13 @@ async def delete_deployments(ctx: Context, query: DeleteManyQuery) -> DeletedDep
     raises=(DeploymentNotFound, BeingDeleted),
     audit=Action("deployment.rotate_key"),
 )
-async def rotate_service_key(ctx: Context, deployment_id: UUID) -> None:
+async def rotate_deployment_key(ctx: Context, deployment_id: UUID) -> None:
     """Give a deployment a new service key; the old one works for another hour."""
     await rotate_key(get_scope(ctx), deployment_id)
 
 
 @_deployments.get("/v2/deployments/{deployment_id}/auth", raises=(DeploymentNotFound, CallRefused, WorkspaceRequired))
-async def get_caller(ctx: Context, deployment_id: UUID) -> Identity:
+async def get_deployment_caller(ctx: Context, deployment_id: UUID) -> Identity:
     """Return the identity of the key or login if it may call the deployment's agent; agent servers ask this."""
     return await identify_caller(get_scope(ctx), deployment_id)
 
@@ -271,7 +272,7 @@ async def get_revision(ctx: Context, deployment_id: UUID, revision_id: UUID) -> 
 
 
 @_deployments.get(f"{_REVISION}/history", permission="deployments:read", raises=(DeploymentNotFound, RevisionNotFound))
-async def get_history(ctx: Context, deployment_id: UUID, revision_id: UUID) -> RevisionHistory:
+async def get_revision_history(ctx: Context, deployment_id: UUID, revision_id: UUID) -> RevisionHistory:
     """Return the status history of a revision, with reasons and times."""
     return await revisions.get_history(get_scope(ctx), deployment_id, revision_id)
 
@@ -375,7 +376,7 @@ async def read_all_deploy_logs(ctx: Context, project_id: UUID, body: LogFilter) 
 
 
 @_operations.get("/v2/deployments/{deployment_id}/scale", permission="deployments:read", raises=(DeploymentNotFound,))
-async def get_scale(ctx: Context, deployment_id: UUID) -> Scale:
+async def get_deployment_scale(ctx: Context, deployment_id: UUID) -> Scale:
     """Return a deployment's limits on replicas, as far as they were set."""
     return await operations.get_scale(get_scope(ctx), deployment_id)
 
@@ -387,7 +388,7 @@ async def get_scale(ctx: Context, deployment_id: UUID) -> Scale:
     raises=(DeploymentNotFound, BeingDeleted, BadCombination),
     audit=Action("deployment.scale"),
 )
-async def update_scale(ctx: Context, deployment_id: UUID, body: Scale) -> Scale:
+async def update_deployment_scale(ctx: Context, deployment_id: UUID, body: Scale) -> Scale:
     """Set a deployment's limits on replicas, at once and without a new revision."""
     return await operations.update_scale(get_scope(ctx), deployment_id, body)
 
@@ -464,13 +465,13 @@ async def list_integrations(ctx: Context) -> list[Integration]:
     return await integrations.list_integrations(get_scope(ctx))
 
 
-@_integrations.get("/v1/integrations/github/install", **_LISTS_INTEGRATIONS)
+@_integrations.get("/v1/integrations/github/install", operation="github_integrations_list", **_LISTS_INTEGRATIONS)
 async def list_integrations_as_github(ctx: Context) -> list[Integration]:
     """List the git integrations (an alias that clients use)."""
     return await integrations.list_integrations(get_scope(ctx))
 
 
-@_integrations.get("/v1/integrations/forge/github/install", **_LISTS_INTEGRATIONS)
+@_integrations.get("/v1/integrations/forge/github/install", operation="forge_integrations_list", **_LISTS_INTEGRATIONS)
 async def list_integrations_as_forge(ctx: Context) -> list[Integration]:
     """List the git integrations (an alias that clients use)."""
     return await integrations.list_integrations(get_scope(ctx))
@@ -482,13 +483,17 @@ async def list_repositories(ctx: Context, integration_id: UUID) -> list[GitRepos
     return await integrations.list_repositories(get_scope(ctx), integration_id, ctx.services.outbound_rules)
 
 
-@_integrations.get("/v1/integrations/github/{integration_id}/repos", **_LISTS_REPOSITORIES)
+@_integrations.get(
+    "/v1/integrations/github/{integration_id}/repos", operation="github_repositories_list", **_LISTS_REPOSITORIES
+)
 async def list_repositories_as_github(ctx: Context, integration_id: UUID) -> list[GitRepository]:
     """List the repositories that an integration's token can read (an alias that clients use)."""
     return await integrations.list_repositories(get_scope(ctx), integration_id, ctx.services.outbound_rules)
 
 
-@_integrations.get("/v1/integrations/forge/github/{integration_id}/repos", **_LISTS_REPOSITORIES)
+@_integrations.get(
+    "/v1/integrations/forge/github/{integration_id}/repos", operation="forge_repositories_list", **_LISTS_REPOSITORIES
+)
 async def list_repositories_as_forge(ctx: Context, integration_id: UUID) -> list[GitRepository]:
     """List the repositories that an integration's token can read (an alias that clients use)."""
     return await integrations.list_repositories(get_scope(ctx), integration_id, ctx.services.outbound_rules)
@@ -573,7 +578,7 @@ async def connect_listener(ctx: Context, body: Connect) -> Connected:
     raises=(ListenerNotFound,),
     audit=READ_SECRET,
 )
-async def get_desired(ctx: Context, listener_id: UUID, query: DesiredQuery) -> Desired:
+async def get_desired_state(ctx: Context, listener_id: UUID, query: DesiredQuery) -> Desired:
     """Return the desired state as soon as it differs from the listener's."""
     return await desired_state.wait_for_desired(get_scope(ctx), ctx.services.address, listener_id, query)
 

@@ -164,14 +164,26 @@ async def unshare_dataset(ctx: Context, dataset_id: UUID) -> None:
     await datasets.unshare_dataset(ctx.db, ctx.actor.workspace_id, dataset_id)
 
 
-@routes.get("/datasets/{dataset_id}/csv", permission="datasets:read", raises=_DOWNLOADS, media_type="text/csv")
+@routes.get(
+    "/datasets/{dataset_id}/csv",
+    operation="dataset_csv_download",
+    permission="datasets:read",
+    raises=_DOWNLOADS,
+    media_type="text/csv",
+)
 async def download_csv(ctx: Context, dataset_id: UUID, query: AtVersion) -> StreamingResponse:
     """Write the examples as CSV, a column for each key."""
     version = await _get_version(ctx, dataset_id, query)
     return await download(files.write_csv(ctx.db, version), "dataset.csv", "text/csv")
 
 
-@routes.get("/datasets/{dataset_id}/jsonl", permission="datasets:read", raises=_DOWNLOADS, media_type=_LINES)
+@routes.get(
+    "/datasets/{dataset_id}/jsonl",
+    operation="dataset_jsonl_download",
+    permission="datasets:read",
+    raises=_DOWNLOADS,
+    media_type=_LINES,
+)
 async def download_jsonl(ctx: Context, dataset_id: UUID, query: AtVersion) -> StreamingResponse:
     """Write the examples as lines of JSON."""
     lines = files.write_lines(ctx.db, await _get_version(ctx, dataset_id, query), files.to_line)
@@ -180,6 +192,7 @@ async def download_jsonl(ctx: Context, dataset_id: UUID, query: AtVersion) -> St
 
 @routes.get(
     "/datasets/{dataset_id}/openai_ft",
+    operation="dataset_openai_finetuning_download",
     permission="datasets:read",
     raises=(*_DOWNLOADS, files.NotConversations),
     media_type=_LINES,
@@ -194,6 +207,7 @@ async def download_openai_finetuning(ctx: Context, dataset_id: UUID, query: AtVe
 
 @routes.get(
     "/datasets/{dataset_id}/openai",
+    operation="dataset_openai_evaluation_download",
     permission="datasets:read",
     raises=(*_DOWNLOADS, files.NotConversations),
     media_type=_LINES,
@@ -351,6 +365,7 @@ async def create_example(ctx: Context, body: ExampleRequest) -> Example:
 
 @routes.post(
     "/examples/bulk",
+    operation="examples_bulk_create",
     permission="datasets:update",
     raises=(DatasetNotFound, ExampleExists, Invalid),
     audit=Action("example.create", id_fields=("dataset_id",)),
@@ -365,6 +380,7 @@ async def create_examples(ctx: Context, body: ExampleRequests) -> list[Example]:
 
 @routes.patch(
     "/examples/bulk",
+    operation="examples_bulk_update",
     permission="datasets:update",
     raises=(ExampleNotFound, ExampleElsewhere, Invalid),
     audit=Action("example.update", id_fields=("id",)),
@@ -401,7 +417,12 @@ async def delete_example(ctx: Context, example_id: UUID) -> Accepted:
     return Accepted("Deleted")
 
 
-@routes.delete("/examples", permission="datasets:update", audit=Action("example.delete", id_fields=("example_ids",)))
+@routes.delete(
+    "/examples",
+    operation="examples_bulk_delete",
+    permission="datasets:update",
+    audit=Action("example.delete", id_fields=("example_ids",)),
+)
 async def delete_examples(ctx: Context, query: ExamplesToDelete) -> Accepted:
     """Delete several examples; earlier versions keep them. Unknown ids are ignored."""
     await examples.delete_examples(ctx.db, ctx.actor.workspace_id, query.example_ids, hard=False)
@@ -432,7 +453,7 @@ async def upload_examples(ctx: Context, dataset_id: UUID) -> Changed:
     consumes=MULTIPART,
     audit=Action("example.update", id_fields=("dataset_id",)),
 )
-async def upload_changes(ctx: Context, dataset_id: UUID) -> Changed:
+async def upload_example_changes(ctx: Context, dataset_id: UUID) -> Changed:
     """Change the examples of a multipart body and their attachments, all or none."""
     services = ctx.services
     async with read_body(ctx.request, services.read_budget, services.ingest_limits, files.parse_examples) as writes:
@@ -463,7 +484,7 @@ async def put_examples(ctx: Context) -> Changed:
     permission="datasets:delete",
     audit=Action("example.erase", id_fields=("dataset_id", "example_ids")),
 )
-async def delete_examples_for_good(ctx: Context, body: ExampleDeletion) -> Accepted:
+async def erase_examples(ctx: Context, body: ExampleDeletion) -> Accepted:
     """Delete several examples; with `hard_delete` from every version."""
     await examples.delete_examples(ctx.db, ctx.actor.workspace_id, body.example_ids, hard=body.hard_delete)
     return Accepted("Deleted")

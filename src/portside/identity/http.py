@@ -81,13 +81,19 @@ async def get_public_identity(ctx: Context) -> PublicIdentity:
 # Sessions
 
 
-@routes.post("/login", public=True, raises=(LoginRefused, TooManyLogins, SessionEnded), audit=SIGN_IN)
+@routes.post(
+    "/login",
+    operation="sessions_create",
+    public=True,
+    raises=(LoginRefused, TooManyLogins, SessionEnded),
+    audit=SIGN_IN,
+)
 async def log_in(ctx: Context, body: Credentials) -> LoggedIn:
     """Return a bearer token for a user; it lasts twelve hours."""
     return await logins.log_in(ctx.db, ctx.services.authenticator, body, read_origin(ctx))
 
 
-@routes.post("/logout", status=204, audit=Action("session.end"))
+@routes.post("/logout", operation="current_session_end", status=204, audit=Action("session.end"))
 async def log_out(ctx: Context) -> None:
     """End the caller's session."""
     await sessions.end_current(ctx.db, ctx.services.authenticator, ctx.actor)
@@ -238,7 +244,7 @@ async def add_member(ctx: Context, body: MemberRequest) -> Member:
     raises=(MemberNotFound, LastAdmin, Forbidden),
     audit=Action("member.update"),
 )
-async def set_role(ctx: Context, user_id: UUID, body: RoleChange) -> Member:
+async def update_member(ctx: Context, user_id: UUID, body: RoleChange) -> Member:
     """Change the role of a member of the organization."""
     return await members.set_role(ctx.db, ctx.services.authenticator, ctx.actor, user_id, role_name=body.role_id)
 
@@ -278,7 +284,7 @@ async def add_workspace_member(ctx: Context, body: WorkspaceMemberRequest) -> Me
     raises=(MemberNotFound, Forbidden, *_IN_WORKSPACE),
     audit=Action("workspace_member.update"),
 )
-async def set_workspace_role(ctx: Context, user_id: UUID, body: RoleChange) -> Member:
+async def update_workspace_member(ctx: Context, user_id: UUID, body: RoleChange) -> Member:
     """Change the role of a member of the workspace."""
     return await members.set_workspace_role(
         ctx.db, ctx.services.authenticator, ctx.actor, user_id, role_name=body.role_id

@@ -107,7 +107,7 @@ async def get_sign_in_page(ctx: Context, query: NextQuery) -> Response:
     return redirect(target) if target != HOME else pages.render_signed_in(actor.user_email or actor.short_key)
 
 
-@routes.post("/login/password", **_PROOF_PAGE, audit=SIGN_IN)
+@routes.post("/login/password", operation="password_sign_ins_create", **_PROOF_PAGE, audit=SIGN_IN)
 async def sign_in_with_password(ctx: Context) -> Response:
     """Sign a browser in with an email and a password."""
     form = await read_form(ctx, PasswordForm)
@@ -120,7 +120,7 @@ async def sign_in_with_password(ctx: Context) -> Response:
     return await _attempt(prove, _build_page(ctx, to_local_path(form.next), email=form.email))
 
 
-@routes.post("/login/key", **_PROOF_PAGE, audit=SIGN_IN)
+@routes.post("/login/key", operation="key_sign_ins_create", **_PROOF_PAGE, audit=SIGN_IN)
 async def sign_in_with_key(ctx: Context) -> Response:
     """Sign a browser in with an API key; the session may do what the key may."""
     form = await read_form(ctx, KeyForm)
@@ -138,7 +138,7 @@ async def sign_in_with_key(ctx: Context) -> Response:
     return await _attempt(prove, _build_page(ctx, to_local_path(form.next)))
 
 
-@routes.get(sign_in_links.PATH, **_LINK_PAGE, audit=SIGN_IN)
+@routes.get(sign_in_links.PATH, operation="link_sign_ins_create", **_LINK_PAGE, audit=SIGN_IN)
 async def sign_in_with_link(ctx: Context, query: LinkQuery) -> Response:
     """Sign in the browser that opens an address of `POST /users/me/sign-in-links`, once."""
     _check_opened_by_hand(ctx)
@@ -160,7 +160,7 @@ def _check_opened_by_hand(ctx: Context) -> None:
         raise NotSameOrigin
 
 
-@routes.post("/login/out", **FORM_PAGE, audit=Action("session.end", by_browser=True))
+@routes.post("/login/out", operation="sign_ins_end", **FORM_PAGE, audit=Action("session.end", by_browser=True))
 async def sign_out(ctx: Context) -> Response:
     """End the browser's session."""
     await read_form(ctx, EmptyForm)
@@ -171,7 +171,7 @@ async def sign_out(ctx: Context) -> Response:
     return response
 
 
-@routes.get("/login/oidc", **_OIDC_PAGE)
+@routes.get("/login/oidc", operation="oidc_sign_ins_start", **_OIDC_PAGE)
 async def start_oidc(ctx: Context, query: NextQuery) -> Response:
     """Send the browser to the OpenID Connect provider."""
     target = to_local_path(query.next)
@@ -186,7 +186,7 @@ async def start_oidc(ctx: Context, query: NextQuery) -> Response:
     return await _attempt(leave, _build_page(ctx, target))
 
 
-@routes.get(CALLBACK, **_OIDC_PAGE, audit=SIGN_IN)
+@routes.get(CALLBACK, operation="oidc_sign_ins_finish", **_OIDC_PAGE, audit=SIGN_IN)
 async def finish_oidc(ctx: Context, query: ProviderReturn) -> Response:
     """Sign in the browser that comes back from the OpenID Connect provider."""
 

@@ -41,7 +41,7 @@ async def get_disk(ctx: Context) -> DiskReport:
     return await ctx.services.disk_usage.report(None if disk is None else disk.shortage)
 
 
-@routes.get("/system/doctor", permission="organization:manage")
+@routes.get("/system/doctor", operation="doctor_run", permission="organization:manage")
 async def run_doctor(ctx: Context) -> Diagnosis:
     """Examine the installation, and say of each problem what to do."""
     # What needs the network of builds takes long; the command examines it too.

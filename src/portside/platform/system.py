@@ -153,7 +153,12 @@ async def get_upgrade(ctx: Context) -> UpgradeState:
     return await _get_upgrade_state(ctx.services)
 
 
-@routes.post("/system/upgrade/roll-forward", permission="organization:manage", audit=Action("servers.roll_forward"))
+@routes.post(
+    "/system/upgrade/roll-forward",
+    operation="server_rollouts_start",
+    permission="organization:manage",
+    audit=Action("servers.roll_forward"),
+)
 async def roll_forward(ctx: Context, body: RollForward) -> UpgradeState:
     """Begin to replace servers of earlier versions, or continue after a halt: what failed is tried again."""
     await resume_rollout(ctx.services.db, full_version(), body.skip)

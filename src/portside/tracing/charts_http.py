@@ -27,7 +27,7 @@ _ON_WRITE = (ChartNotFound, SectionNotFound, FilterInvalid, Invalid)
 
 
 @routes.post("/charts", permission="charts:read", read_only=True, raises=(Invalid,))
-async def get_charts(ctx: Context, body: SectionsWindow) -> Sections:
+async def list_charts(ctx: Context, body: SectionsWindow) -> Sections:
     """Return all sections with their charts and data."""
     return await charts.get_sections(ctx.db, ctx.actor.workspace_id, body)
 

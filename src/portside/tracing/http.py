@@ -135,14 +135,14 @@ async def get_info(ctx: Context) -> PlatformInfo:
 
 
 @routes.post("/runs/multipart", status=202, permission="runs:create", raises=_ON_NEW, consumes=_PARTS, audit=_DATA)
-async def ingest_multipart(ctx: Context) -> Accepted:
+async def ingest_multipart_runs(ctx: Context) -> Accepted:
     """Store the runs, feedback and attachments of a multipart body, plain or compressed with zstd or gzip."""
     await ctx.services.quotas.check_traces(ctx.actor.workspace_id)
     return await _store_runs(ctx, ingest_parser.parse_multipart)
 
 
 @routes.post("/runs/batch", status=202, permission="runs:create", raises=_ON_NEW, consumes=_LENIENT, audit=_DATA)
-async def ingest_batch(ctx: Context) -> Accepted:
+async def ingest_run_batch(ctx: Context) -> Accepted:
     """Store the runs of `{"post": […], "patch": […]}`."""
     await ctx.services.quotas.check_traces(ctx.actor.workspace_id)
     return await _store_runs(ctx, ingest_parser.parse_batch)
@@ -171,7 +171,7 @@ async def update_run(ctx: Context, run_id: UUID) -> Accepted:
     media_type=PROTOBUF,
     audit=_DATA,
 )
-async def ingest_otlp(ctx: Context) -> Response:
+async def ingest_spans(ctx: Context) -> Response:
     """Store the spans of an OpenTelemetry exporter as runs: protobuf or JSON, plain or compressed.
 
     A run goes to the project that its span names (`langsmith.trace.session_name`), else to the project in the header
@@ -209,7 +209,7 @@ async def _store_runs(ctx: Context, parse: Callable[[bytes, str], IngestBatch]) 
 
 
 @routes.get("/sessions", permission="projects:read", raises=(FilterInvalid, Invalid))
-async def list_sessions(ctx: Context, query: ProjectQuery) -> list[TracerSession]:
+async def list_projects(ctx: Context, query: ProjectQuery) -> list[TracerSession]:
     """List the workspace's projects, newest first unless the query sorts them."""
     return await projects.list_projects(ctx.db, ctx.actor.workspace_id, query)
 
@@ -220,7 +220,7 @@ async def list_sessions(ctx: Context, query: ProjectQuery) -> list[TracerSession
     raises=(ProjectExists, Invalid),
     audit=Action("project.create", id_query="create_project"),
 )
-async def create_session(ctx: Context, query: CreateQuery, body: ProjectRequest) -> TracerSession:
+async def create_project(ctx: Context, query: CreateQuery, body: ProjectRequest) -> TracerSession:
     """Create a project; with `upsert`, change an existing one of the same name."""
     # The permission to create projects does not include the permission to change them.
     upserts = query.upsert and ctx.actor.may("projects:update")
@@ -228,7 +228,7 @@ async def create_session(ctx: Context, query: CreateQuery, body: ProjectRequest)
 
 
 @routes.get("/sessions/{session_id}", permission="projects:read", raises=(ProjectNotFound,))
-async def get_session(ctx: Context, session_id: UUID, query: ProjectShowQuery) -> TracerSession:
+async def get_project(ctx: Context, session_id: UUID, query: ProjectShowQuery) -> TracerSession:
     """Return one project, with statistics if requested."""
     return await projects.get_project_with_stats(ctx.db, ctx.actor.workspace_id, session_id, query)
 
@@ -239,7 +239,7 @@ async def get_session(ctx: Context, session_id: UUID, query: ProjectShowQuery) -
     raises=(ProjectNotFound, ProjectExists, Invalid),
     audit=Action("project.update"),
 )
-async def update_session(ctx: Context, session_id: UUID, body: ProjectPatch) -> TracerSession:
+async def update_project(ctx: Context, session_id: UUID, body: ProjectPatch) -> TracerSession:
     """Change a project; null leaves a field unchanged."""
     return await projects.update_project(ctx.db, ctx.actor.workspace_id, session_id, body)
 
@@ -251,7 +251,7 @@ async def update_session(ctx: Context, session_id: UUID, body: ProjectPatch) -> 
     raises=(ProjectNotFound,),
     audit=Action("project.delete"),
 )
-async def delete_session(ctx: Context, session_id: UUID) -> Accepted:
+async def delete_project(ctx: Context, session_id: UUID) -> Accepted:
     """Delete a project and its runs; billing records stay."""
     await projects.get_project(ctx.db, ctx.actor.workspace_id, session_id)
     await projects.delete_projects(ctx.db, ctx.actor.workspace_id, [session_id])
@@ -260,12 +260,13 @@ async def delete_session(ctx: Context, session_id: UUID) -> Accepted:
 
 @routes.delete(
     "/sessions",
+    operation="projects_bulk_delete",
     status=202,
     permission="projects:delete",
     raises=(Invalid,),
     audit=Action("project.delete", id_fields=("session_ids",)),
 )
-async def delete_sessions(ctx: Context, query: ProjectsToDelete) -> Accepted:
+async def delete_projects(ctx: Context, query: ProjectsToDelete) -> Accepted:
     """Delete several projects and their runs; unknown ids are ignored."""
     await projects.delete_projects(ctx.db, ctx.actor.workspace_id, query.session_ids)
     return Accepted()
@@ -326,7 +327,9 @@ async def list_feedback_tokens(ctx: Context, query: TokenQuery) -> list[Token]:
     return await feedback_tokens.list_tokens(ctx.db, query, str(ctx.request.base_url), by=ctx.actor)
 
 
-@routes.get("/feedback/tokens/{token}", public=True, raises=(FeedbackTokenNotFound,))
+@routes.get(
+    "/feedback/tokens/{token}", operation="feedback_addresses_open", public=True, raises=(FeedbackTokenNotFound,)
+)
 async def give_feedback_by_address(ctx: Context, token: UUID, query: TokenFeedbackQuery) -> Accepted:
     """Store the feedback in the query; the token replaces the API key."""
     await feedback_tokens.use_token(ctx.db, token, query)
@@ -378,19 +381,19 @@ async def delete_traces(ctx: Context, body: TracesToDelete) -> Accepted:
 
 
 @routes.post("/v2/runs/query", permission="runs:read", read_only=True, raises=(CursorInvalid, FilterInvalid, Invalid))
-async def query_runs_v2(ctx: Context, body: RunsQuery) -> RunItems:
+async def query_v2_runs(ctx: Context, body: RunsQuery) -> RunItems:
     """Find runs of projects with selected fields, in pages of up to 1,000."""
     return await runs_v2.query_runs(ctx.db, ctx.actor.workspace_id, body, build_links(ctx))
 
 
 @routes.get("/v2/runs/{run_id}", permission="runs:read", raises=(TracedRunNotFound, Invalid))
-async def get_run_v2(ctx: Context, run_id: UUID, query: RunSelection) -> dict[str, Any]:
+async def get_v2_run(ctx: Context, run_id: UUID, query: RunSelection) -> dict[str, Any]:
     """Return the selected fields of one run."""
     return await runs_v2.get_run(ctx.db, ctx.actor.workspace_id, run_id, query, build_links(ctx))
 
 
 @routes.post("/runs/stats", permission="runs:read", read_only=True, raises=(FilterInvalid, Invalid), returns=RunStats)
-async def get_stats(ctx: Context, body: StatsRequest) -> dict[str, Any]:
+async def get_run_stats(ctx: Context, body: StatsRequest) -> dict[str, Any]:
     """Return statistics of the runs that match filters; with `group_by`, an object with those of each group."""
     return await stats.get_stats(ctx.db, ctx.actor.workspace_id, body)
 
@@ -413,7 +416,7 @@ async def download_run_value(ctx: Context, run_id: UUID, name: str) -> Response:
 
 
 @routes.get("/v2/traces/{trace_id}/runs", permission="runs:read", raises=(TracedRunNotFound, FilterInvalid, Invalid))
-async def list_runs_of_trace(ctx: Context, trace_id: UUID, query: TraceQuery) -> TraceRuns:
+async def list_trace_runs(ctx: Context, trace_id: UUID, query: TraceQuery) -> TraceRuns:
     """List the runs of a trace with selected fields, in the order of their start."""
     return await trace_runs.list_runs_of_trace(ctx.db, ctx.actor.workspace_id, trace_id, query, build_links(ctx))
 
@@ -438,7 +441,7 @@ async def share_run(ctx: Context, run_id: UUID, body: ShareRequest = ShareReques
 
 
 @routes.get("/runs/{run_id}/share", permission="runs:read", returns=Share | None)
-async def get_share(ctx: Context, run_id: UUID) -> Response:
+async def get_run_share(ctx: Context, run_id: UUID) -> Response:
     """Return the share of a run; null if it is not shared."""
     shared = await sharing.find_share(ctx.db, run_id, by=ctx.actor)
     return encode_response(shared, 200) if shared else Response(b"null", media_type="application/json")
@@ -460,13 +463,13 @@ async def get_shared_run(ctx: Context, share_token: UUID) -> TracedRun:
 
 
 @routes.get("/public/{share_token}/run/{run_id}", public=True, raises=(ShareNotFound, TracedRunNotFound))
-async def get_run_below_shared(ctx: Context, share_token: UUID, run_id: UUID) -> TracedRun:
+async def get_shared_trace_run(ctx: Context, share_token: UUID, run_id: UUID) -> TracedRun:
     """Return a run below a shared one, without an API key."""
     return await sharing.get_shared_run(ctx.db, share_token, build_links(ctx), run_id)
 
 
 @routes.get("/public/{share_token}/run/{run_id}/values", public=True, raises=(ShareNotFound, TracedRunNotFound))
-async def get_shared_values(ctx: Context, share_token: UUID, run_id: UUID, query: ValuesQuery) -> RunValues:
+async def get_shared_run_values(ctx: Context, share_token: UUID, run_id: UUID, query: ValuesQuery) -> RunValues:
     """Return the size and the beginning of each value of a shared run, without an API key."""
     return await sharing.get_shared_values(ctx.db, share_token, run_id, query)
 
@@ -477,7 +480,7 @@ async def get_shared_values(ctx: Context, share_token: UUID, run_id: UUID, query
     raises=(ShareNotFound, TracedRunNotFound, RunValueNotFound),
     media_type="application/json",
 )
-async def download_shared_value(ctx: Context, share_token: UUID, run_id: UUID, name: str) -> Response:
+async def download_shared_run_value(ctx: Context, share_token: UUID, run_id: UUID, name: str) -> Response:
     """Return one whole value of a shared run as a file, without an API key; an error is plain text."""
     return await sharing.download_shared_value(ctx.db, share_token, run_id, name)
 
@@ -501,7 +504,7 @@ async def query_shared_runs(ctx: Context, share_token: UUID, body: RunPage = _FI
     raises=_ON_QUERY,
     max_body_bytes=_MAX_PUBLIC_BYTES,
 )
-async def list_shared_runs_v2(ctx: Context, share_token: UUID, body: SharedSelection = _IDS) -> RunItems:
+async def list_shared_v2_runs(ctx: Context, share_token: UUID, body: SharedSelection = _IDS) -> RunItems:
     """Return selected fields of a shared run and the runs below it, without an API key."""
     return await sharing.list_shared_runs_v2(ctx.db, share_token, body, build_links(ctx))
 
@@ -588,7 +591,7 @@ async def take_beacon(_ctx: Context, body: dict[str, Any] = {}) -> Accepted:  # 
     return _count_report("beacon", body)
 
 
-@routes.post("/beacon", **_REPORT, audit=_TELEMETRY)
+@routes.post("/beacon", operation="prefixed_beacons_take", **_REPORT, audit=_TELEMETRY)
 async def take_beacon_below_prefix(_ctx: Context, body: dict[str, Any] = {}) -> Accepted:  # noqa: B006 - never changed
     """Accept the same report at `/api/v1/beacon`."""
     return _count_report("beacon", body)
@@ -600,19 +603,21 @@ async def take_metadata(_ctx: Context, body: dict[str, Any] = {}) -> Accepted:  
     return _count_report("metadata", body)
 
 
-@routes.post("/metadata/submit", **_REPORT, audit=_TELEMETRY)
+@routes.post("/metadata/submit", operation="prefixed_metadata_take", **_REPORT, audit=_TELEMETRY)
 async def take_metadata_below_prefix(_ctx: Context, body: dict[str, Any] = {}) -> Accepted:  # noqa: B006 - as above
     """Accept the same metadata at `/api/v1/metadata/submit`."""
     return _count_report("metadata", body)
 
 
-@routes.post("/generate", permission="prompts:create", raises=(NoModel,), audit=_ABSENT)
+@routes.post("/generate", operation="generations_create", permission="prompts:create", raises=(NoModel,), audit=_ABSENT)
 async def generate(_ctx: Context) -> Accepted:
     """Return 501: the platform has no model."""
     raise NoModel
 
 
-@routes.post("/runs/rules/trigger", permission="rules:update", raises=(NoRules,), audit=_ABSENT)
+@routes.post(
+    "/runs/rules/trigger", operation="rules_bulk_trigger", permission="rules:update", raises=(NoRules,), audit=_ABSENT
+)
 async def trigger_rules(_ctx: Context) -> Accepted:
     """Return 501: the platform has no automation rules."""
     raise NoRules

@@ -62,7 +62,7 @@ async def delete_model_price(ctx: Context, price_id: UUID) -> None:
 
 
 @routes.get("/model-price-map/models", permission="projects:read")
-async def list_models_in_use(ctx: Context, query: ModelsQuery) -> list[ModelInUse]:
+async def list_used_models(ctx: Context, query: ModelsQuery) -> list[ModelInUse]:
     """List the models that runs named, with their usage: those without a price first."""
     return await costs.list_models(ctx.db, ctx.actor.workspace_id, query)
 

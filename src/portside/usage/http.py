@@ -68,7 +68,7 @@ async def export_costs(ctx: Context[UsageServices], query: CostsQuery) -> Respon
     return Response(costs_to_csv(costs, query), headers=headers, media_type="text/csv")
 
 
-@routes.get("/limits", permission="workspaces:read")
+@routes.get("/limits", operation="limits_get", permission="workspaces:read")
 async def get_limits_in_force(ctx: Context[UsageServices]) -> Limits:
     """Return the limits of the workspace for the month and of the caller's requests, and what is left of each."""
     return await get_limits(ctx.db, ctx.services.budgets, ctx.scope, by=ctx.actor)

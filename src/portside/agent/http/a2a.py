@@ -65,7 +65,7 @@ async def get_agent_card(ctx: Context, query: CardQuery) -> Response:
 
 # Some clients append a slash to the URL of a card. A redirect would lose the body of their POST.
 @routes.get("/a2a/{assistant_id}", "/a2a/{assistant_id}/", **ON_CARD)
-async def get_card_of_assistant(ctx: Context, assistant_id: str, query: CardVersionQuery) -> Response:
+async def get_assistant_card(ctx: Context, assistant_id: str, query: CardVersionQuery) -> Response:
     """Return the card of an agent."""
     return await _respond_with_card(ctx, assistant_id, query)
 

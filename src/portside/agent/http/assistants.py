@@ -65,7 +65,7 @@ async def get_assistant(ctx: Context, assistant_id: UUID) -> Assistant:
 
 
 @routes.patch("/assistants/{assistant_id}", raises=(BadRequest, AssistantNotFound))
-async def patch_assistant(ctx: Context, assistant_id: UUID, body: AssistantPatch) -> Assistant:
+async def update_assistant(ctx: Context, assistant_id: UUID, body: AssistantPatch) -> Assistant:
     """Change an assistant, which creates a new version of it."""
     body = await ctx.services.access.authorize_assistant_request(get_caller(ctx), "update", assistant_id, body, PATCHED)
     return await ctx.services.assistants.patch(assistant_id, body)
@@ -91,7 +91,7 @@ async def list_assistant_versions(ctx: Context, assistant_id: UUID, body: Versio
 
 
 @routes.post("/assistants/{assistant_id}/latest", raises=(AssistantNotFound,))
-async def set_latest_version(
+async def set_latest_assistant_version(
     ctx: Context, assistant_id: UUID, query: LatestVersion, body: LatestVersion | None = None
 ) -> Assistant:
     """Restore a version of an assistant."""

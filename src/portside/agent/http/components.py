@@ -20,7 +20,7 @@ class ComponentRequest(msgspec.Struct):
 
 
 @routes.post("/ui/{name}", media_type="text/html", raises=(ComponentsNotFound,), returns=str, read_only=True)
-async def get_component(ctx: Context, name: str, body: ComponentRequest) -> Response:
+async def get_ui_component(ctx: Context, name: str, body: ComponentRequest) -> Response:
     """Return the HTML with which a page loads a React component of the project."""
     page = await ctx.services.bundles.page(name, body.name, _address_for_pages(ctx))
     return Response(page, headers={"Cache-Control": "no-store"}, media_type="text/html")
@@ -37,7 +37,7 @@ async def get_component(ctx: Context, name: str, body: ComponentRequest) -> Resp
     response_headers=("ETag",),
     responses={304: None},
 )
-async def get_bundle(ctx: Context, name: str, file: str) -> Response:
+async def get_ui_bundle(ctx: Context, name: str, file: str) -> Response:
     """Return the script or the style sheet of a project's React components."""
     bundle: BundleFile = await ctx.services.bundles.file(name, file)
     headers = {"Cache-Control": "no-cache", "ETag": bundle.etag, "X-Content-Type-Options": "nosniff"}

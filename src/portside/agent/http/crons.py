@@ -80,7 +80,7 @@ async def get_cron(ctx: Context, cron_id: UUID) -> Cron:
 
 
 @routes.patch("/runs/crons/{cron_id}", raises=(AssistantNotFound, BadRequest, CronNotFound))
-async def patch_cron(ctx: Context, cron_id: UUID, body: CronPatch) -> Cron:
+async def update_cron(ctx: Context, cron_id: UUID, body: CronPatch) -> Cron:
     """Change a cron, pause it or resume it."""
     access = ctx.services.access
     caller = get_caller(ctx)
@@ -95,7 +95,7 @@ async def patch_cron(ctx: Context, cron_id: UUID, body: CronPatch) -> Cron:
 
 
 @routes.post("/runs/crons/{cron_id}/run", raises=(CronNotFound, CronIsPaused), status=202)
-async def run_cron_now(ctx: Context, cron_id: UUID) -> Cron:
+async def run_cron(ctx: Context, cron_id: UUID) -> Cron:
     """Run a cron once at once, as its owner; its schedule stays."""
     await _authorize_cron(ctx, "update", cron_id)
     return await ctx.services.crons.run_now(cron_id)

@@ -26,7 +26,13 @@ async def dump_heap(ctx: Context) -> HeapDump:
     return await _diagnostics(ctx).dump_heap()
 
 
-@routes.get("/profile", permission=DEBUG_PERMISSION, raises=(DiagnosisUnderWay,), media_type="text/plain")
+@routes.get(
+    "/profile",
+    operation="profiles_get",
+    permission=DEBUG_PERMISSION,
+    raises=(DiagnosisUnderWay,),
+    media_type="text/plain",
+)
 async def profile(ctx: Context, query: ProfileQuery) -> Response:
     """Sample the stacks of all threads; one line for each stack with its count, the input of flame graphs."""
     return Response(await _diagnostics(ctx).profile(query.seconds), media_type="text/plain")

@@ -32,7 +32,7 @@ routes = Routes("mcp")
     stays_open=True,
     works_on_full_disk=True,
 )
-async def speak_mcp(ctx: Context) -> Response:
+async def send_mcp_message(ctx: Context) -> Response:
     """Answer a message of the Model Context Protocol: list assistants as tools, or call one."""
     client = _read_client(ctx)
     message = read_body(await ctx.request.body())
@@ -50,7 +50,7 @@ async def speak_mcp(ctx: Context) -> Response:
 
 
 @routes.get("/mcp", "/mcp/", status=405)
-async def stream_mcp(_ctx: Context) -> Response:
+async def stream_mcp_messages(_ctx: Context) -> Response:
     """Refuse the optional stream of server messages: this server sends none."""
     return Response(status_code=405, headers={"Allow": "POST"})
 

@@ -91,7 +91,12 @@ async def stream_stateless_run(ctx: Context, body: RunCreate) -> Response:
     return _stream(ctx, await _create(ctx, None, body, awaited="events"), body)
 
 
-@routes.post("/runs/batch", raises=(AssistantNotFound, BadRequest, TooManyPendingRuns), request_headers=KEYED)
+@routes.post(
+    "/runs/batch",
+    operation="runs_bulk_create",
+    raises=(AssistantNotFound, BadRequest, TooManyPendingRuns),
+    request_headers=KEYED,
+)
 async def create_runs(ctx: Context, body: RunBatch) -> list[Run]:
     """Start several stateless runs in the background: all of them or none."""
     access = ctx.services.access
@@ -103,7 +108,9 @@ async def create_runs(ctx: Context, body: RunBatch) -> list[Run]:
     return await ctx.services.runs.create_batch(body, ctx.request.state.request_id, key=key, caller=caller)
 
 
-@routes.post("/runs/cancel", raises=(NothingToCancel,), status=204, works_on_full_disk=True)
+@routes.post(
+    "/runs/cancel", operation="runs_bulk_cancel", raises=(NothingToCancel,), status=204, works_on_full_disk=True
+)
 async def cancel_runs(ctx: Context, query: CancelManyQuery, body: RunsToCancel) -> None:
     """Cancel several runs: those with a status, or some of a thread."""
     metadata: dict[str, Any] = {"run_ids": body.run_ids, "status": body.status}
@@ -185,14 +192,14 @@ async def join_stateless_run(ctx: Context, run_id: UUID, query: JoinQuery) -> Re
 
 
 @routes.get("/threads/{thread_id}/runs/{run_id}/stream", raises=(RunNotFound,), **STREAMED)
-async def join_stream(ctx: Context, thread_id: UUID, run_id: UUID, query: StreamQuery) -> Response:
+async def join_run_stream(ctx: Context, thread_id: UUID, run_id: UUID, query: StreamQuery) -> Response:
     """Stream the events of a run, after the one that Last-Event-ID names."""
     await _authorize_read(ctx, thread_id, run_id, cancels=query.cancel_on_disconnect)
     return await _follow(ctx, thread_id, run_id, query)
 
 
 @routes.get("/runs/{run_id}/stream", raises=(RunNotFound,), **STREAMED)
-async def join_stateless_stream(ctx: Context, run_id: UUID, query: StreamQuery) -> Response:
+async def join_stateless_run_stream(ctx: Context, run_id: UUID, query: StreamQuery) -> Response:
     """Stream the events of a run, found by its id alone."""
     thread_id = await _find_thread(ctx, run_id, cancels=query.cancel_on_disconnect)
     return await _follow(ctx, thread_id, run_id, query)

@@ -28,14 +28,16 @@ CHANGE = (*READ, ThreadInFlight)
 
 
 @routes.get("/threads/{thread_id}/state", raises=READ, returns=ThreadState)
-async def get_state(ctx: Context, thread_id: UUID, query: StateQuery) -> bytes:
+async def get_thread_state(ctx: Context, thread_id: UUID, query: StateQuery) -> bytes:
     """Return the latest state of a thread."""
     caller = await _authorize(ctx, thread_id)
     query_at = StateAtCheckpoint(Checkpoint(), query.subgraphs, query.select)
     return await ctx.services.states.read_json(thread_id, query_at, caller)
 
 
-@routes.get("/threads/{thread_id}/state/{checkpoint_id}", raises=READ, returns=ThreadState)
+@routes.get(
+    "/threads/{thread_id}/state/{checkpoint_id}", operation="thread_checkpoints_get", raises=READ, returns=ThreadState
+)
 async def get_state_at(ctx: Context, thread_id: UUID, checkpoint_id: str, query: StateQuery) -> bytes:
     """Return the state at a checkpoint."""
     caller = await _authorize(ctx, thread_id)
@@ -43,7 +45,13 @@ async def get_state_at(ctx: Context, thread_id: UUID, checkpoint_id: str, query:
     return await ctx.services.states.read_json(thread_id, query_at, caller)
 
 
-@routes.post("/threads/{thread_id}/state/checkpoint", read_only=True, raises=READ, returns=ThreadState)
+@routes.post(
+    "/threads/{thread_id}/state/checkpoint",
+    operation="thread_checkpoints_find",
+    read_only=True,
+    raises=READ,
+    returns=ThreadState,
+)
 async def get_state_at_checkpoint(ctx: Context, thread_id: UUID, body: StateAtCheckpoint) -> bytes:
     """Return the state at a checkpoint, also of a subgraph."""
     caller = await _authorize(ctx, thread_id)
@@ -51,21 +59,21 @@ async def get_state_at_checkpoint(ctx: Context, thread_id: UUID, body: StateAtCh
 
 
 @routes.post("/threads/{thread_id}/state", raises=CHANGE, returns=NamedCheckpoint)
-async def update_state(ctx: Context, thread_id: UUID, body: StateUpdate) -> bytes:
+async def update_thread_state(ctx: Context, thread_id: UUID, body: StateUpdate) -> bytes:
     """Change the state as if a node had changed it."""
     caller = await _authorize(ctx, thread_id, "update")
     return dump_user(await ctx.services.states.update(thread_id, body, caller))
 
 
 @routes.patch("/threads/{thread_id}/state", raises=READ, returns=NamedCheckpoint)
-async def patch_state(ctx: Context, thread_id: UUID, body: StatePatch) -> bytes:
+async def patch_thread_state(ctx: Context, thread_id: UUID, body: StatePatch) -> bytes:
     """Merge metadata into that of the latest checkpoint, or of a given one."""
     body = await ctx.services.access.authorize_thread_request(get_caller(ctx), "update", thread_id, body, ("metadata",))
     return dump_user(await ctx.services.states.patch(thread_id, body))
 
 
 @routes.get("/threads/{thread_id}/history", raises=READ, returns=list[ThreadState])
-async def get_history(ctx: Context, thread_id: UUID, query: HistoryQuery) -> bytes:
+async def get_thread_history(ctx: Context, thread_id: UUID, query: HistoryQuery) -> bytes:
     """Return past states, newest first."""
     caller = await _authorize(ctx, thread_id)
     search = HistorySearch(limit=query.limit, before=query.before, select=query.select)
@@ -73,7 +81,7 @@ async def get_history(ctx: Context, thread_id: UUID, query: HistoryQuery) -> byt
 
 
 @routes.post("/threads/{thread_id}/history", read_only=True, raises=READ, returns=list[ThreadState])
-async def search_history(ctx: Context, thread_id: UUID, body: HistorySearch) -> bytes:
+async def search_thread_history(ctx: Context, thread_id: UUID, body: HistorySearch) -> bytes:
     """Return past states that match, newest first."""
     caller = await _authorize(ctx, thread_id)
     return await ctx.services.states.history(thread_id, body, caller)

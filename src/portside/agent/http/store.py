@@ -47,32 +47,32 @@ LIST = {
 
 
 @routes.put("/store/items", raises=(BadRequest, TooManyTexts, EmbeddingFailed), status=204)
-async def put_item(ctx: Context, body: ItemPut) -> None:
+async def put_store_item(ctx: Context, body: ItemPut) -> None:
     """Store an item, or overwrite an existing one."""
     await ctx.services.store.put(await _authorize_store(ctx, "put", body, PUT))
 
 
 @routes.get("/store/items", raises=(BadRequest,), returns=StoredItem | None)
-async def get_item(ctx: Context, query: ItemQuery) -> Response:
+async def get_store_item(ctx: Context, query: ItemQuery) -> Response:
     """Return an item, or null if there is none."""
     query = await _authorize_store(ctx, "get", query, GET)
     return Response(dump_api(await ctx.services.store.get(query)), media_type="application/json")
 
 
 @routes.delete("/store/items", status=204)
-async def delete_item(ctx: Context, body: ItemDelete) -> None:
+async def delete_store_item(ctx: Context, body: ItemDelete) -> None:
     """Delete an item, whether or not it exists."""
     await ctx.services.store.delete(await _authorize_store(ctx, "delete", body, DELETE))
 
 
 @routes.post("/store/items/search", read_only=True, raises=(UnsupportedOperator, EmbeddingFailed))
-async def search_items(ctx: Context, body: ItemSearch) -> FoundItems:
+async def search_store_items(ctx: Context, body: ItemSearch) -> FoundItems:
     """Find items under a namespace, by their content or by meaning."""
     return await ctx.services.store.search(await _authorize_store(ctx, "search", body, SEARCH))
 
 
 @routes.post("/store/namespaces", read_only=True)
-async def list_namespaces(ctx: Context, body: NamespaceSearch) -> Namespaces:
+async def list_store_namespaces(ctx: Context, body: NamespaceSearch) -> Namespaces:
     """List the namespaces that hold items."""
     return await ctx.services.store.list_namespaces(await _authorize_store(ctx, "list_namespaces", body, LIST))
 

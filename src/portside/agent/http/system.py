@@ -100,7 +100,7 @@ async def _health(ctx: Context, query: HealthQuery) -> Response:
     return Response(dump_api(health), 200 if is_ok else 500, media_type="application/json")
 
 
-@routes.get("/", public=True, returns=Health, responses={500: Health})
+@routes.get("/", operation="root_check", public=True, returns=Health, responses={500: Health})
 async def check_root(ctx: Context, query: HealthQuery) -> Response:
     """Answer as /ok does."""
     return await _health(ctx, query)
@@ -231,7 +231,7 @@ def join_metrics(all_metrics: Sequence[Metrics]) -> Metrics:
     )
 
 
-@routes.get("/openapi.json", public=True)
+@routes.get("/openapi.json", operation="openapi_get", public=True)
 async def get_openapi(ctx: Context) -> Response:
     """Return the description of this API. Behind a proxy that takes a prefix off the path, `servers` has the prefix."""
     address = ctx.services.settings.public_url.rstrip("/") + get_prefix(ctx.request.scope)

@@ -74,7 +74,7 @@ async def get_thread(ctx: Context, thread_id: UUID, query: ThreadQuery) -> Threa
 
 
 @routes.patch("/threads/{thread_id}", raises=(ThreadNotFound,), returns=Thread, responses={204: None})
-async def patch_thread(ctx: Context, thread_id: UUID, body: ThreadPatch) -> Response:
+async def update_thread(ctx: Context, thread_id: UUID, body: ThreadPatch) -> Response:
     """Merge metadata into a thread's, or change its lifetime; the response to `Prefer: return=minimal` is a 204."""
     body = await ctx.services.access.authorize_thread_request(get_caller(ctx), "update", thread_id, body, PATCHED)
     is_minimal = "return=minimal" in ctx.request.headers.get("prefer", "")

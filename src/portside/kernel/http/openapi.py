@@ -1,6 +1,5 @@
 """The OpenAPI 3.1 document, generated from the signatures of the routes; `reference_page.py` shows it to people."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -85,14 +84,8 @@ def build_document(server: ServerInfo, routes: Sequence[Route[Any]]) -> dict[str
     """Describe the routes of a server as an OpenAPI 3.1 document."""
     schemas, components = _build_schemas(server, routes)
     paths: dict[str, dict[str, Any]] = {}
-    names = Counter[str]()
     for route in routes:
         operation = _Operation(server, route, schemas).describe()
-        # A handler with several paths is several operations, whose ids must differ.
-        names[route.name] += 1
-        if names[route.name] > 1:
-            operation["operationId"] += f"_{names[route.name]}"
-
         paths.setdefault(route.path.replace("...}", "}"), {})[route.method.lower()] = operation
 
     headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in RESPONSE_HEADERS.items()}
@@ -190,7 +183,7 @@ class _Operation:
         route = self.route
         text = (route.handler.__doc__ or route.name).strip()
         operation: dict[str, Any] = {
-            "operationId": route.name,
+            "operationId": route.operation_id,
             "tags": [route.tag],
             "summary": text.split("\n", 1)[0],
             "parameters": [

@@ -52,6 +52,7 @@ from portside.kernel.http.audit_actions import Audit
 from portside.kernel.http.body_size import drain_body
 from portside.kernel.http.decode import decode_body, decode_path, decode_query
 from portside.kernel.http.middleware import get_buffered_writer
+from portside.kernel.http.operation_ids import to_operation_id
 from portside.kernel.large_reads import ReadBudget, ReadReservation, ReservationNeeded
 from portside.kernel.timeouts import timeout
 
@@ -135,6 +136,8 @@ class Route(Generic[C_contra]):
     path: str
     handler: Callable[Concatenate[C_contra, ...], Awaitable[Any]]
     tag: str
+    operation_id: str = ""
+    """Its name in the OpenAPI document; a handler with several paths is several operations."""
     status: int = 200
     raises: tuple[type[PortsideError], ...] = ()
     public: bool = False
@@ -167,7 +170,7 @@ class Route(Generic[C_contra]):
 
     @property
     def name(self) -> str:
-        """The name of the operation: that of its handler."""
+        """The name of its handler."""
         return self.handler.__name__
 
     @property
@@ -227,14 +230,32 @@ class Routes(Generic[C]):
         return iter(self.list)
 
     def add(
-        self, method: str, *paths: str, audit: Audit | None = None, **options: Unpack[RouteOptions]
+        self,
+        method: str,
+        *paths: str,
+        operation: str | None = None,
+        audit: Audit | None = None,
+        **options: Unpack[RouteOptions],
     ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
-        """Register the decorated handler under a method and one or more path templates."""
+        """Register the decorated handler under a method and one or more path templates.
+
+        `operation` is the id of the operation where it does not follow from the handler's name (`operation_ids.py`).
+        """
 
         def register(handler: Handler[C, P, T]) -> Handler[C, P, T]:
             route_options: RouteOptions = {**self._defaults, **options}
-            for path in paths:
-                route = Route(method=method, path=path, handler=handler, tag=self.tag, audit=audit, **route_options)
+            operation_id = operation or to_operation_id(handler.__name__)
+            for number, path in enumerate(paths, 1):
+                route = Route(
+                    method=method,
+                    path=path,
+                    handler=handler,
+                    tag=self.tag,
+                    operation_id=operation_id if number == 1 else f"{operation_id}_{number}",
+                    audit=audit,
+                    **route_options,
+                )
+
                 self.list.append(_inspect(route))
 
             return handler
@@ -242,34 +263,54 @@ class Routes(Generic[C]):
         return register
 
     def get(
-        self, *paths: str, audit: Audit | None = None, **options: Unpack[RouteOptions]
+        self,
+        *paths: str,
+        operation: str | None = None,
+        audit: Audit | None = None,
+        **options: Unpack[RouteOptions],
     ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a GET operation."""
-        return self.add("GET", *paths, audit=audit, **options)
+        return self.add("GET", *paths, operation=operation, audit=audit, **options)
 
     def post(
-        self, *paths: str, audit: Audit | None = None, **options: Unpack[RouteOptions]
+        self,
+        *paths: str,
+        operation: str | None = None,
+        audit: Audit | None = None,
+        **options: Unpack[RouteOptions],
     ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a POST operation."""
-        return self.add("POST", *paths, audit=audit, **options)
+        return self.add("POST", *paths, operation=operation, audit=audit, **options)
 
     def put(
-        self, *paths: str, audit: Audit | None = None, **options: Unpack[RouteOptions]
+        self,
+        *paths: str,
+        operation: str | None = None,
+        audit: Audit | None = None,
+        **options: Unpack[RouteOptions],
     ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a PUT operation."""
-        return self.add("PUT", *paths, audit=audit, **options)
+        return self.add("PUT", *paths, operation=operation, audit=audit, **options)
 
     def patch(
-        self, *paths: str, audit: Audit | None = None, **options: Unpack[RouteOptions]
+        self,
+        *paths: str,
+        operation: str | None = None,
+        audit: Audit | None = None,
+        **options: Unpack[RouteOptions],
     ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a PATCH operation."""
-        return self.add("PATCH", *paths, audit=audit, **options)
+        return self.add("PATCH", *paths, operation=operation, audit=audit, **options)
 
     def delete(
-        self, *paths: str, audit: Audit | None = None, **options: Unpack[RouteOptions]
+        self,
+        *paths: str,
+        operation: str | None = None,
+        audit: Audit | None = None,
+        **options: Unpack[RouteOptions],
     ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a DELETE operation."""
-        return self.add("DELETE", *paths, audit=audit, **options)
+        return self.add("DELETE", *paths, operation=operation, audit=audit, **options)
 
 
 def _inspect(route: Route[C]) -> Route[C]:
