@@ -105,6 +105,36 @@ async def test_concurrent_runs_share_a_write(db):
     assert [await stored(db, thread_id) for thread_id in thread_ids] == [4] * 8
 
 
+async def test_no_run_waits_for_the_large_rows_of_another(db, saver, monkeypatch):
+    monkeypatch.setattr(writer, "WRITE_TIMEOUT_S", 600)
+    large = str(uuid4())
+    small = str(uuid4())
+    holders = {thread_id: await running(db, thread_id) for thread_id in (large, small)}
+
+    async def run(thread_id: str, text: str) -> None:
+        async with saver.writer.buffering(thread_id, holders[thread_id]):
+            await chain(saver).ainvoke({**INPUT, "big": text}, config(thread_id))
+
+    async def is_being_written() -> bool:
+        waiting = (
+            "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'of_current_runs')"
+        )
+        return bool(await db.pool.fetchval(waiting))
+
+    async with db.pool.acquire() as connection, connection.transaction():
+        await connection.execute("select from runs where run_id = $1 for update", holders[large].run_id)
+        writing = asyncio.create_task(run(large, "x" * 2_000_000))
+        await eventually(is_being_written)
+
+        await run(small, "x")
+        assert (await stored(db, large), await stored(db, small)) == (0, 4)
+
+    await writing
+    assert await stored(db, large) == 4
+    history = [state.values.get("hits") async for state in chain(saver).aget_state_history(config(large))]
+    assert history == [2, 1, 0, None]
+
+
 async def test_rollback_removes_checkpoints_that_were_on_their_way(db, saver):
     """A client cancelled the run while the writer had its last checkpoints."""
     thread_id = str(uuid4())

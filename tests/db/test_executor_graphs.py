@@ -1,6 +1,7 @@
 """Graphs in executor processes, as the server calls them: whose errors, events and lost attempts they are."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -18,9 +19,10 @@ from portside.agent.executors.serving import ExecutorRequests, Scopes
 from portside.agent.graphs import EventSink
 from portside.agent.queue.active_run import AttemptLost
 from portside.executor.errors import EventTooLarge, to_call_failed, to_error
-from portside.executor.requests import HistoryRead, RunRequest
+from portside.executor.requests import HistoryRead, Outcome, RunRequest
 from portside.kernel.errors import Invalid, PortsideError, Unavailable, error_classes
 from portside.kernel.large_reads import ReservationNeeded, ResponseTooLarge
+from tests.conftest import eventually
 from tests.db.test_executor_pool import program_of
 
 AGENT = """
@@ -32,17 +34,29 @@ from langgraph.graph import StateGraph
 class State(TypedDict, total=False):
     do: str
     done: str
+    text: str
 
 async def act(state):
     do = state["do"]
     if do == "wait":
         await asyncio.sleep(3600)
+    if do == "name the process":
+        return {"done": str(os.getpid())}
+    if do == "emit 2 MB and wait":
+        get_stream_writer()("x" * 2_000_000)
+        await asyncio.sleep(3600)
+    if do == "store 2 MB and wait":
+        return {"text": "x" * 2_000_000}
     if do == "emit 17 MB":
         get_stream_writer()("x" * 17_000_000)
         get_stream_writer()("y" * 17_000_000)
     return {"done": do}
 
-graph = StateGraph(State).add_node("act", act).add_edge("__start__", "act").compile()
+async def wait(state):
+    if state["do"] == "store 2 MB and wait":
+        await asyncio.sleep(3600)
+
+graph = StateGraph(State).add_sequence([act, wait]).add_edge("__start__", "act").compile()
 """
 
 
@@ -72,11 +86,13 @@ def project(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def executing(project: Path, backend: Backend) -> AsyncIterator[tuple[RemoteGraphs, ExecutorPool]]:
+async def executing(
+    project: Path, backend: Backend, limits: PoolLimits | None = None
+) -> AsyncIterator[tuple[RemoteGraphs, ExecutorPool]]:
     """Start an executor of the project's graph, whose checkpoints are in `backend`."""
     scopes = Scopes(backend)  # type: ignore[arg-type]
     writer: Any = SimpleNamespace()
-    pool = ExecutorPool(program_of(project), PoolLimits(), ExecutorRequests(scopes, writer).handlers)
+    pool = ExecutorPool(program_of(project), limits or PoolLimits(), ExecutorRequests(scopes, writer).handlers)
     graphs = RemoteGraphs(pool, writer, scopes)
 
     await pool.start()
@@ -124,6 +140,46 @@ async def test_event_above_the_limit_ends_its_own_run(project):
         }
 
         assert (await graphs.runs.execute(request("nothing"), sink, timeout_s=600.0)).error is None
+
+
+@pytest.mark.parametrize("large", ["emit 2 MB and wait", "store 2 MB and wait", "wait with 2 MB"])
+async def test_small_runs_have_another_executor_than_large_ones(project, large):
+    """A run is large by its events, its state or its input."""
+    sink = EventSink(lambda _events: None)
+
+    def start(do: str) -> asyncio.Task[Outcome]:
+        run = request(do.removesuffix(" with 2 MB"), stream_modes=["values", "custom"])
+        if do.endswith(" with 2 MB"):
+            run.input["text"] = "x" * 2_000_000
+
+        return asyncio.create_task(graphs.execute(run, sink, timeout_s=600.0))
+
+    async with executing(project, Backend(), PoolLimits(spares=1, idle_s=600.0)) as (graphs, pool):
+        [crowded] = pool.executors
+        tasks = [start(large)]
+
+        async def has_another() -> bool:
+            return bool(crowded.large_runs) and len(pool.executors) == 2
+
+        await eventually(has_another)
+        [other] = [executor for executor in pool.executors if executor is not crowded]
+
+        outcome = await graphs.execute(request("name the process"), sink, timeout_s=600.0)
+        assert json.loads(outcome.values)["done"] == str(other.process.pid)
+
+        tasks.append(start("wait with 2 MB"))
+
+        async def has_both() -> bool:
+            return len(crowded.large_runs) == 2
+
+        await eventually(has_both)
+        assert not other.large_runs
+
+        for task in tasks:
+            task.cancel()
+
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert not crowded.large_runs
 
 
 async def test_event_above_the_limit_that_an_executor_lets_pass_ends_its_run(project):

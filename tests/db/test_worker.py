@@ -477,6 +477,25 @@ async def test_run_that_started_for_a_client_that_left_returns_to_the_queue(proc
     await eventually(is_returned)
 
 
+async def test_large_run_is_admitted_beside_the_batch_of_the_others(process: Process):
+    """Nobody waits for the input of somebody else's run."""
+    admissions = Admissions(process.db, process.worker)
+    large = new_run(is_temporary=True)
+    large.kwargs["input"] = ["x" * 2_000_000]
+    small = new_run(is_temporary=True)
+    waiting = "select count(*) from pg_locks where not granted and relation = 'runs'::regclass"
+
+    async def are_being_admitted() -> bool:
+        return bool(await process.db.pool.fetchval(waiting) == 2)
+
+    async with runs_locked(process.db):
+        admitting = [asyncio.create_task(admissions.admit(admission)) for admission in (large, small)]
+        await eventually(are_being_admitted)
+
+    admitted = await asyncio.gather(*admitting)
+    assert [each.run_id for each in admitted] == [large.run_id, small.run_id]
+
+
 async def test_queue_of_a_database_that_dies_during_the_count_has_no_figures(agent_databases, monkeypatch):
     """An operator sees the other metrics meanwhile."""
     db = await Database.connect(await agent_databases(), schema=SCHEMA)

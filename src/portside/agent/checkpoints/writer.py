@@ -5,6 +5,8 @@ ends, when it reads its own thread back, and when its durability is `sync`. The 
 it ends quickly, so they cost no statement. Rows are written only while their run still is the attempt that produced
 them: a worker that was paused for longer than its lease cannot overwrite what its successor did.
 
+Large rows are written apart, one run after the other: the rows of other runs do not wait for them.
+
 Rows are put from any thread and written on the writer's own event loop. That is not the graphs' loop: a node that
 blocks its loop does not keep the steps before it from being written.
 """
@@ -25,6 +27,7 @@ from portside.executor.checkpoints.backend import (
 from portside.kernel.batching import Batcher
 from portside.kernel.db import Session
 from portside.kernel.timeouts import timeout
+from portside.kernel.value_sizes import LARGE_BYTES
 
 WRITE_DELAY_S = 0.005
 # A database that takes longer is out of service: the runs are returned to the queue.
@@ -79,7 +82,8 @@ class CheckpointBuffer:
 
         # Whether the event loop was asked to queue this buffer for the next batch.
         self._is_scheduled = False
-        # Set when the batch that this buffer was last queued for was written.
+        # The batches that this buffer was last queued for, and the event that is set when it was written with them.
+        self._batches = writer.batches
         self._written: asyncio.Event | None = None
         self._is_queued = False
         self._namespaces: set[str] = set()
@@ -91,8 +95,7 @@ class CheckpointBuffer:
         if self._is_open:
             # Queued before it has rows: every run puts some at once, and they need not wake the event loop then.
             self._is_scheduled = True
-            self._is_queued = True
-            self._written = writer.batches.add(self)
+            self._add_to(writer.batches)
 
     def is_empty(self, checkpoint_ns: str) -> bool:
         """Whether a namespace surely has no checkpoint: the thread is new and nothing was put there."""
@@ -162,14 +165,31 @@ class CheckpointBuffer:
             self._opening = None
 
         if self._parts and not self._is_queued:
-            self._is_queued = True
-            self._written = self._writer.batches.add(self)
+            # Later rows must not overtake large ones that are still being written.
+            is_written = self._written is None or self._written.is_set()
+            self._add_to(self._writer.batches if is_written else self._batches)
+
+    def set_apart(self) -> bool:
+        """Write the rows that wait apart from other runs, if they are large; return whether they are."""
+        if self._size <= LARGE_BYTES or self.is_closed:
+            return False
+
+        self._add_to(self._writer.large_batches)
+        return True
+
+    def _add_to(self, batches: "Batcher[CheckpointBuffer, None]") -> None:
+        self._is_queued = True
+        self._batches = batches
+        self._written = batches.add(self)
 
     async def _flush(self) -> None:
         self._queue()
-        if self._written is not None and not self._written.is_set():
-            self._writer.batches.hurry()
-            await self._written.wait()
+
+        # Twice, because the first batch may set large rows apart. Rows that are put meanwhile need no wait.
+        for _ in range(2):
+            if self._written is not None and not self._written.is_set():
+                self._batches.hurry()
+                await self._written.wait()
 
         if self.failure is not None:
             raise self.failure
@@ -189,7 +209,8 @@ class CheckpointWriter:
 
         # The size of the rows that wait in all buffers.
         self.pending_bytes = 0
-        self.batches: Batcher[CheckpointBuffer, None] = Batcher(self._write_batch, max_batch=None, delay_s=delay_s)
+        self.batches: Batcher[CheckpointBuffer, None] = Batcher(self._write_small, max_batch=None, delay_s=delay_s)
+        self.large_batches: Batcher[CheckpointBuffer, None] = Batcher(self._write_batch, max_batch=1)
         self._db = db
         self.buffers: dict[str, CheckpointBuffer] = {}
         """The buffers of the runs that execute, by the threads that they write to."""
@@ -246,6 +267,10 @@ class CheckpointWriter:
         )
         if not await run_on(self.loop, writing):
             raise LeaseLost("another worker has the run, or it has ended")
+
+    async def _write_small(self, buffers: list[CheckpointBuffer]) -> list[None]:
+        await self._write_batch([buffer for buffer in buffers if not buffer.set_apart()])
+        return [None] * len(buffers)
 
     async def _write_batch(self, buffers: list[CheckpointBuffer]) -> list[None]:
         queued: list[CheckpointBuffer] = []

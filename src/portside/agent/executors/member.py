@@ -21,6 +21,7 @@ from portside.executor.messages import ExecutorHello, Leases, Pong
 from portside.executor.requests import GraphFacts
 from portside.kernel.errors import UserMistake
 from portside.kernel.logs import get_logger
+from portside.kernel.value_sizes import LARGE_BYTES
 
 log = get_logger(__name__)
 PING_EVERY_S = 1.0
@@ -80,6 +81,11 @@ class Executor:
         self.hello = hello
         self.name = name
         self.runs: dict[UUID, int] = {}
+        self.large_runs: set[UUID] = set()
+        """Those of its runs that sent or received LARGE_BYTES at once.
+
+        While its process copies and encodes that, others wait, so small runs go to another executor.
+        """
         self.runs_begun = 0
         self.calls = 0
         """How many runs and other calls it serves."""
@@ -131,6 +137,11 @@ class Executor:
     def has_been_used(self) -> bool:
         """Whether it was called since it joined."""
         return self.link.calls_made > self.calls_before
+
+    def note_size(self, run_id: UUID, size: int) -> None:
+        """Note how many bytes one of its runs sent or received at once."""
+        if size > LARGE_BYTES and run_id in self.runs:
+            self.large_runs.add(run_id)
 
     def measure(self) -> None:
         """Read how much memory it holds, if it runs on this machine; otherwise its last pong counts."""

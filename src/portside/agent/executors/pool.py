@@ -9,6 +9,9 @@ themselves. The descriptions of the graphs stay available while no executor runs
 
 When an executor crashes, its runs lose their attempt. Any of them may be the cause, so from then on each of them gets
 an executor to itself (`is_alone`).
+
+A run with large values keeps the interpreter of its process busy, so it delays the others there. The pool gives small
+runs and other calls another executor, a spare if need be, and leaves at least one to them.
 """
 
 import asyncio
@@ -163,14 +166,19 @@ class ExecutorPool:
     # Assigning
 
     @asynccontextmanager
-    async def for_run(self, run_id: UUID, attempt: int, *, is_alone: bool = False) -> AsyncIterator[Executor]:
+    async def for_run(
+        self, run_id: UUID, attempt: int, *, is_alone: bool = False, is_large: bool = False
+    ) -> AsyncIterator[Executor]:
         """Assign an attempt at a run to an executor, which has no other run with `is_alone`.
 
-        Raises Unavailable if no executor starts.
+        With `is_large` the run is known to have large values. Raises Unavailable if no executor starts.
         """
         self._run_at = time.monotonic()
-        executor = await self._wait_for_slot(is_alone=is_alone)
+        executor = await self._wait_for_slot(is_alone=is_alone, is_large=is_large)
         executor.runs[run_id] = attempt
+        if is_large:
+            executor.large_runs.add(run_id)
+
         executor.runs_begun += 1
         executor.calls += 1
 
@@ -181,19 +189,20 @@ class ExecutorPool:
             executor.is_reserved = executor.is_reserved and not is_alone
             if executor.runs.get(run_id) == attempt:
                 del executor.runs[run_id]
+                executor.large_runs.discard(run_id)
 
             self._on_released(executor)
 
     @asynccontextmanager
     async def for_call(self) -> AsyncIterator[Executor]:
         """Assign a call that executes no run. Raises Unavailable if no executor starts."""
-        with self._calling(await self._wait_for(lambda: self._find_least_loaded(self._list_in_service()))) as executor:
+        with self._calling(await self._wait_for(self._find_for_call)) as executor:
             yield executor
 
     @contextmanager
     def for_call_now(self) -> Iterator[Executor | None]:
         """Assign a call without waiting; None if no executor is ready."""
-        executor = self._find_least_loaded(self._list_in_service())
+        executor = self._find_for_call()
         self._used_at = time.monotonic()
 
         if executor is None:
@@ -212,16 +221,42 @@ class ExecutorPool:
             executor.calls -= 1
             self._on_released(executor)
 
-    async def _wait_for_slot(self, *, is_alone: bool) -> Executor:
+    def _find_for_call(self) -> Executor | None:
+        return self._find_least_loaded(self._list_for_small_work())
+
+    async def _wait_for_slot(self, *, is_alone: bool, is_large: bool) -> Executor:
         if is_alone:
             return await self._reserve_empty()
 
         def find() -> Executor | None:
-            in_service = self._list_in_service()
-            candidates = [executor for executor in in_service if executor.has_free_slot and not executor.is_reserved]
+            executors = self._list_for_large_runs() if is_large else self._list_for_small_work()
+            candidates = [executor for executor in executors if executor.has_free_slot and not executor.is_reserved]
             return self._find_least_loaded(candidates)
 
         return await self._wait_for(find, is_run=True)
+
+    def _list_for_small_work(self) -> list[Executor]:
+        """Return the executors without large runs: a spare if no other is left, and all if there is none."""
+        in_service = self._list_in_service()
+        if not any(executor.large_runs for executor in in_service):
+            return in_service
+
+        return (
+            [executor for executor in in_service if _is_open_to_small_runs(executor)]
+            or [executor for executor in self._list_usable() if _is_open_to_small_runs(executor)]
+            or in_service
+        )
+
+    def _list_for_large_runs(self) -> list[Executor]:
+        """Return the executors that large runs may have: one stays without, unless there is only one."""
+        usable = self._list_usable()
+        crowded = [executor for executor in usable if executor.large_runs and executor.has_free_slot]
+        others = [executor for executor in usable if _is_open_to_small_runs(executor)]
+        if len(others) > 1:
+            # A spare is taken only if the executors in service, which come first, have other work.
+            return crowded + others
+
+        return crowded or self._list_in_service()
 
     async def _reserve_empty(self) -> Executor:
         """Wait for an executor without runs, and reserve it.
@@ -443,9 +478,11 @@ class ExecutorPool:
             self._starting.spawn(self._try_to_start())
 
     def _is_steady(self, usable: list[Executor]) -> bool:
-        """Whether all wanted executors have had runs for longer than SPARES_BEGIN_AFTER_S, or one has a suspect."""
-        if any(executor.is_reserved for executor in usable):
-            # All other runs wait for another process.
+        """Whether all wanted executors have had runs for longer than SPARES_BEGIN_AFTER_S.
+
+        It is also True if other runs need a spare at once, because one has a suspect or large runs.
+        """
+        if any(executor.is_reserved or executor.large_runs for executor in usable):
             return True
 
         joined_before = self._run_at - SPARES_BEGIN_AFTER_S
@@ -531,3 +568,7 @@ class ExecutorPool:
         self.on_change()
         self._due.set()
         self._notify()
+
+
+def _is_open_to_small_runs(executor: Executor) -> bool:
+    return executor.has_free_slot and not executor.is_reserved and not executor.large_runs

@@ -6,7 +6,8 @@ be the cause; the next attempt at each has a process to itself. Other calls are 
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -27,6 +28,7 @@ from portside.executor.messages import GraphCall
 from portside.executor.requests import GraphFacts, Outcome, RunRequest
 from portside.kernel.codec import load
 from portside.kernel.user_json import dump_user
+from portside.kernel.value_sizes import has_long_text
 
 if TYPE_CHECKING:
     from portside.executor.channels import Channels
@@ -72,10 +74,13 @@ class RemoteRuns:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         try:
-            async with self._calls.pool.for_run(run_id, request.attempt, is_alone=request.is_suspect) as executor:
+            is_large = has_long_text([request.input, request.command])
+            async with self._calls.pool.for_run(
+                run_id, request.attempt, is_alone=request.is_suspect, is_large=is_large
+            ) as executor:
                 try:
                     call = GraphCall(request=request, timeout_s=timeout_s, is_unfollowed=not sink.has_listeners())
-                    receiver = _EventReceiver(bridge, request.max_event_bytes)
+                    receiver = _EventReceiver(bridge, request.max_event_bytes, partial(executor.note_size, run_id))
                     work = self._calls.call_one(executor, messages.EXECUTE, call, receiver.push, run=sink.run)
                     outcome = await executor.unless_silent(work, lambda: receiver.has_begun)
                 except StoppedEarly as exc:
@@ -111,10 +116,13 @@ class RemoteRuns:
 class _EventReceiver:
     """Receives the items of a run. An executor with one thread sends an empty list first, to say that it has begun."""
 
-    def __init__(self, bridge: ThreadBridge[tuple[str, bytes]], max_event_bytes: int) -> None:
+    def __init__(
+        self, bridge: ThreadBridge[tuple[str, bytes]], max_event_bytes: int, note_size: Callable[[int], None]
+    ) -> None:
         self.has_begun = False
         self._bridge = bridge
         self._max_event_bytes = max_event_bytes
+        self._note_size = note_size
         self._channels = ChannelEvents()
 
     def push(self, items: list[list[Any]]) -> None:
@@ -124,6 +132,7 @@ class _EventReceiver:
         events: list[tuple[str, bytes]] = []
         for name, data in items:
             check_size(f"an event {name!r}", data, self._max_event_bytes)
+            self._note_size(len(data))
 
             if name.startswith(FOR_CHANNELS):
                 events += self._channels.convert(name, data)

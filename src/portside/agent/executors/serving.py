@@ -103,12 +103,13 @@ class ExecutorRequests:
         run = None
 
         if message.run is not None:
-            run_id = str(message.run[0])
+            run_id = _parse_uuid(str(message.run[0]))
             attempt = message.run[1]
-            if executor.runs.get(_parse_uuid(run_id)) != attempt and message.scope == MAIN_SCOPE:
+            if executor.runs.get(run_id) != attempt and message.scope == MAIN_SCOPE:
                 raise LeaseLost("the run has ended, or another worker has it")
 
-            run = (run_id, attempt)
+            executor.note_size(run_id, message.size)
+            run = (str(message.run[0]), attempt)
 
         rows = _read_rows(message)
         await backend.put(message.thread_id, message.checkpoint_ns, rows, run=run, is_awaited=message.is_awaited)

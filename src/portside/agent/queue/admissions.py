@@ -2,7 +2,7 @@
 
 Runs that are requested at the same moment are admitted in one statement. A batch waits for no lock. A run whose thread
 is locked by another transaction is admitted alone, and so is a run that cancels others, that makes a thread which
-another request may be making, or that has an idempotency key which another request may bring.
+another request may be making, that has an idempotency key which another request may bring, or whose input is large.
 """
 
 from portside.agent.queue import statements
@@ -10,6 +10,7 @@ from portside.agent.queue.types import SUPERSEDING, Admission, AdmissionOutcome,
 from portside.agent.queue.worker import Worker
 from portside.kernel.batching import Batcher
 from portside.kernel.db import Database
+from portside.kernel.value_sizes import has_long_text
 
 
 class AssistantChanged(Exception):
@@ -52,7 +53,8 @@ class Admissions:
         makes_lasting_thread = admission.new_thread is not None or (
             admission.create_thread and not admission.is_temporary
         )
-        return makes_lasting_thread or admission.key is not None or admission.strategy in SUPERSEDING
+        may_wait = makes_lasting_thread or admission.key is not None or admission.strategy in SUPERSEDING
+        return may_wait or has_long_text(admission.kwargs)
 
     async def _admit_batch(self, batch: list[Admission]) -> list[Admitted | None]:
         return await statements.admit_runs(self._db, batch, self._worker.worker_id, wait=False)
