@@ -152,7 +152,7 @@ async def test_small_runs_have_another_executor_than_large_ones(project, large):
         if do.endswith(" with 2 MB"):
             run.input["text"] = "x" * 2_000_000
 
-        return asyncio.create_task(graphs.execute(run, sink, timeout_s=600.0))
+        return asyncio.create_task(graphs.runs.execute(run, sink, timeout_s=600.0))
 
     async with executing(project, Backend(), PoolLimits(spares=1, idle_s=600.0)) as (graphs, pool):
         [crowded] = pool.executors
@@ -164,7 +164,7 @@ async def test_small_runs_have_another_executor_than_large_ones(project, large):
         await eventually(has_another)
         [other] = [executor for executor in pool.executors if executor is not crowded]
 
-        outcome = await graphs.execute(request("name the process"), sink, timeout_s=600.0)
+        outcome = await graphs.runs.execute(request("name the process"), sink, timeout_s=600.0)
         assert json.loads(outcome.values)["done"] == str(other.process.pid)
 
         tasks.append(start("wait with 2 MB"))
