@@ -34,24 +34,6 @@ class PublicEndpoint(NamedTuple):
     front: Front | None = None
 
 
-@asynccontextmanager
-async def _run_front(front: Front | None, replaced: asyncio.Event) -> AsyncIterator[None]:
-    """Run the front's program during the block; it starts while the platform opens its database.
-
-    It continues if this program is replaced.
-    """
-    if front is None:
-        yield
-        return
-
-    front.start()
-    try:
-        yield
-    finally:
-        if not replaced.is_set():
-            await front.close()
-
-
 async def run_platform(
     home: Home, settings: PlatformSettings, database: DatabaseInUse, endpoint: PublicEndpoint, on_ready: OnReady
 ) -> HandedOver | None:
@@ -64,46 +46,24 @@ async def run_platform(
     if front is not None:
         problems["front"] = lambda: front.problem
 
-    stop = asyncio.Event()
-    replaced = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
     # The server closes its own descriptor.
     hand_over_state = HandedOver(os.dup(endpoint.listening.fileno()))
+    replaced = asyncio.Event()
     async with (
         _run_front(front, replaced),
         open_platform(home, settings, database.url, problems=problems, front=front) as app,
     ):
-        server = Server(
-            app.asgi,
-            draining=app.draining,
-            grace_s=STREAM_GRACE_S,
-            body_within_s=settings.http_request_body_timeout_seconds,
-        )
-
-        await server.open([endpoint.listening])
         closing = asyncio.Event()
-        server_task = asyncio.create_task(server.serve_until(closing))
+        server_task = await _start_server(app, settings, endpoint.listening, closing)
+
         listener = ListenerProcess(_build_listener_environment(home, settings, database.url, app), home.listener_log)
         problems["listener"] = lambda: listener.problem
-
         if settings.own_listener:
             listener.start()
 
-        def hand_over() -> None:
-            replaced.set()
-            stop.set()
-
-        loop.add_signal_handler(SIGNAL, hand_over)
-        stop_task = asyncio.create_task(stop.wait())
         ready_task = asyncio.ensure_future(on_ready(app))
         try:
-            with interruption.instead(lambda: loop.call_soon_threadsafe(stop.set)):
-                await asyncio.wait([stop_task, ready_task], return_when=asyncio.FIRST_COMPLETED)
-                if ready_task.done():
-                    ready_task.result()
-
-                await stop_task
+            await _wait_for_signal(ready_task, replaced)
         finally:
             ready_task.cancel()
             with interruption.deferred() if replaced.is_set() else interruption.ending():
@@ -122,6 +82,61 @@ async def run_platform(
         hand_over_state.front = front.pid
 
     return hand_over_state if replaced.is_set() else None
+
+
+async def _start_server(
+    app: PlatformApp, settings: PlatformSettings, listening: socket.socket, closing: asyncio.Event
+) -> asyncio.Task[None]:
+    """Answer requests from now on; return the task that does so until `closing` is set."""
+    server = Server(
+        app.asgi,
+        draining=app.draining,
+        grace_s=STREAM_GRACE_S,
+        body_within_s=settings.http_request_body_timeout_seconds,
+    )
+
+    await server.open([listening])
+    return asyncio.create_task(server.serve_until(closing))
+
+
+async def _wait_for_signal(ready: asyncio.Task[None], replaced: asyncio.Event) -> None:
+    """Wait until the program is interrupted or replaced; the signal of a hand-over sets `replaced`.
+
+    Raises what `ready` raises before that.
+    """
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def hand_over() -> None:
+        replaced.set()
+        stop.set()
+
+    loop.add_signal_handler(SIGNAL, hand_over)
+    stop_task = asyncio.create_task(stop.wait())
+    with interruption.instead(lambda: loop.call_soon_threadsafe(stop.set)):
+        await asyncio.wait([stop_task, ready], return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
+            ready.result()
+
+        await stop_task
+
+
+@asynccontextmanager
+async def _run_front(front: Front | None, replaced: asyncio.Event) -> AsyncIterator[None]:
+    """Run the front's program during the block; it starts while the platform opens its database.
+
+    It continues if this program is replaced.
+    """
+    if front is None:
+        yield
+        return
+
+    front.start()
+    try:
+        yield
+    finally:
+        if not replaced.is_set():
+            await front.close()
 
 
 def _build_listener_environment(
