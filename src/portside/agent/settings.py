@@ -18,12 +18,49 @@ MOST_AUTO_WORKERS = 4
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How one agent server runs."""
 
+    # Where the server listens, and under which addresses
     host: Annotated[str, setting("Address to listen on.", *environment_names("GRAPH_SERVER_HOST"))] = "127.0.0.1"
     port: Annotated[
         int,
         msgspec.Meta(ge=1, le=65535),
         setting("Port to listen on.", *environment_names("GRAPH_SERVER_PORT"), "PORT"),
     ] = 2024
+    mount_prefix: Annotated[
+        str,
+        PATH_PREFIX,
+        setting("Path prefix of all routes, such as /agents/mine; /ok and /metrics answer at the root as well."),
+    ] = ""
+    public_url: Annotated[
+        str,
+        msgspec.Meta(pattern=r"^(https?://[^/?#\s]+)?$", max_length=300),
+        setting(
+            "Public URL of this server, without the mount prefix, for agent cards. Without it cards contain the "
+            "address that the client called, from its Host and X-Forwarded headers.",
+            "PORTSIDE_PUBLIC_URL",
+        ),
+    ] = ""
+    trusted_proxies: Annotated[
+        str,
+        setting(
+            "Addresses and networks of proxies, separated by commas, whose headers `X-Forwarded-For`, "
+            "`X-Forwarded-Proto` and `X-Forwarded-Prefix` the server trusts.",
+            "TRUSTED_PROXIES",
+            "FORWARDED_ALLOW_IPS",
+        ),
+    ] = "127.0.0.1,::1"
+    allowed_hosts: Annotated[
+        str,
+        setting(
+            "Host names that requests may name, separated by commas: *.example.org matches any subdomain, * any name. "
+            "Other requests get 400, except /ok and /metrics."
+        ),
+    ] = "*"
+    cors_allow_origins: Annotated[
+        str,
+        setting("Origins of web pages that may call this server, separated by commas; * is any, empty is none."),
+    ] = "*"
+
+    # The database
     database_url: Annotated[
         str | None,
         setting(
@@ -33,6 +70,25 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
             "POSTGRES_URI",
         ),
     ] = None
+    graph_postgres_pool_max_size: Annotated[
+        int,
+        msgspec.Meta(ge=2),
+        setting(
+            "Maximum number of connections to Postgres in each pool; the WORKERS share them.",
+            *environment_names("GRAPH_POSTGRES_POOL_MAX_SIZE"),
+        ),
+    ] = 20
+    disk_folder: Annotated[
+        str | None,
+        setting(
+            "Folder on the disk of the database. While less than the reserve is free there, new data and runs are "
+            "refused with 503. By default the home of the embedded Postgres; other disks are not watched."
+        ),
+    ] = None
+    disk_reserve_bytes: ReserveBytes = DiskReserve().bytes
+    disk_reserve_percent: ReservePercent = DiskReserve().percent
+
+    # The processes of this server
     tier: Annotated[
         Literal["all", "api", "queue", "orchestrator", "executor"],
         setting(
@@ -69,6 +125,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     n_jobs_per_worker: Annotated[
         int, msgspec.Meta(ge=1, le=1000), setting("Runs that each of the WORKERS executes at once.")
     ] = 10
+
+    # Executor processes on this machine
     executors: Annotated[
         int,
         msgspec.Meta(ge=0, le=256),
@@ -125,6 +183,12 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
             "before there is work. Use another file for other code or other variables."
         ),
     ] = None
+    executor_heartbeat_secs: Annotated[
+        float, msgspec.Meta(ge=2), setting("Seconds after which an executor process that does not answer is killed.")
+    ] = 30
+    executor_start_secs: Annotated[
+        float, msgspec.Meta(gt=0, le=3600), setting("Seconds that an executor process has to import the project.")
+    ] = 60
     pinned_revisions: Annotated[
         str | None,
         setting(
@@ -132,12 +196,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
             "without it every thread continues with this server's code."
         ),
     ] = None
-    executor_heartbeat_secs: Annotated[
-        float, msgspec.Meta(ge=2), setting("Seconds after which an executor process that does not answer is killed.")
-    ] = 30
-    executor_start_secs: Annotated[
-        float, msgspec.Meta(gt=0, le=3600), setting("Seconds that an executor process has to import the project.")
-    ] = 60
+
+    # Executors on other machines
     ff_use_core_api: Annotated[
         bool,
         setting("Let executors on other machines connect to this server, as to one of tier orchestrator."),
@@ -175,6 +235,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=1, le=65535),
         setting("Port on which a server of tier executor answers grpc.health.v1, at the address of GRAPH_SERVER_HOST."),
     ] = 50055
+
+    # Runs
     bg_job_isolated_loops: Annotated[
         bool, setting("Give each concurrent run its own event loop and thread, instead of one for all runs.")
     ] = False
@@ -182,6 +244,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         int, msgspec.Meta(ge=0), setting("How many times a run is retried after its worker was lost.")
     ] = 3
     bg_job_timeout_secs: Annotated[float, msgspec.Meta(gt=0), setting("Time limit of one run, in seconds.")] = 86_400
+    bg_job_shutdown_grace_period_secs: Annotated[
+        float,
+        msgspec.Meta(ge=0, le=3600),
+        setting("Seconds that runs may continue after a stop was requested; then they return to the queue."),
+    ] = 180
     event_max_bytes: Annotated[
         int,
         msgspec.Meta(ge=1_000_000, le=120_000_000),
@@ -190,14 +257,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
             "error EventTooLarge. All values of the state are one event."
         ),
     ] = 100_000_000
-    bg_job_shutdown_grace_period_secs: Annotated[
-        float,
-        msgspec.Meta(ge=0, le=3600),
-        setting("Seconds that runs may continue after a stop was requested; then they return to the queue."),
-    ] = 180
     resumable_stream_ttl_seconds: Annotated[
         float, msgspec.Meta(ge=0), setting("Seconds that the events of a resumable stream are kept after its run.")
     ] = 120
+
+    # Notifications between processes
     stream_bus: Annotated[
         Literal["auto", "none"],
         setting(
@@ -215,6 +279,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     redis_key_prefix: Annotated[str, setting("Prefix of the names of channels in Redis.")] = ""
     redis_max_connections: Annotated[int, msgspec.Meta(ge=2), setting("Maximum number of connections to Redis.")] = 2000
+
+    # Limits of requests and responses
     http_max_request_body_bytes: Annotated[
         int, msgspec.Meta(ge=1024), setting("Maximum size of a request body in bytes; larger ones get 413.")
     ] = 25_000_000
@@ -226,20 +292,35 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
             "While the server decodes a million values, it answers nothing else for up to a second."
         ),
     ] = 500_000
-    trusted_proxies: Annotated[
-        str,
-        setting(
-            "Addresses and networks of proxies, separated by commas, whose headers `X-Forwarded-For`, "
-            "`X-Forwarded-Proto` and `X-Forwarded-Prefix` the server trusts.",
-            "TRUSTED_PROXIES",
-            "FORWARDED_ALLOW_IPS",
-        ),
-    ] = "127.0.0.1,::1"
     http_request_body_timeout_seconds: Annotated[
         float,
         msgspec.Meta(gt=0, le=86_400),
         setting("Seconds for the body of a request to arrive, plus one for each 8 KB; a slower one gets 408."),
     ] = 120
+    answer_max_bytes: Annotated[
+        int,
+        msgspec.Meta(ge=100_000),
+        setting("Maximum number of bytes read for one response; a larger one gets 413, unless it is a single object."),
+    ] = 25_000_000
+    large_reads_max_bytes: Annotated[
+        int,
+        msgspec.Meta(ge=100_000),
+        setting(
+            "Bytes that all responses above 1 MB hold together; further ones wait up to 10 seconds, then get 503. "
+            "The server needs about three times as much memory, and more for the states of threads."
+        ),
+    ] = 50_000_000
+    state_memory_bytes: Annotated[
+        int,
+        msgspec.Meta(ge=0),
+        setting(
+            "Bytes of the cache of thread states, whose entries are used while their version in the database is "
+            "unchanged. 0 turns the cache off.",
+            "STATE_MEMORY_BYTES",
+        ),
+    ] = 32_000_000
+
+    # Limits of a caller
     max_streams_per_caller: Annotated[
         int,
         msgspec.Meta(ge=0),
@@ -271,79 +352,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
             "count. 0 turns the limit off, and then callers do not share the slots fairly."
         ),
     ] = 50_000
-    mount_prefix: Annotated[
-        str,
-        PATH_PREFIX,
-        setting("Path prefix of all routes, such as /agents/mine; /ok and /metrics answer at the root as well."),
-    ] = ""
-    public_url: Annotated[
-        str,
-        msgspec.Meta(pattern=r"^(https?://[^/?#\s]+)?$", max_length=300),
-        setting(
-            "Public URL of this server, without the mount prefix, for agent cards. Without it cards contain the "
-            "address that the client called, from its Host and X-Forwarded headers.",
-            "PORTSIDE_PUBLIC_URL",
-        ),
-    ] = ""
-    a2a_allowed_tool_call_results: Annotated[
-        str,
-        setting("Tools whose results the history of A2A tasks includes, separated by commas; or all, or none."),
-    ] = "all"
-    a2a_default_assistant: Annotated[
-        str,
-        setting(
-            "The assistant, by its id or its graph's, that /.well-known/agent-card.json describes if the request "
-            "names none. Without it a server with one graph describes that one; one with several answers 400."
-        ),
-    ] = ""
-    cors_allow_origins: Annotated[
-        str,
-        setting("Origins of web pages that may call this server, separated by commas; * is any, empty is none."),
-    ] = "*"
-    allowed_hosts: Annotated[
-        str,
-        setting(
-            "Host names that requests may name, separated by commas: *.example.org matches any subdomain, * any name. "
-            "Other requests get 400, except /ok and /metrics."
-        ),
-    ] = "*"
-    debug_folder: Annotated[
-        str | None,
-        setting(
-            "Folder for heap dumps. The debugging routes /heapdump and /profile exist only if it is set. They need "
-            "the permission deployments:update, or without authentication a call from the same machine."
-        ),
-    ] = None
-    graph_postgres_pool_max_size: Annotated[
-        int,
-        msgspec.Meta(ge=2),
-        setting(
-            "Maximum number of connections to Postgres in each pool; the WORKERS share them.",
-            *environment_names("GRAPH_POSTGRES_POOL_MAX_SIZE"),
-        ),
-    ] = 20
-    answer_max_bytes: Annotated[
-        int,
-        msgspec.Meta(ge=100_000),
-        setting("Maximum number of bytes read for one response; a larger one gets 413, unless it is a single object."),
-    ] = 25_000_000
-    large_reads_max_bytes: Annotated[
-        int,
-        msgspec.Meta(ge=100_000),
-        setting(
-            "Bytes that all responses above 1 MB hold together; further ones wait up to 10 seconds, then get 503. "
-            "The server needs about three times as much memory, and more for the states of threads."
-        ),
-    ] = 50_000_000
-    state_memory_bytes: Annotated[
-        int,
-        msgspec.Meta(ge=0),
-        setting(
-            "Bytes of the cache of thread states, whose entries are used while their version in the database is "
-            "unchanged. 0 turns the cache off.",
-            "STATE_MEMORY_BYTES",
-        ),
-    ] = 32_000_000
+
+    # Authentication
     auth_type: Annotated[
         Literal["auto", "noop", "custom", "langsmith"],
         setting(
@@ -368,6 +378,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
             "Otherwise such calls have access to everything."
         ),
     ] = False
+
+    # Encryption
     graph_aes_key: Annotated[
         str | None,
         setting(
@@ -384,6 +396,21 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
             *environment_names("GRAPH_AES_JSON_KEYS"),
         ),
     ] = None
+
+    # The A2A protocol
+    a2a_default_assistant: Annotated[
+        str,
+        setting(
+            "The assistant, by its id or its graph's, that /.well-known/agent-card.json describes if the request "
+            "names none. Without it a server with one graph describes that one; one with several answers 400."
+        ),
+    ] = ""
+    a2a_allowed_tool_call_results: Annotated[
+        str,
+        setting("Tools whose results the history of A2A tasks includes, separated by commas; or all, or none."),
+    ] = "all"
+
+    # Webhooks
     webhook_max_attempts: Annotated[
         int, msgspec.Meta(ge=1, le=50), setting("Maximum number of attempts to deliver a webhook.")
     ] = 8
@@ -395,15 +422,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     webhook_log_kept_hours: Annotated[
         float, msgspec.Meta(gt=0), setting("Hours that the outcome of a webhook is kept.")
     ] = 168
-    disk_folder: Annotated[
-        str | None,
-        setting(
-            "Folder on the disk of the database. While less than the reserve is free there, new data and runs are "
-            "refused with 503. By default the home of the embedded Postgres; other disks are not watched."
-        ),
-    ] = None
-    disk_reserve_bytes: ReserveBytes = DiskReserve().bytes
-    disk_reserve_percent: ReservePercent = DiskReserve().percent
+
+    # Logs and debugging
     log_level: Annotated[str, setting("DEBUG, INFO, WARNING or ERROR.")] = "INFO"
     log_json: Annotated[bool, setting("Write each log line as JSON.")] = False
     self_hosted_logs_enabled: Annotated[
@@ -414,6 +434,15 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         setting("URL that log lines are posted to, as JSON; without a path it means /v1/metadata/submit."),
     ] = None
+    debug_folder: Annotated[
+        str | None,
+        setting(
+            "Folder for heap dumps. The debugging routes /heapdump and /profile exist only if it is set. They need "
+            "the permission deployments:update, or without authentication a call from the same machine."
+        ),
+    ] = None
+
+    # The deployment that this server is a replica of
     deployment_id: Annotated[
         str | None, setting("The deployment this server runs for.", "LANGSMITH_HOST_PROJECT_ID")
     ] = None
