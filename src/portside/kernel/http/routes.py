@@ -199,7 +199,7 @@ def get_body_limits(routes: Sequence[Route[Any]]) -> dict[str, int]:
 
 
 class RouteOptions(TypedDict, total=False):
-    """The options that several routes may share: fields of `Route` with the same names."""
+    """The options of a route that several may share: fields of `Route` with the same names."""
 
     status: int
     raises: tuple[type[PortsideError], ...]
@@ -216,6 +216,13 @@ class RouteOptions(TypedDict, total=False):
     read_only: bool
     works_on_full_disk: bool
     body_optional: bool
+
+
+class OwnOptions(RouteOptions, total=False):
+    """All options of a route, with those that stand at its declaration: `Routes.add` says what they are."""
+
+    operation: str
+    audit: Audit
 
 
 class Routes(Generic[C]):
@@ -240,6 +247,7 @@ class Routes(Generic[C]):
         """Register the decorated handler under a method and one or more path templates.
 
         `operation` is the id of the operation where it does not follow from the handler's name (`operation_ids.py`).
+        `audit` is what the audit log records of it (`audit_actions.py`).
         """
 
         def register(handler: Handler[C, P, T]) -> Handler[C, P, T]:
@@ -262,55 +270,25 @@ class Routes(Generic[C]):
 
         return register
 
-    def get(
-        self,
-        *paths: str,
-        operation: str | None = None,
-        audit: Audit | None = None,
-        **options: Unpack[RouteOptions],
-    ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
+    def get(self, *paths: str, **options: Unpack[OwnOptions]) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a GET operation."""
-        return self.add("GET", *paths, operation=operation, audit=audit, **options)
+        return self.add("GET", *paths, **options)
 
-    def post(
-        self,
-        *paths: str,
-        operation: str | None = None,
-        audit: Audit | None = None,
-        **options: Unpack[RouteOptions],
-    ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
+    def post(self, *paths: str, **options: Unpack[OwnOptions]) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a POST operation."""
-        return self.add("POST", *paths, operation=operation, audit=audit, **options)
+        return self.add("POST", *paths, **options)
 
-    def put(
-        self,
-        *paths: str,
-        operation: str | None = None,
-        audit: Audit | None = None,
-        **options: Unpack[RouteOptions],
-    ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
+    def put(self, *paths: str, **options: Unpack[OwnOptions]) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a PUT operation."""
-        return self.add("PUT", *paths, operation=operation, audit=audit, **options)
+        return self.add("PUT", *paths, **options)
 
-    def patch(
-        self,
-        *paths: str,
-        operation: str | None = None,
-        audit: Audit | None = None,
-        **options: Unpack[RouteOptions],
-    ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
+    def patch(self, *paths: str, **options: Unpack[OwnOptions]) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a PATCH operation."""
-        return self.add("PATCH", *paths, operation=operation, audit=audit, **options)
+        return self.add("PATCH", *paths, **options)
 
-    def delete(
-        self,
-        *paths: str,
-        operation: str | None = None,
-        audit: Audit | None = None,
-        **options: Unpack[RouteOptions],
-    ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
+    def delete(self, *paths: str, **options: Unpack[OwnOptions]) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a DELETE operation."""
-        return self.add("DELETE", *paths, operation=operation, audit=audit, **options)
+        return self.add("DELETE", *paths, **options)
 
 
 def _inspect(route: Route[C]) -> Route[C]:
