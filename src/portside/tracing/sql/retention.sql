@@ -61,17 +61,11 @@ deleted as (
     where r.workspace_id = d.workspace_id and coalesce(r.trace_id, r.id) = d.trace_id
     returning r.workspace_id, r.id
 ),
-without_attachments as (
-    delete from attachments a using deleted g where a.workspace_id = g.workspace_id and a.run_id = g.id
-),
-without_feedback as (
-    delete from feedback f using deleted g where f.workspace_id = g.workspace_id and f.run_id = g.id
-),
-unshared as (
-    delete from shared_runs s using deleted g where s.workspace_id = g.workspace_id and s.run_id = g.id
+expired as (
+    update traces t set expired_at = now()
+    from targets d where t.workspace_id = d.workspace_id and t.trace_id = d.trace_id
 )
-update traces t set expired_at = now()
-from targets d where t.workspace_id = d.workspace_id and t.trace_id = d.trace_id
+select delete_rows_of_runs(array_agg(workspace_id), array_agg(id)) from deleted
 
 -- name: empty_workspace_of_runs
 with deleted as (
@@ -144,17 +138,8 @@ with deleted as (
         for update skip locked
     )
     returning workspace_id, id
-),
-without_attachments as (
-    delete from attachments a using deleted g where a.workspace_id = g.workspace_id and a.run_id = g.id
-),
-without_feedback as (
-    delete from feedback f using deleted g where f.workspace_id = g.workspace_id and f.run_id = g.id
-),
-unshared as (
-    delete from shared_runs s using deleted g where s.workspace_id = g.workspace_id and s.run_id = g.id
 )
-select count(*) from deleted
+select count(*), delete_rows_of_runs(array_agg(workspace_id), array_agg(id)) from deleted
 
 -- name: delete_orphaned_feedback
 -- Deletes feedback on runs that are not there. No trace is kept as long as orphans are, so few other rows are as old, and
