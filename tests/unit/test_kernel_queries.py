@@ -20,6 +20,16 @@ def test_missing_and_unknown_arguments_are_named(values) -> None:
         Query("q", "select :a, :b").arguments(values)
 
 
+def test_only_quoted_identifiers_are_replaced() -> None:
+    query = Query("q", """-- of "x"\nselect "a", a, 'b' from "t" where t."a" = :a""")
+    adapted = query.with_identifiers({"a": 'odd"name', "t": "other table"})
+    assert adapted.sql == """select "odd""name", a, 'b' from "other table" where t."odd""name" = $1"""
+    assert (adapted.name, adapted.parameters) == ("q", ("a",))
+
+    with pytest.raises(KeyError):
+        query.with_identifiers({"a": "b"})
+
+
 @pytest.fixture
 def make_package(tmp_path, monkeypatch):
     """Create a package with query files."""

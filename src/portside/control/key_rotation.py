@@ -99,4 +99,4 @@ async def _reencrypt_column(db: Database, box: SecretBox, table: str, column: st
 def _adapt_to_column(query: Query, table: str, column: str) -> Query:
     """Return a statement of `key_rotation.sql`, which is written for `_CHECK_COLUMN`, for another column."""
     check_table, check_column = _CHECK_COLUMN
-    return Query(query.name, query.text.replace(check_table, table).replace(check_column, column))
+    return query.with_identifiers({check_table: table, check_column: column})

@@ -12,7 +12,7 @@ Parameters are written `:run_id` and passed by keyword.
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.resources import files
@@ -45,6 +45,7 @@ _DECODED_FACTOR = 4
 _NAME = re.compile(r"^-- name: *(\w+) *$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _COMMENT = re.compile(r"--[^\n]*")
+_IDENTIFIER = re.compile(r'"([^"]+)"')
 
 
 class Query:
@@ -75,6 +76,18 @@ class Query:
         self.sql = _PARAMETER.sub(number, _COMMENT.sub("", self.text)).strip()
         self.parameters = tuple(names)
         return getattr(self, name)
+
+    def with_identifiers(self, identifiers: Mapping[str, str]) -> "Query":
+        """Return the query for other tables and columns: what it writes in double quotes is replaced, and nothing else.
+
+        A parameter cannot be a name. Raises KeyError if a quoted name has no replacement.
+        """
+
+        def replace(match: re.Match[str]) -> str:
+            identifier = identifiers[match[1]].replace('"', '""')
+            return f'"{identifier}"'
+
+        return Query(self.name, _IDENTIFIER.sub(replace, _COMMENT.sub("", self.text)))
 
     def arguments(self, values: dict[str, Any]) -> list[Any]:
         """Return keyword values in the order of the parameters. Raises TypeError if names are missing or unknown."""
