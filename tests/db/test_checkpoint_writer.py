@@ -21,6 +21,7 @@ from portside.agent.local_graphs import PostgresSaver
 from portside.agent.queue.types import Cancellation, ClaimedRun
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
+from portside.agent.types.runs import CancelAction
 from portside.executor.checkpoints.backend import Rows
 from portside.executor.requests import Outcome
 from portside.kernel.db import Database
@@ -173,7 +174,7 @@ async def test_rollback_removes_checkpoints_that_were_on_their_way(db, saver):
         kwargs={**kwargs, "config": {"configurable": {"graph_id": "g"}, "metadata": {}}},
     )
 
-    ending = asyncio.create_task(executor.finish_cancelled(claimed, Cancellation("rollback", "")))
+    ending = asyncio.create_task(executor.finish_cancelled(claimed, Cancellation(CancelAction.ROLLBACK, "")))
     # Long enough for a deletion that waits for nothing.
     await asyncio.wait([ending], timeout=0.5)
     may_write.set()

@@ -22,7 +22,8 @@ from portside.agent.sql import sql
 from portside.agent.sql.declarations import ModelField
 from portside.agent.streams.chunks import pack_events
 from portside.agent.threads.records import create_thread, get_thread, patch_thread, search_threads
-from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadSearch
+from portside.agent.types.runs import MultitaskStrategy, RunStatus
+from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadSearch, ThreadStatus
 from portside.executor.encryption_handlers import CannotDecrypt
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid
@@ -174,8 +175,8 @@ async def test_webhook_payload_decrypts_in_the_outbox(fresh_database, names):
         )
 
         ending = RunResult(
-            status="error",
-            thread_status="error",
+            status=RunStatus.ERROR,
+            thread_status=ThreadStatus.ERROR,
             values=b'{"word":"swordfish"}',
             interrupts={},
             error={"error": "E", "message": "swordfish"},
@@ -202,7 +203,7 @@ def admission(word: str) -> Admission:
         assistant_id=uuid4(),
         metadata={"title": word},
         kwargs=kwargs,
-        strategy="enqueue",
+        strategy=MultitaskStrategy.ENQUEUE,
         thread_metadata={"graph_id": "agent", "title": word},
         create_thread=True,
         is_temporary=False,

@@ -14,7 +14,7 @@ from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import load_config
 from portside.agent.local_graphs import LocalGraphs, PostgresSaver
 from portside.agent.mcp.elicitation import CALL_METADATA, Question, Questions, first_question
-from portside.agent.runs.service import Runs
+from portside.agent.runs.service import Awaited, Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.types.access import ANYONE
 from portside.agent.types.runs import RunCreate
@@ -64,7 +64,7 @@ async def test_answer_between_two_polls_is_found(questions: AnsweredInBetween) -
     body = RunCreate(
         assistant_id="approval", input={"text": "draft"}, metadata=dict(CALL_METADATA), on_not_exist="create"
     )
-    asked = (await runs.create(uuid7(), body, "request", awaited="end")).run
+    asked = (await runs.create(uuid7(), body, "request", awaited=Awaited.END)).run
     found = first_question(asked, load(await runs.result(asked.thread_id, asked.run_id)))
     assert found is not None
 

@@ -14,15 +14,21 @@ import pytest
 from portside.agent.queue import statements
 from portside.agent.queue.chores import ExpiredLeases
 from portside.agent.queue.types import Admission, Admitted, Cancellation, CancelScope, ClaimedRun, RunResult
+from portside.agent.types.runs import CancelAction, MultitaskStrategy, RunStatus
+from portside.agent.types.threads import ThreadStatus
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
 from tests.db.queued import admit_run, end_run
 
-INTERRUPT = Cancellation("interrupt", "because")
-ROLLBACK = Cancellation("rollback", "because")
-DONE = RunResult(status="success", thread_status="idle", values=b'{"n":1}', interrupts={})
-STOPPED = RunResult(status="interrupted", thread_status="interrupted", error={"error": "UserInterrupt", "message": "x"})
-UNDONE = RunResult(status="rolled_back", thread_status="idle", interrupts={})
+INTERRUPT = Cancellation(CancelAction.INTERRUPT, "because")
+ROLLBACK = Cancellation(CancelAction.ROLLBACK, "because")
+DONE = RunResult(status=RunStatus.SUCCESS, thread_status=ThreadStatus.IDLE, values=b'{"n":1}', interrupts={})
+STOPPED = RunResult(
+    status=RunStatus.INTERRUPTED,
+    thread_status=ThreadStatus.INTERRUPTED,
+    error={"error": "UserInterrupt", "message": "x"},
+)
+UNDONE = RunResult(status=RunStatus.ROLLED_BACK, thread_status=ThreadStatus.IDLE, interrupts={})
 
 
 class Queue:
@@ -99,7 +105,7 @@ async def test_a_cancel_reaches_the_worker_with_the_renewal(queue: Queue):
     assert await queue.asked(run) == INTERRUPT
     assert await queue.cancel(ROLLBACK, run.run_id) == ["stopping"]
     assert await queue.asked(run) == ROLLBACK
-    await queue.cancel(Cancellation("interrupt", "too late"), run.run_id)
+    await queue.cancel(Cancellation(CancelAction.INTERRUPT, "too late"), run.run_id)
 
     assert await queue.asked(run) == ROLLBACK
 
@@ -120,7 +126,10 @@ async def test_rollback_but_not_interrupt_applies_to_an_ended_run(queue: Queue):
 
 
 async def test_rollback_restores_the_thread_status(queue: Queue):
-    await queue.end(await queue.begun(), RunResult(status="success", thread_status="interrupted", values=b'{"n":1}'))
+    await queue.end(
+        await queue.begun(),
+        RunResult(status=RunStatus.SUCCESS, thread_status=ThreadStatus.INTERRUPTED, values=b'{"n":1}'),
+    )
 
     for cancellation, outcome in ((INTERRUPT, "interrupted"), (ROLLBACK, "deleted")):
         run_id, _ = await queue.admit()
@@ -146,7 +155,7 @@ async def test_only_the_first_run_of_a_thread_is_ready(queue: Queue):
 async def test_a_new_run_supersedes_all_before_it(queue: Queue):
     head = await queue.begun()
     await queue.admit()
-    new, admitted = await queue.admit(starts=True, strategy="interrupt")
+    new, admitted = await queue.admit(starts=True, strategy=MultitaskStrategy.INTERRUPT)
     assert admitted.outcome == "pending"
     assert await queue.statuses() == ["running", "interrupted", "pending"]
     asked = await queue.asked(head)
@@ -161,14 +170,14 @@ async def test_a_new_run_supersedes_all_before_it(queue: Queue):
 async def test_interrupt_starts_a_run_before_pending_ones(queue: Queue):
     await queue.admit()
     await queue.admit()
-    _, admitted = await queue.admit(starts=True, strategy="rollback")
+    _, admitted = await queue.admit(starts=True, strategy=MultitaskStrategy.ROLLBACK)
     assert admitted.outcome == "running"
     assert await queue.statuses() == ["running"]
 
 
 async def test_cancelled_run_of_a_dead_worker_is_finished_by_the_next(queue: Queue):
     await queue.begun()
-    after, _ = await queue.admit(strategy="interrupt")
+    after, _ = await queue.admit(strategy=MultitaskStrategy.INTERRUPT)
     await queue.lose_leases()
     claimed = await queue.claim()
     assert len(claimed) == 1
@@ -215,7 +224,9 @@ async def test_many_threads_are_cancelled_in_bounded_steps(db: Database, monkeyp
 
 async def test_deleting_an_ended_run_blocks_its_thread(queue: Queue):
     run = await queue.begun()
-    await queue.end(run, RunResult(status="error", thread_status="error", error={"error": "E", "message": "m"}))
+    await queue.end(
+        run, RunResult(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error={"error": "E", "message": "m"})
+    )
     deleted = await statements.delete_run(queue.db, queue.worker_id, queue.thread_id, run.run_id)
     assert deleted.run is not None
     _, admitted = await queue.admit(starts=True)

@@ -13,12 +13,14 @@ from portside.agent.queue import statements
 from portside.agent.queue.chores import DueThreads, LapsedRunKeys
 from portside.agent.queue.types import Admission, Admitted, Cancellation, CancelScope, ClaimedRun, RequestKey, RunResult
 from portside.agent.runs.idempotency import STATELESS
+from portside.agent.types.runs import CancelAction, MultitaskStrategy, RunStatus
+from portside.agent.types.threads import ThreadStatus
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
 from tests.db.queued import admit_run, end_run
 
 WORKER = uuid4()
-DONE = RunResult(status="success", thread_status="idle", values=b'{"n":1}', interrupts={})
+DONE = RunResult(status=RunStatus.SUCCESS, thread_status=ThreadStatus.IDLE, values=b'{"n":1}', interrupts={})
 
 
 def asked(thread_id: UUID | None = None, key: str | None = "k", digest: str = "d", **options: Any) -> Admission:
@@ -70,7 +72,7 @@ async def test_other_request_with_the_same_key_is_refused(db: Database):
 
 async def test_repeated_key_makes_no_second_run_with_any_strategy(db: Database):
     thread_id = uuid4()
-    first = await admit(db, asked(thread_id, strategy="reject"))
+    first = await admit(db, asked(thread_id, strategy=MultitaskStrategy.REJECT))
     for strategy in ("reject", "interrupt", "rollback", "enqueue"):
         again = await admit(db, asked(thread_id, strategy=strategy))
         assert (again.outcome, again.run_id) == ("repeated", first.run_id)
@@ -81,9 +83,9 @@ async def test_repeated_key_makes_no_second_run_with_any_strategy(db: Database):
 async def test_a_refused_request_keeps_no_key(db: Database):
     thread_id = uuid4()
     await admit(db, asked(thread_id, key=None))
-    assert (await admit(db, asked(thread_id, strategy="reject"))).outcome == "busy"
-    await statements.cancel_runs(db, CancelScope(thread_id=thread_id), Cancellation("rollback", "because"))
-    assert (await admit(db, asked(thread_id, strategy="reject"))).outcome == "pending"
+    assert (await admit(db, asked(thread_id, strategy=MultitaskStrategy.REJECT))).outcome == "busy"
+    await statements.cancel_runs(db, CancelScope(thread_id=thread_id), Cancellation(CancelAction.ROLLBACK, "because"))
+    assert (await admit(db, asked(thread_id, strategy=MultitaskStrategy.REJECT))).outcome == "pending"
     assert (await admit(db, asked(uuid4(), create_thread=False))).outcome == "missing"
 
 

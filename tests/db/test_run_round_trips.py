@@ -24,11 +24,12 @@ from portside.agent.queue.active_run import RunState
 from portside.agent.queue.types import ClaimedRun, RunResult
 from portside.agent.runs import service
 from portside.agent.runs.requests import RunIds, build_admission, to_claimed_run
-from portside.agent.runs.service import Runs
+from portside.agent.runs.service import Awaited, Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.types.assistants import AssistantCreate, AssistantPatch
-from portside.agent.types.runs import RunCreate
+from portside.agent.types.runs import CancelAction, RunCreate, RunStatus
+from portside.agent.types.threads import ThreadStatus
 from portside.executor.load import load_graphs
 from portside.kernel.db import Database, Isolation, Transaction
 from portside.kernel.ids import uuid7
@@ -91,7 +92,7 @@ class Server:
 
     def create(self, thread_id: UUID | None, graph: str = "echo", **fields: Any) -> Awaitable[Any]:
         body = RunCreate(assistant_id=graph, input=fields.pop("input", HI), **fields)
-        return self.runs.create(thread_id, body, "request", awaited="events")
+        return self.runs.create(thread_id, body, "request", awaited=Awaited.EVENTS)
 
     async def wait(self, thread_id: UUID | None, graph: str = "echo", **fields: Any) -> bytes:
         made = await self.create(thread_id, graph, **fields)
@@ -286,14 +287,14 @@ async def test_cancelling(server: Server):
     later = (await server.create(thread_id, after_seconds=600)).run
 
     # Nobody began it.
-    assert await server.cost(server.runs.cancel(thread_id, later.run_id, "interrupt")) == ["cancel_runs"]
+    assert await server.cost(server.runs.cancel(thread_id, later.run_id, CancelAction.INTERRUPT)) == ["cancel_runs"]
     run = (await server.create(thread_id, "steps", input={"done": [], "pause_s": 60})).run
 
     async def has_begun() -> bool:
         return server.runs.hub.find(run.run_id) is not None
 
     await eventually(has_begun)
-    found = await server.cost(server.runs.cancel(thread_id, run.run_id, "interrupt"))
+    found = await server.cost(server.runs.cancel(thread_id, run.run_id, CancelAction.INTERRUPT))
     assert found[:1] == ["cancel_runs"]
     assert found[-1:] == ["end_runs"]
 
@@ -320,7 +321,7 @@ async def test_concurrent_requests_are_batched(server: Server):
 async def test_ends_do_not_wait_for_locked_threads(server: Server):
     """Somebody holds one of two threads; the other one's run ends, and the first one's when it is let go."""
     held, free = [await server.begun(await server.thread()) for _ in range(2)]
-    ending = RunResult(status="success", thread_status="idle", values=b"{}")
+    ending = RunResult(status=RunStatus.SUCCESS, thread_status=ThreadStatus.IDLE, values=b"{}")
     worker = server.runs.worker
     async with server.db.pool.acquire() as other, other.transaction():
         await other.execute("select from threads where thread_id = $1 for update", held.thread_id)
@@ -368,7 +369,7 @@ async def test_a_run_that_ends_while_its_row_is_read_wakes_who_waits_for_it(serv
         row = await read(query, **values)
         if query.name == "run_result" and not reads:
             reads.append(row["status"])
-            ending = RunResult(status="success", thread_status="idle", values=b"{}")
+            ending = RunResult(status=RunStatus.SUCCESS, thread_status=ThreadStatus.IDLE, values=b"{}")
             assert (await server.runs.worker.end_run(run, ending)).outcome == "ended"
             stream = server.runs.hub.find(run.run_id)
             assert stream is not None

@@ -20,6 +20,7 @@ from portside.agent.streams.hub import AttemptStart
 from portside.agent.streams.notifications import NOBODY, Notification
 from portside.agent.streams.postgres_transport import WorkCallbacks
 from portside.agent.streams.remote_subscriptions import RemoteSubscription
+from portside.executor.requests import LifecycleEvent
 from portside.kernel.db import Database
 from tests.conftest import eventually
 from tests.streaming_processes import Process, start, waits_for_lock
@@ -147,7 +148,7 @@ async def test_events_that_a_process_has_read_and_dropped_are_read_again(process
     _remote = await there.transport.subscribe(there.hub.get_log(begun.thread_id))
 
     await write_chunks(here, begun, 5)
-    here.hub.finish(begun.run_id, RunEnd("completed", "g"))
+    here.hub.finish(begun.run_id, RunEnd(LifecycleEvent.COMPLETED, "g"))
     await here.transport.flush()
     await there.transport._subscriptions.read()
 

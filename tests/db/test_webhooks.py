@@ -20,7 +20,8 @@ from portside.agent.queue.types import Admission, Cancellation, CancelScope, Cla
 from portside.agent.sql import sql
 from portside.agent.threads.long_values import with_long_values
 from portside.agent.threads.records import create_thread, delete_thread
-from portside.agent.types.threads import ThreadCreate
+from portside.agent.types.runs import CancelAction, RunStatus
+from portside.agent.types.threads import ThreadCreate, ThreadStatus
 from portside.agent.types.webhooks import WebhookUrls
 from portside.agent.webhooks.deliveries import Deliveries, RetryPolicy, WebhookCleanup
 from portside.agent.webhooks.log import DeliveryNotFound, WebhookLog
@@ -35,7 +36,7 @@ from tests.db.queued import admit_run, end_run
 WORKER = uuid4()
 HOOK = "http://127.0.0.1:9/never"
 OPEN = WebhookPolicy(urls=WebhookUrls(require_https=False, disable_loopback=False))
-DONE = RunResult(status="success", thread_status="idle", values=b'{"n":1}', interrupts={})
+DONE = RunResult(status=RunStatus.SUCCESS, thread_status=ThreadStatus.IDLE, values=b'{"n":1}', interrupts={})
 
 
 def asked(thread_id: UUID | None = None, url: str | None = HOOK, **options: Any) -> Admission:
@@ -80,14 +81,20 @@ async def owed(db: Database) -> list[tuple[str, Any]]:
 async def test_every_end_records_a_delivery_with_its_values(db: Database):
     await end(db)
     await end(db, thread_id=uuid4())
-    await end(db, RunResult(status="error", thread_status="error", values=b'{"n":2}', error={"error": "E"}))
-    await end(db, RunResult(status="timeout", thread_status="error", error={"error": "TimeoutError"}))
-    await end(db, RunResult(status="interrupted", thread_status="idle", error={"error": "UserInterrupt"}))
+    await end(
+        db, RunResult(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, values=b'{"n":2}', error={"error": "E"})
+    )
+    await end(
+        db, RunResult(status=RunStatus.TIMEOUT, thread_status=ThreadStatus.ERROR, error={"error": "TimeoutError"})
+    )
+    await end(
+        db, RunResult(status=RunStatus.INTERRUPTED, thread_status=ThreadStatus.IDLE, error={"error": "UserInterrupt"})
+    )
 
     waiting = asked()
     await admit_run(db, waiting, WORKER, starts=False)
     scope = CancelScope(thread_id=waiting.thread_id, run_ids=[waiting.run_id])
-    await statements.cancel_runs(db, scope, Cancellation("interrupt", "because"))
+    await statements.cancel_runs(db, scope, Cancellation(CancelAction.INTERRUPT, "because"))
 
     lost = await begin(db, asked())
     await db.pool.execute("update runs set leased_until = now() - interval '1 s' where run_id = $1", lost.run_id)
@@ -106,7 +113,7 @@ async def test_every_end_records_a_delivery_with_its_values(db: Database):
 
 async def test_no_delivery_without_end_or_address(db: Database):
     await end(db, url=None)
-    await end(db, RunResult(status="rolled_back", thread_status="idle"))
+    await end(db, RunResult(status=RunStatus.ROLLED_BACK, thread_status=ThreadStatus.IDLE))
     unknown = await begin(db, asked())
     assert await end_run(db, uuid4(), unknown, DONE) == "lost"
     await statements.hand_back_runs(db, WORKER, {unknown.run_id: 1})
@@ -129,7 +136,10 @@ async def test_deleted_run_is_delivered_once(db: Database):
     run = await end(db, thread_id=uuid4())
     taken = (await statements.delete_run(db, WORKER, run.thread_id, run.run_id)).run
     assert taken is not None
-    assert await end_run(db, WORKER, taken, RunResult(status="error", thread_status="error")) == "rollback"
+    assert (
+        await end_run(db, WORKER, taken, RunResult(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR))
+        == "rollback"
+    )
     assert await owed(db) == [("success", {"n": 1})]
 
 

@@ -21,6 +21,8 @@ from portside.agent.queue.chores import ExpiredLeases
 from portside.agent.queue.rest import REST_AFTER_S, IdleBackoff
 from portside.agent.queue.types import Admission, Cancellation, CancelScope, ClaimedRun, RunResult
 from portside.agent.queue.worker import Worker
+from portside.agent.types.runs import CancelAction, MultitaskStrategy, RunStatus
+from portside.agent.types.threads import ThreadStatus
 from portside.kernel.db import Database
 from portside.kernel.http.middleware import Activity
 from portside.kernel.ids import uuid7
@@ -28,10 +30,12 @@ from portside.kernel.reconcile import Driver
 from tests.conftest import eventually
 from tests.db.queued import admit_run
 
-DONE = RunResult(status="success", thread_status="idle", values=b"{}", interrupts={})
+DONE = RunResult(status=RunStatus.SUCCESS, thread_status=ThreadStatus.IDLE, values=b"{}", interrupts={})
 ENDS = {
-    "interrupt": RunResult(status="interrupted", thread_status="interrupted", values=b"{}", interrupts={}),
-    "rollback": RunResult(status="rolled_back", thread_status="idle", interrupts={}),
+    "interrupt": RunResult(
+        status=RunStatus.INTERRUPTED, thread_status=ThreadStatus.INTERRUPTED, values=b"{}", interrupts={}
+    ),
+    "rollback": RunResult(status=RunStatus.ROLLED_BACK, thread_status=ThreadStatus.IDLE, interrupts={}),
 }
 
 
@@ -90,7 +94,7 @@ def new_run(*, is_temporary: bool) -> Admission:
         thread_id=uuid7(),
         assistant_id=uuid4(),
         metadata={},
-        strategy="enqueue",
+        strategy=MultitaskStrategy.ENQUEUE,
         thread_metadata={},
         kwargs={"config": {"configurable": {"graph_id": "g"}}},
         create_thread=True,
@@ -286,7 +290,7 @@ async def test_a_cancel_is_found_by_a_later_renewal(process: Process):
         return process.worker._active[run_id].leased_until != before
 
     await eventually(is_renewed)
-    await statements.cancel_runs(process.db, CancelScope(), Cancellation("interrupt", ""))
+    await statements.cancel_runs(process.db, CancelScope(), Cancellation(CancelAction.INTERRUPT, ""))
     process.worker.check_cancellations()
     await asyncio.wait_for(attempt.cancelled.wait(), 60)
     attempt.let_go.set()
@@ -295,7 +299,7 @@ async def test_a_cancel_is_found_by_a_later_renewal(process: Process):
 
 async def test_rollback_that_comes_while_a_run_ends_removes_it(process: Process):
     run_id, attempt = await process.execute()
-    await statements.cancel_runs(process.db, CancelScope(), Cancellation("rollback", ""))
+    await statements.cancel_runs(process.db, CancelScope(), Cancellation(CancelAction.ROLLBACK, ""))
     attempt.end.set()
     await process.wait_for_status(run_id, None)
 
@@ -448,7 +452,7 @@ async def test_events_are_flushed_before_runs_are_handed_back(process: Process):
 
 async def test_stop_of_the_worker_hands_back_a_run_that_is_being_cancelled(process: Process):
     run_id, attempt = await process.execute()
-    process.worker._active[run_id].cancel(Cancellation("interrupt", ""))
+    process.worker._active[run_id].cancel(Cancellation(CancelAction.INTERRUPT, ""))
     await asyncio.wait_for(attempt.cancelled.wait(), 60)
     await process.worker.drain(0.0)
     assert process.handler.ended == [(run_id, None)]

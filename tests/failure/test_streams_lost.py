@@ -20,6 +20,7 @@ from portside.agent.streams.events import EventClock, RunEnd, parse_event_id
 from portside.agent.streams.hub import AttemptStart
 from portside.agent.streams.notifications import Notification
 from portside.agent.streams.run_stream import RunStream
+from portside.executor.requests import LifecycleEvent
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 from tests.api.streaming import Sent, opened
@@ -204,7 +205,7 @@ async def test_notification_of_an_ended_run_wakes_clients_of_another_process(dat
     # Taken before the run begins: the notification may arrive before anybody waits.
     change = stream.change
     here.hub.begin(begun)
-    here.hub.finish(begun.run_id, RunEnd("completed", "g"))
+    here.hub.finish(begun.run_id, RunEnd(LifecycleEvent.COMPLETED, "g"))
     await asyncio.wait_for(change.wait(), 60)
     assert not stream.ended.is_set()
     await here.transport.close()

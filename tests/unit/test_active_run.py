@@ -8,9 +8,10 @@ import pytest
 
 from portside.agent.queue.active_run import ActiveRun, RunState
 from portside.agent.queue.types import Cancellation, ClaimedRun
+from portside.agent.types.runs import CancelAction
 
-INTERRUPT = Cancellation("interrupt", "")
-ROLLBACK = Cancellation("rollback", "")
+INTERRUPT = Cancellation(CancelAction.INTERRUPT, "")
+ROLLBACK = Cancellation(CancelAction.ROLLBACK, "")
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ from portside.agent.streams.chunks import EventBatch
 from portside.agent.streams.event_log import Segment
 from portside.agent.streams.events import END, RunEnd, StreamEvent, parse_thread_modes
 from portside.agent.streams.hub import AttemptStart, Hub, NullTransport
+from portside.executor.requests import LifecycleEvent
 from tests.conftest import eventually
 
-DONE = RunEnd("completed", "g")
+DONE = RunEnd(LifecycleEvent.COMPLETED, "g")
 RUN_MODES = parse_thread_modes([])
 
 

@@ -30,6 +30,7 @@ from portside.agent.streams.events import (
 from portside.agent.streams.history import BLOCK_BYTES, ITEM_BYTES
 from portside.agent.streams.hub import AttemptStart, Hub
 from portside.agent.streams.postgres_log import EVENT_BYTES, _split
+from portside.executor.requests import LifecycleEvent
 from portside.kernel.errors import Invalid, UserMistake
 from portside.kernel.http.sse import StreamCut
 from tests.conftest import eventually
@@ -275,7 +276,7 @@ async def test_kept_segments_drop_the_oldest_end_above_the_limit(monkeypatch):
         begun = start()
         run = hub.begin(begun)
         run.publish([("values", b'"%s"' % (b"x" * 998))])
-        hub.finish(begun.run_id, RunEnd("completed", "g"))
+        hub.finish(begun.run_id, RunEnd(LifecycleEvent.COMPLETED, "g"))
         kept.append(hub.get_log(begun.thread_id))
 
     assert [bool(list(thread.history)) for thread in kept] == [False, True, True]
@@ -289,7 +290,7 @@ async def test_large_runs_take_nothing_from_what_small_ones_kept(monkeypatch):
         begun = start()
         run = hub.begin(begun)
         run.publish([("values", b'"%s"' % (b"x" * size))])
-        hub.finish(begun.run_id, RunEnd("completed", "g"))
+        hub.finish(begun.run_id, RunEnd(LifecycleEvent.COMPLETED, "g"))
         kept.append(hub.get_log(begun.thread_id))
 
     assert [bool(list(thread.history)) for thread in kept] == [True, True, False, True, True]
@@ -299,7 +300,7 @@ async def test_kept_segments_expire():
     hub = Hub(keep_s=0.01)
     begun = start()
     hub.begin(begun)
-    hub.finish(begun.run_id, RunEnd("completed", "g"))
+    hub.finish(begun.run_id, RunEnd(LifecycleEvent.COMPLETED, "g"))
 
     thread = hub.get_log(begun.thread_id)
     assert list(thread.history)
@@ -314,7 +315,7 @@ async def test_stateless_run_keeps_no_events():
     hub = Hub(keep_s=60)
     begun = start(is_temporary=True)
     hub.begin(begun)
-    hub.finish(begun.run_id, RunEnd("completed", "g"))
+    hub.finish(begun.run_id, RunEnd(LifecycleEvent.COMPLETED, "g"))
     assert list(hub.get_log(begun.thread_id).history) == []
 
 
@@ -323,7 +324,7 @@ async def test_run_without_followers_is_kept_for_late_followers():
     begun = start()
     hub.begin(begun).publish([("values", b"1"), ("@updates", b"2")])
     gc.collect()
-    hub.finish(begun.run_id, RunEnd("interrupted", "g", interrupts=(OpenInterrupt("i", {"q": 1}),)))
+    hub.finish(begun.run_id, RunEnd(LifecycleEvent.INTERRUPTED, "g", interrupts=(OpenInterrupt("i", {"q": 1}),)))
     gc.collect()
 
     thread = hub.get_log(begun.thread_id)

@@ -51,7 +51,7 @@ from portside.agent.queue.rest import IdleBackoff
 from portside.agent.queue.worker import Worker
 from portside.agent.runs.service import Runs
 from portside.agent.served_routes import ROUTES, list_operator_routes, list_served_routes
-from portside.agent.settings import AgentSettings
+from portside.agent.settings import AgentSettings, Tier
 from portside.agent.store.items import Items, build_store_tasks
 from portside.agent.store.requests import StoreRequests
 from portside.agent.store.search_index import StoreSetup, open_setup
@@ -340,12 +340,12 @@ async def _compose(
 
     handler: Any = custom or api
     in_process = wrap_for_own_calls(handler, config.http, settings)
-    if settings.tier == "queue":
+    if settings.tier == Tier.QUEUE:
         operations = Api(list_operator_routes(routes), services, guard)
         handler = SocketApi(operations, [], guard, draining=draining, form=ErrorFormat.TEXT)
 
     tasks: list[Task] = [] if disk is None else [disk]
-    if settings.tier != "api":
+    if settings.tier != Tier.API:
         tasks += _build_chores(db, code, config, settings, runs)
         tasks.append(due_crons)
 
@@ -403,7 +403,7 @@ def _build_checks(
         return draining.is_set() or worker.is_working
 
     checks = {"postgres": db.is_alive}
-    if settings.tier == "queue":
+    if settings.tier == Tier.QUEUE:
         checks["worker"] = is_working
 
     if listener is not None:

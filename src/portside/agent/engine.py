@@ -6,7 +6,7 @@ The worker calls `RunExecutor`. The graphs themselves are behind `graphs`.
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from portside.agent.checkpoints.writer import RunAttempt
@@ -19,8 +19,10 @@ from portside.agent.sql import sql
 from portside.agent.streams.buffers import size_of_event
 from portside.agent.streams.events import OpenInterrupt, RunEnd
 from portside.agent.streams.hub import AttemptStart, Hub
+from portside.agent.types.runs import CancelAction, RunStatus
+from portside.agent.types.threads import ThreadStatus
 from portside.executor.errors import RunTimeout
-from portside.executor.requests import Outcome, RunRequest
+from portside.executor.requests import LifecycleEvent, Outcome, RunRequest
 from portside.kernel.db import Database
 from portside.kernel.errors import PortsideError, Unavailable
 from portside.kernel.logs import get_logger
@@ -168,8 +170,10 @@ class RunExecutor:
         except RunTimeout:
             message = f"the run took longer than BG_JOB_TIMEOUT_SECS allows ({self._timeout_s:g} s)"
             error = {"error": "TimeoutError", "message": message}
-            after = await self._thread_after(run, to_run_request(run, resume=False)) | {"thread_status": "error"}
-            return RunResult(status="timeout", error=error, **after)
+            after = await self._thread_after(run, to_run_request(run, resume=False)) | {
+                "thread_status": ThreadStatus.ERROR
+            }
+            return RunResult(status=RunStatus.TIMEOUT, error=error, **after)
         except Unavailable as exc:
             waited_s = await self._db.fetchval(sql.seconds_since_start, run_id=run.run_id) or 0.0
             if waited_s < self._timeout_s:
@@ -179,11 +183,11 @@ class RunExecutor:
             message = f"the run began {waited_s:.0f} s ago, {limit}: {exc}"
             error = {"error": type(exc).__name__, "message": message}
 
-            return RunResult(status="error", thread_status="error", error=error)
+            return RunResult(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=error)
         except PortsideError as exc:
             # The graph could not start, and another attempt would fail in the same way.
             error = {"error": type(exc).__name__, "message": str(exc)}
-            return RunResult(status="error", thread_status="error", error=error)
+            return RunResult(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=error)
 
     async def finish_cancelled(self, run: ClaimedRun, cancellation: Cancellation) -> RunResult:
         """Return the result of a run that was cancelled and has stopped; a rollback first removes its checkpoints."""
@@ -192,12 +196,12 @@ class RunExecutor:
         # after those of a rollback were deleted.
         await self._graphs.writer.flush(run.thread_id)
 
-        if cancellation.action == "rollback":
+        if cancellation.action is CancelAction.ROLLBACK:
             return await self._roll_back(run)
 
         error = {"error": "UserInterrupt", "message": cancellation.reason}
         after = await self._thread_after(run, to_run_request(run, resume=False))
-        return RunResult(status="interrupted", error=error, **after)
+        return RunResult(status=RunStatus.INTERRUPTED, error=error, **after)
 
     async def _roll_back(self, run: ClaimedRun) -> RunResult:
         await self._db.execute(sql.delete_checkpoints_of_runs, run_ids=[str(run.run_id)], thread_id=str(run.thread_id))
@@ -206,7 +210,7 @@ class RunExecutor:
         if graph_before in self._graphs.facts:
             request.graph_id = graph_before
 
-        return RunResult(status="rolled_back", **await self._thread_after(run, request))
+        return RunResult(status=RunStatus.ROLLED_BACK, **await self._thread_after(run, request))
 
     async def _thread_after(self, run: ClaimedRun, request: RunRequest) -> dict[str, Any]:
         """Read the state that a stopped run left on its thread. Without a readable state the thread is idle."""
@@ -216,7 +220,7 @@ class RunExecutor:
             log.exception("the state of a stopped run could not be read", graph_id=request.graph_id)
             outcome = UNREADABLE
 
-        status = "interrupted" if outcome.has_next else "idle"
+        status = ThreadStatus.INTERRUPTED if outcome.has_next else ThreadStatus.IDLE
         return {
             "thread_status": status,
             "interrupts": outcome.interrupts,
@@ -251,17 +255,17 @@ def _to_run_end(run: ClaimedRun, result: RunResult) -> RunEnd:
     They see a cancelled run as failed: `interrupted` means that the graph waits for an answer.
     """
     graph_id: str = run.kwargs["config"]["configurable"]["graph_id"]
-    if result.status != "success":
+    if result.status is not RunStatus.SUCCESS:
         error = result.error or {}
         text = error.get("message") or error.get("error") or f"the run ended with status {result.status}"
-        return RunEnd("failed", graph_id, text)
+        return RunEnd(LifecycleEvent.FAILED, graph_id, text)
 
-    if result.thread_status != "interrupted":
-        return RunEnd("completed", graph_id)
+    if result.thread_status is not ThreadStatus.INTERRUPTED:
+        return RunEnd(LifecycleEvent.COMPLETED, graph_id)
 
     interrupts = [interrupt for of_task in (result.interrupts or {}).values() for interrupt in of_task]
     waiting = tuple(OpenInterrupt(str(interrupt["id"]), interrupt.get("value")) for interrupt in interrupts)
-    return RunEnd("interrupted", graph_id, interrupts=waiting)
+    return RunEnd(LifecycleEvent.INTERRUPTED, graph_id, interrupts=waiting)
 
 
 def to_run_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
@@ -295,18 +299,17 @@ def to_run_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
 def to_run_result(outcome: Outcome) -> RunResult:
     """Return the result of a run that was executed to its outcome."""
     if outcome.is_refused:
-        return RunResult(status="error", thread_status=None, error=outcome.error)
+        return RunResult(status=RunStatus.ERROR, thread_status=None, error=outcome.error)
 
-    thread_status: Literal["idle", "interrupted", "error"]
     if outcome.error is not None:
-        thread_status = "error"
+        status, thread_status = RunStatus.ERROR, ThreadStatus.ERROR
     elif outcome.has_next or outcome.interrupts:
-        thread_status = "interrupted"
+        status, thread_status = RunStatus.SUCCESS, ThreadStatus.INTERRUPTED
     else:
-        thread_status = "idle"
+        status, thread_status = RunStatus.SUCCESS, ThreadStatus.IDLE
 
     return RunResult(
-        status="success" if outcome.error is None else "error",
+        status=status,
         thread_status=thread_status,
         error=outcome.error,
         values=outcome.values,

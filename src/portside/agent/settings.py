@@ -1,5 +1,6 @@
 """The agent server's settings, read from the environment of the process."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +14,18 @@ from portside.kernel.worker_processes import count_usable_cores
 
 # Processes share the connections to Postgres, and each of them needs a few.
 MOST_AUTO_WORKERS = 4
+
+
+class Tier(StrEnum):
+    """What a server does."""
+
+    # It answers requests and executes runs.
+    ALL = "all"
+    API = "api"
+    QUEUE = "queue"
+    # It answers requests, and has runs executed by servers of tier executor.
+    ORCHESTRATOR = "orchestrator"
+    EXECUTOR = "executor"
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,14 +103,14 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     # The processes of this server
     tier: Annotated[
-        Literal["all", "api", "queue", "orchestrator", "executor"],
+        Tier,
         setting(
             "What this server does: api answers requests and executes no runs; queue executes runs and answers only "
             "/ok, /metrics and /info; all does both. orchestrator does both with graphs on other machines, which "
             "servers of tier executor execute.",
             "PORTSIDE_TIER",
         ),
-    ] = "all"
+    ] = Tier.ALL
     workers: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=64)] | Literal["auto"],
         setting(
@@ -457,7 +470,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def uses_core_api(self) -> bool:
         """Whether executors on other machines may connect to this server."""
-        return self.tier == "orchestrator" or (self.ff_use_core_api and self.tier != "executor")
+        return self.tier == Tier.ORCHESTRATOR or (self.ff_use_core_api and self.tier != Tier.EXECUTOR)
 
     @property
     def has_local_graphs(self) -> bool:
@@ -469,7 +482,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         """How many processes serve together at most. The load decides about all but one if `workers` is `auto`."""
         if self.workers != "auto":
             return self.workers
-        if self.tier == "executor" or self.uses_core_api or not Path("/proc/self/stat").exists():
+        if self.tier == Tier.EXECUTOR or self.uses_core_api or not Path("/proc/self/stat").exists():
             return 1
 
         return min(count_usable_cores(), MOST_AUTO_WORKERS)
@@ -482,4 +495,4 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def slots(self) -> int:
         """How many runs one process of this server executes at once."""
-        return 0 if self.tier == "api" else self.n_jobs_per_worker
+        return 0 if self.tier == Tier.API else self.n_jobs_per_worker

@@ -74,7 +74,7 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     import msgspec
 
     from portside.agent.config import find_config, load_config
-    from portside.agent.settings import AgentSettings
+    from portside.agent.settings import AgentSettings, Tier
     from portside.kernel.files import make_private_dir, raise_descriptor_limit
     from portside.kernel.http.server import listen
     from portside.kernel.logs import configure_logs
@@ -82,7 +82,7 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
 
     names = ("host", "port", "tier", "workers", "executors", "executor_python", "core_api")
     settings = load_settings(AgentSettings, os.environ, **{name: options[name] for name in names})
-    if settings.most_workers > 1 and (settings.tier == "executor" or settings.uses_core_api):
+    if settings.most_workers > 1 and (settings.tier == Tier.EXECUTOR or settings.uses_core_api):
         raise UserMistake("--workers cannot be combined with executors on other machines; use --executors there")
 
     configure_logs(level=settings.log_level, as_json=settings.log_json)
@@ -96,7 +96,7 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
         # Fail early on a busy port, before imports that take seconds; the socket is opened again when all is ready.
         listen(settings.host, settings.port).close()
 
-    if settings.tier == "executor":
+    if settings.tier == Tier.EXECUTOR:
         _execute(agent_config, settings)
         return
 
@@ -310,6 +310,7 @@ def summarize(
 ) -> list[str]:
     """Return the lines to print when the server has started."""
     from portside import __version__
+    from portside.agent.settings import Tier
 
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{host}:{settings.port}"
@@ -326,7 +327,7 @@ def summarize(
         lines.append(f"  database  {_without_credentials(database_url)}{embedded}")
 
     own_core_api = f"{settings.core_api_host}:{settings.core_api_port}"
-    core_api = settings.core_api if settings.tier == "executor" else own_core_api
+    core_api = settings.core_api if settings.tier == Tier.EXECUTOR else own_core_api
     tier = TIERS[settings.tier].format(slots=settings.slots * settings.most_workers, core_api=core_api)
     lines.append(f"  tier      {settings.tier}: {tier}")
 

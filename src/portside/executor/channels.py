@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessageChunk, BaseMessage, convert_to_mess
 
 from portside.executor.message_events import Messages
 from portside.executor.model_events import ModelEvent
-from portside.executor.requests import INTERRUPT, INTERRUPT_IDS
+from portside.executor.requests import INTERRUPT, INTERRUPT_IDS, LifecycleEvent
 
 MODES = frozenset({"updates", "messages", "custom", "tasks", "checkpoints", "tools"})
 Namespace = tuple[str, ...]
@@ -94,7 +94,7 @@ class Channels:
         self._subgraphs[namespace] = parent
         agent = (task.get("metadata") or {}).get("lc_agent_name")
 
-        event: dict[str, Any] = {"event": "started", "graph_name": agent or name}
+        event: dict[str, Any] = {"event": LifecycleEvent.STARTED, "graph_name": agent or name}
         event |= {"namespace": list(namespace), "trigger_call_id": parent}
         if parent in self._calls:
             event["cause"] = {"type": "toolCall", "tool_call_id": self._calls[parent]}
@@ -131,11 +131,11 @@ def _get_checkpoint_id(config: Any) -> Any:
 def _build_end_event(namespace: Namespace, task: dict[str, Any]) -> dict[str, Any]:
     name = namespace[-1].partition(":")[0]
     if task.get("interrupts"):
-        return {"event": "interrupted", "graph_name": name}
+        return {"event": LifecycleEvent.INTERRUPTED, "graph_name": name}
     if (error := _get_error(task)) is not None:
-        return {"event": "failed", "graph_name": name, "error": error}
+        return {"event": LifecycleEvent.FAILED, "graph_name": name, "error": error}
 
-    return {"event": "completed", "graph_name": name}
+    return {"event": LifecycleEvent.COMPLETED, "graph_name": name}
 
 
 def _get_error(task: dict[str, Any]) -> str | None:

@@ -5,6 +5,7 @@ All is plain data, so that the other side may be another process: values of a pr
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Literal, NamedTuple, NewType
 
 STREAM_PROTOCOL = "__stream_protocol__"
@@ -57,6 +58,18 @@ class Emitted(NamedTuple):
 
     event: str
     data: bytes
+
+
+class LifecycleEvent(StrEnum):
+    """What the channel `lifecycle` of the event streaming protocol says of a graph."""
+
+    # The graph of a run begins, or a subgraph of it.
+    RUNNING = "running"
+    STARTED = "started"
+    # How it ends. An interrupted graph waits for an answer.
+    COMPLETED = "completed"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -60,6 +60,7 @@ from portside.agent.a2a.tasks import (
     ANSWERED,
     TERMINAL,
     HistoryOptions,
+    StateName,
     Tasks,
     TaskState,
     add_completion,
@@ -80,7 +81,7 @@ from portside.agent.threads.records import ThreadNotFound
 from portside.agent.threads.states import States
 from portside.agent.types.access import Caller
 from portside.agent.types.assistants import Assistant
-from portside.agent.types.runs import RunCreate
+from portside.agent.types.runs import CancelAction, RunCreate
 from portside.kernel.clock import now
 from portside.kernel.db import Database
 from portside.kernel.errors import PortsideError, UserMistake
@@ -279,7 +280,7 @@ class A2A:
             context_id=started.context_id,
             start=started.start,
             run_id=run.run_id,
-            state="submitted",
+            state=StateName.SUBMITTED,
             updated_at=run.created_at,
             is_last=False,
         )
@@ -301,7 +302,7 @@ class A2A:
 
         if state.state in ACTIVE:
             try:
-                await self._runs.cancel(state.thread_id, state.run_id, "interrupt")
+                await self._runs.cancel(state.thread_id, state.run_id, CancelAction.INTERRUPT)
             except NothingToCancel:
                 raise TaskNotCancelable from None
         elif not await self._close(state, is_superseded=False):
@@ -310,7 +311,7 @@ class A2A:
         async def respond_when_canceled() -> bytes:
             await self._runs.result(state.thread_id, state.run_id)
             canceled = await self._tasks.find(call.agent.assistant_id, state.thread_id, state.start)
-            if canceled.state != "canceled":
+            if canceled.state is not StateName.CANCELED:
                 raise TaskNotCancelable
 
             task = await self._describe_task(call, canceled, _build_options(call))
@@ -460,7 +461,7 @@ class A2A:
 
         target = await self._find_target(call, send, parts)
         earlier = target.earlier
-        if earlier is not None and earlier.state == "input-required":
+        if earlier is not None and earlier.state is StateName.INPUT_REQUIRED:
             await _answer_interrupts(self._db, body, send, parts, earlier.thread_id)
             return await self._run(call, send, body, Target(earlier.context_id, earlier.thread_id, earlier))
 
@@ -491,7 +492,7 @@ class A2A:
             state = await self._tasks.find(assistant_id, thread_id, start)
             if state.state in TERMINAL:
                 raise UnsupportedOperation("A terminal task cannot accept another message")
-            if state.state != "input-required":
+            if state.state is not StateName.INPUT_REQUIRED:
                 raise UnsupportedOperation("The task is running; send the message when it has ended or asks for input")
 
             return Target(state.context_id, thread_id, state)
@@ -516,7 +517,7 @@ class A2A:
         # The message names no task. A command resumes the one that waits; any other message begins a new task, and the
         # one that waits is canceled once the run of the new task was created.
         is_command = send.command is not None or find_command(send, parts) is not None
-        return target._replace(earlier=state if is_command else state._replace(state="canceled"))
+        return target._replace(earlier=state if is_command else state._replace(state=StateName.CANCELED))
 
     async def _run(self, call: AgentCall, send: SendParams, body: RunCreate, target: "Target") -> StartedTask:
         """Start the run; without an earlier task it is the first of a new one."""
@@ -531,7 +532,7 @@ class A2A:
             body.metadata[CONTEXT_ID] = target.context_id
 
         grant = grant._replace(run_id=run_id)
-        awaited: Awaited = "events" if call.request.method in STREAMING else "end"
+        awaited = Awaited.EVENTS if call.request.method in STREAMING else Awaited.END
         try:
             created = await self._runs.create(thread_id, body, call.http.request_id, grant=grant, awaited=awaited)
         except ThreadNotFound as exc:

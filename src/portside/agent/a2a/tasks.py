@@ -8,6 +8,7 @@ import base64
 import binascii
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
@@ -39,9 +40,6 @@ from portside.kernel.clock import in_utc, iso, now
 from portside.kernel.codec import load
 from portside.kernel.db import Database, Record
 
-ACTIVE = frozenset({"submitted", "working"})
-TERMINAL = frozenset({"completed", "failed", "canceled"})
-STATES = ACTIVE | TERMINAL | {"input-required", "rejected", "auth-required"}
 ANY_STATE = frozenset({"", "unspecified"})
 ANSWERED = "The question has been answered by another message"
 COMPLETED = "Task completed successfully"
@@ -53,6 +51,24 @@ _AGENT_TYPES = frozenset({"ai", "AIMessageChunk"})
 Plain = dict[str, Any]
 
 
+class StateName(StrEnum):
+    """The states of tasks, as version 0.3 of the protocol and the database function `a2a_state` spell them."""
+
+    SUBMITTED = "submitted"
+    WORKING = "working"
+    INPUT_REQUIRED = "input-required"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    # Clients may ask for tasks with these, and no task has them.
+    REJECTED = "rejected"
+    AUTH_REQUIRED = "auth-required"
+
+
+ACTIVE = frozenset({StateName.SUBMITTED, StateName.WORKING})
+TERMINAL = frozenset({StateName.COMPLETED, StateName.FAILED, StateName.CANCELED})
+
+
 class TaskState(NamedTuple):
     """The state of a task, which is that of its last run."""
 
@@ -62,7 +78,7 @@ class TaskState(NamedTuple):
     """The id of the task's first run."""
     run_id: UUID
     """The task's last run."""
-    state: str
+    state: StateName
     updated_at: str
     is_last: bool
     """Whether the thread's values are those of the last run."""
@@ -85,7 +101,7 @@ class TaskState(NamedTuple):
             context_id=row["context_id"] or str(row["thread_id"]),
             start=row["start"],
             run_id=row["run_id"],
-            state=row["state"],
+            state=StateName(row["state"]),
             updated_at=iso(row["updated_at"]),
             is_last=row["is_last"],
         )
@@ -218,14 +234,14 @@ class Tasks:
     async def _find_artifact(
         self, state: TaskState, history: list[HistoryMessage], values: Any, interrupts: list[Plain]
     ) -> Plain | None:
-        if state.state == "input-required":
+        if state.state is StateName.INPUT_REQUIRED:
             questions = [
                 data_part({key: value for key, value in interrupt.items() if key in _INTERRUPT_FIELDS})
                 for interrupt in interrupts
             ]
             return _build_artifact(state, "Interrupt", "Agent requires input to continue", questions)
 
-        if state.state != "completed":
+        if state.state is not StateName.COMPLETED:
             return None
 
         reply = find_reply(history, state.start)
@@ -260,7 +276,7 @@ def build_agent_message(state: TaskState, message_id: str, parts: list[Plain]) -
 
 def add_completion(state: TaskState, task: Plain) -> Plain:
     """Add the message of a completed task, which `tasks/get` alone returns."""
-    if state.state == "completed":
+    if state.state is StateName.COMPLETED:
         message = build_agent_message(state, f"{state.run_id}-status", [text_part(COMPLETED)])
         task["status"] = {**task["status"], "message": message}
 
@@ -291,10 +307,10 @@ def _build_status(state: TaskState, run: Run, interrupts: list[Plain]) -> Plain:
     status: Plain = {"state": state.state, "timestamp": state.updated_at}
     parts: list[Plain] = []
 
-    if state.state == "failed":
+    if state.state is StateName.FAILED:
         error = run.error or {}
         parts = [text_part(str(error.get("message") or error.get("error") or "The run failed"))]
-    elif state.state == "input-required":
+    elif state.state is StateName.INPUT_REQUIRED:
         values = [interrupt.get("value") for interrupt in interrupts]
         parts = [text_part(value) if isinstance(value, str) else data_part(value) for value in values]
 
@@ -340,14 +356,16 @@ def _load_raw(raw: Any) -> Any:
 # Pages of tasks.
 
 
-def _parse_state(status: str | None) -> str | None:
+def _parse_state(status: str | None) -> StateName | None:
     state = to_old_state(status or "")
     if state in ANY_STATE:
         return None
-    if state not in STATES:
-        raise InvalidParams(f"Invalid params: params.status: unknown state; use one of {', '.join(sorted(STATES))}")
 
-    return state
+    try:
+        return StateName(state)
+    except ValueError:
+        names = ", ".join(sorted(StateName))
+        raise InvalidParams(f"Invalid params: params.status: unknown state; use one of {names}") from None
 
 
 def _parse_time(text: str) -> datetime:
@@ -392,7 +410,7 @@ async def iterate_message_updates(source: AsyncIterator[bytes], state: TaskState
 
         for message_id in grown:
             message = build_agent_message(state, message_id, [text_part(texts[message_id])])
-            status = {"state": "working", "timestamp": iso(now()), "message": message}
+            status = {"state": StateName.WORKING, "timestamp": iso(now()), "message": message}
             yield _build_status_update(state, status, is_final=False)
 
 

@@ -22,7 +22,7 @@ from cachetools import TTLCache
 from starlette.requests import HTTPConnection
 
 from portside.agent.config import AgentConfig
-from portside.agent.settings import AgentSettings
+from portside.agent.settings import AgentSettings, Tier
 from portside.agent.types.access import ANYONE, IN_PROCESS, AuthCache, AuthConfig, AuthOpenApi, Caller, Filter
 from portside.executor.auth import load_auth
 from portside.executor.user import Identity, StudioCaller, StudioUser, read_identity
@@ -468,7 +468,7 @@ def load_access_policy(config: AgentConfig, settings: AgentSettings, auth: Proje
 def refuse_open_address(config: AgentConfig, settings: AgentSettings) -> None:
     """Refuse to listen to other machines without authentication. Raises UserMistake that says how to configure it."""
     is_decided = settings.auth_type != "auto" or config.auth.disable or config.auth.path or settings.auth_endpoint
-    if is_decided or settings.tier == "queue" or is_loopback(settings.host):
+    if is_decided or settings.tier == Tier.QUEUE or is_loopback(settings.host):
         return
 
     raise UserMistake(

@@ -19,6 +19,7 @@ are scheduled again by the new time; after a smaller correction no instant is re
 import asyncio
 from collections import Counter
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -29,10 +30,11 @@ from portside.agent.crons.payloads import to_run_request
 from portside.agent.crons.schedules import Schedule, find_next_firing
 from portside.agent.encryption.codec import raise_if_undecryptable
 from portside.agent.encryption.context import CONTEXT_KEY, set_context
+from portside.agent.queue.types import AdmissionOutcome
 from portside.agent.runs.service import Runs, ScheduledRun
 from portside.agent.sql import sql
 from portside.agent.types.access import Caller, Filter
-from portside.agent.types.runs import RunCreate
+from portside.agent.types.runs import MultitaskStrategy, RunCreate
 from portside.executor.encryption_handlers import EncryptionFailed
 from portside.kernel.db import Database, Session
 from portside.kernel.errors import Invalid, PortsideError, Unavailable
@@ -49,8 +51,22 @@ MIN_DELAY_S = 0.01
 MAKE_UP_WITHIN = timedelta(minutes=1)
 # A clock that is set back further than this was wrong. A smaller step must not repeat what has fired.
 WRONG_CLOCK_S = 3 * 3600.0
-ADMITTED = frozenset({"pending", "running"})
+ADMITTED = frozenset({AdmissionOutcome.PENDING, AdmissionOutcome.RUNNING})
 ANONYMOUS = {"identity": "", "is_authenticated": True, "display_name": ""}
+
+
+class SkipReason(StrEnum):
+    """Why a cron that was due asked for no run."""
+
+    ELSEWHERE = "elsewhere"
+    FAILED = "failed"
+    ENDED = "ended"
+    REFUSED = "refused"
+    # Its last run has not started.
+    WAITING = "waiting"
+
+
+FiringOutcome = AdmissionOutcome | SkipReason
 
 
 class DueCron(msgspec.Struct):
@@ -147,23 +163,23 @@ class DueCrons(Task):
         if delay_s is not None:
             self._alarm = asyncio.get_running_loop().call_later(max(delay_s, MIN_DELAY_S), self.signal.set)
 
-    async def _fire(self, cron: DueCron, slots: asyncio.Semaphore) -> str:
+    async def _fire(self, cron: DueCron, slots: asyncio.Semaphore) -> FiringOutcome:
         try:
             async with slots:
                 return await self._admit_or_skip(cron)
         except FiredElsewhere:
-            return "elsewhere"
+            return SkipReason.ELSEWHERE
         except Exception:
             log.exception("firing a cron failed; it is tried again", cron_id=str(cron.cron_id))
-            return "failed"
+            return SkipReason.FAILED
 
-    async def _admit_or_skip(self, cron: DueCron) -> str:
+    async def _admit_or_skip(self, cron: DueCron) -> FiringOutcome:
         """Fire a cron. If its run is refused, which another attempt would not change, skip the instant."""
         set_context(cron.payload.get(CONTEXT_KEY) or {})
 
         if cron.ends_at is not None and cron.claimed_at - cron.ends_at > MAKE_UP_WITHIN:
             await _advance(self._db, cron)
-            return "ended"
+            return SkipReason.ENDED
 
         try:
             return await self._admit(cron)
@@ -173,9 +189,9 @@ class DueCrons(Task):
         except PortsideError as exc:
             log.warning("a cron's run was refused", cron_id=str(cron.cron_id), reason=str(exc))
             await _advance(self._db, cron)
-            return "refused"
+            return SkipReason.REFUSED
 
-    async def _admit(self, cron: DueCron) -> str:
+    async def _admit(self, cron: DueCron) -> FiringOutcome:
         for document in (cron.payload, cron.metadata, cron.owner or {}):
             raise_if_undecryptable(document)
 
@@ -192,8 +208,9 @@ class DueCrons(Task):
         )
 
         async with self._db.transaction() as transaction:
+            outcome: FiringOutcome
             if await _is_waiting(transaction, cron, run):
-                outcome = "waiting"
+                outcome = SkipReason.WAITING
             else:
                 outcome = await self._runs.admit_scheduled(transaction, assistant, run, scheduled)
 
@@ -201,11 +218,11 @@ class DueCrons(Task):
             if not await _advance(transaction, cron, run_id):
                 raise FiredElsewhere
 
-        if outcome == "waiting":
+        if outcome is SkipReason.WAITING:
             log.info("a cron was skipped: its last run has not started", cron_id=str(cron.cron_id))
-        elif outcome == "busy":
+        elif outcome is AdmissionOutcome.BUSY:
             log.info("a cron was skipped: its thread is busy", cron_id=str(cron.cron_id))
-        elif outcome == "missing":
+        elif outcome is AdmissionOutcome.MISSING:
             log.warning("a cron was skipped: its owner may no longer run on its thread", cron_id=str(cron.cron_id))
 
         return outcome
@@ -213,7 +230,7 @@ class DueCrons(Task):
 
 async def _is_waiting(session: Session, cron: DueCron, run: RunCreate) -> bool:
     """Whether the cron's last run has not started yet: a second one would only make the queue longer."""
-    if cron.last_run_id is None or run.multitask_strategy not in {None, "enqueue"}:
+    if cron.last_run_id is None or run.multitask_strategy not in {None, MultitaskStrategy.ENQUEUE}:
         return False
 
     is_waiting: bool = await session.fetchval(sql.run_is_waiting, run_id=cron.last_run_id)

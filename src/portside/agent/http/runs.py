@@ -16,6 +16,7 @@ from portside.agent.runs.service import Awaited, CreatedRun
 from portside.agent.streams.events import parse_run_modes
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.runs import (
+    CancelAction,
     CancelManyQuery,
     CancelQuery,
     FoundRun,
@@ -70,13 +71,13 @@ async def wait_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Response:
 )
 async def stream_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Response:
     """Start a run and stream its events."""
-    return _stream(ctx, await _create(ctx, thread_id, body, awaited="events"), body)
+    return _stream(ctx, await _create(ctx, thread_id, body, awaited=Awaited.EVENTS), body)
 
 
 @routes.post("/runs", raises=ON_CREATE, response_headers=LOCATED[:1], request_headers=KEYED)
 async def create_stateless_run(ctx: Context, body: RunCreate) -> Run:
     """Start a stateless run in the background."""
-    return _located(ctx, (await _create(ctx, None, body, awaited="nothing")).run)
+    return _located(ctx, (await _create(ctx, None, body, awaited=Awaited.NOTHING)).run)
 
 
 @routes.post("/runs/wait", raises=ON_CREATE, response_headers=LOCATED, request_headers=KEYED, stays_open=True)
@@ -88,7 +89,7 @@ async def wait_stateless_run(ctx: Context, body: RunCreate) -> Response:
 @routes.post("/runs/stream", raises=ON_CREATE, response_headers=LOCATED, request_headers=KEYED, **STREAMED)
 async def stream_stateless_run(ctx: Context, body: RunCreate) -> Response:
     """Start a stateless run and stream its events."""
-    return _stream(ctx, await _create(ctx, None, body, awaited="events"), body)
+    return _stream(ctx, await _create(ctx, None, body, awaited=Awaited.EVENTS), body)
 
 
 @routes.post(
@@ -116,7 +117,7 @@ async def cancel_runs(ctx: Context, query: CancelManyQuery, body: RunsToCancel) 
     metadata: dict[str, Any] = {"run_ids": body.run_ids, "status": body.status}
     value = {"thread_id": body.thread_id, "action": query.action, "metadata": metadata}
     allowed = await ctx.services.access.authorize(get_caller(ctx), "threads", "update", value)
-    await ctx.services.runs.cancel_many(body, query.action, allowed)
+    await ctx.services.runs.cancel_many(body, CancelAction(query.action), allowed)
 
 
 @routes.post("/runs/search", read_only=True, response_headers=PAGING[1:])
@@ -166,7 +167,7 @@ async def cancel_run(ctx: Context, thread_id: UUID, run_id: UUID, query: CancelQ
     """Cancel a run. With `wait` the server answers when its nodes have stopped and its end is stored."""
     runs = ctx.services.runs
     await _authorize_cancel(ctx, thread_id, run_id, query.action)
-    await runs.cancel(thread_id, run_id, query.action)
+    await runs.cancel(thread_id, run_id, CancelAction(query.action))
 
     if not query.wait:
         return Response(status_code=202)
@@ -205,7 +206,7 @@ async def join_stateless_run_stream(ctx: Context, run_id: UUID, query: StreamQue
     return await _follow(ctx, thread_id, run_id, query)
 
 
-async def _create(ctx: Context, thread_id: UUID | None, body: RunCreate, awaited: Awaited = "end") -> CreatedRun:
+async def _create(ctx: Context, thread_id: UUID | None, body: RunCreate, awaited: Awaited = Awaited.END) -> CreatedRun:
     services = ctx.services
     request_id = ctx.scope["state"]["request_id"]
     grant = await services.access.authorize_run(get_caller(ctx), thread_id, body)
@@ -217,7 +218,7 @@ async def _authorize_read(ctx: Context, thread_id: UUID, run_id: UUID, *, cancel
     """Check that the caller may read the thread, and cancel its runs if its disconnect cancels them."""
     await ctx.services.access.authorize_thread(get_caller(ctx), "read", thread_id, {"run_id": run_id})
     if cancels:
-        await _authorize_cancel(ctx, thread_id, run_id, "interrupt")
+        await _authorize_cancel(ctx, thread_id, run_id, CancelAction.INTERRUPT)
 
 
 async def _authorize_cancel(ctx: Context, thread_id: UUID, run_id: UUID, action: str) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from portside.agent.access.service import Access
 from portside.agent.mcp.results import STREAM_MODES
 from portside.agent.runs.errors import RunNotFound, ThreadBusy
-from portside.agent.runs.service import ELSEWHERE_POLL_S, Runs
+from portside.agent.runs.service import ELSEWHERE_POLL_S, Awaited, Runs
 from portside.agent.threads import records
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import Caller
@@ -170,7 +170,7 @@ class Questions:
         # An idempotency key: if a client sends its answer twice, the first run may be over, and the thread free again.
         grant = grant._replace(run_id=question.answered_by, key=str(question.answered_by))
         try:
-            await self._runs.create(question.thread_id, body, request_id, awaited="nothing", grant=grant)
+            await self._runs.create(question.thread_id, body, request_id, awaited=Awaited.NOTHING, grant=grant)
         except Invalid:
             # Another answer to the same question may have been first.
             with suppress(RunNotFound):

@@ -34,9 +34,9 @@ from portside.agent.mcp.rpc import (
 )
 from portside.agent.mcp.tools import Tools
 from portside.agent.runs.errors import NothingToCancel
-from portside.agent.runs.service import FROM_THE_START, CreatedRun, Runs
+from portside.agent.runs.service import FROM_THE_START, Awaited, CreatedRun, Runs
 from portside.agent.types.access import Caller, Grant
-from portside.agent.types.runs import RunCreate
+from portside.agent.types.runs import CancelAction, RunCreate
 from portside.kernel.codec import load
 from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden
@@ -211,7 +211,7 @@ class ToolCalls:
             stream_mode=STREAM_MODES,
         )
         thread_id, body, grant = await self._thread(client, body)
-        first_run = await self._runs.create(thread_id, body, client.request_id, awaited="events", grant=grant)
+        first_run = await self._runs.create(thread_id, body, client.request_id, awaited=Awaited.EVENTS, grant=grant)
         call = ToolCall(request, client, first_run)
         call.thread_to_delete = thread_id
 
@@ -317,7 +317,7 @@ class ToolCalls:
             return
 
         with suppress(NothingToCancel):
-            await self._runs.cancel(call.run.thread_id, call.run.run_id, "interrupt")
+            await self._runs.cancel(call.run.thread_id, call.run.run_id, CancelAction.INTERRUPT)
 
 
 def _response(call: ToolCall, result: dict[str, Any]) -> bytes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from portside.agent.streams.events import PROTOCOL_ONLY, STATE_UPDATE, StreamEvent
-from portside.executor.requests import INTERRUPT, INTERRUPT_IDS
+from portside.executor.requests import INTERRUPT, INTERRUPT_IDS, LifecycleEvent
 from portside.kernel.codec import dump_api, load
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _CONVERTED = frozenset({"updates", "messages", "custom", "tasks", "checkpoints"})
 _INTERRUPT_KEY = b'"__interrupt__"'
-_TERMINAL = frozenset({"completed", "failed", "interrupted"})
+_TERMINAL = frozenset({LifecycleEvent.COMPLETED, LifecycleEvent.FAILED, LifecycleEvent.INTERRUPTED})
 
 Namespace = tuple[str, ...]
 
@@ -37,7 +37,7 @@ class AgentTree:
 
     def apply(self, run_id: str, namespace: Namespace, data: dict[str, Any]) -> None:
         """Apply a lifecycle event; a run that starts replaces the one before it."""
-        if not namespace and data["event"] == "running":
+        if not namespace and data["event"] == LifecycleEvent.RUNNING:
             self.run_id = run_id
             self._nodes = {}
 
@@ -123,7 +123,7 @@ class Converter:
 
     def _convert_lifecycle(self, namespace: Namespace, data: bytes) -> Iterator[ConvertedEvent]:
         change: dict[str, Any] = load(data)
-        is_start = change["event"] == "running"
+        is_start = change["event"] == LifecycleEvent.RUNNING
         is_current = is_start or self._tree.run_id == self._run_id
         if is_current and not is_start and not namespace:
             # A subgraph emits nothing any more when its run is stopped: end it here.

@@ -30,6 +30,7 @@ from portside.agent.queue.types import (
     RunResult,
 )
 from portside.agent.sql import sql
+from portside.agent.types.runs import CancelAction
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Record, Session
 from portside.kernel.timeouts import timeout
@@ -108,7 +109,7 @@ def _to_cancellation(row: Record) -> Cancellation | None:
     if row["cancel_action"] is None:
         return None
 
-    return Cancellation(row["cancel_action"], row["cancel_reason"] or "")
+    return Cancellation(CancelAction(row["cancel_action"]), row["cancel_reason"] or "")
 
 
 async def end_runs(
@@ -211,7 +212,7 @@ async def cancel_runs(db: Database, scope: CancelScope, cancellation: Cancellati
 
 async def delete_run(db: Database, worker_id: UUID, thread_id: UUID, run_id: UUID) -> DeletedRun:
     """Delete a run that never started; cancel one that is executed; claim one that has ended, to be rolled back."""
-    cancellation = Cancellation("rollback", "run deleted")
+    cancellation = Cancellation(CancelAction.ROLLBACK, "run deleted")
     row = await db.fetchrow(
         sql.delete_run,
         run_id=run_id,

@@ -1,16 +1,19 @@
 """What the queue takes and what it returns: admissions, claimed runs, cancellations and results."""
 
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from portside.agent.types.access import Filter
+from portside.agent.types.runs import ACTIVE, CancelAction, MultitaskStrategy, RunStatus
+from portside.agent.types.threads import ThreadStatus
 from portside.kernel.codec import dump_api
 
 # With these strategies a new run cancels the runs before it.
-SUPERSEDING = frozenset({"interrupt", "rollback"})
+SUPERSEDING = frozenset({MultitaskStrategy.INTERRUPT, MultitaskStrategy.ROLLBACK})
 # The result of a run that is rolled back while a client waits for it.
 RUN_NOT_FOUND_RESULT = dump_api({"__error__": {"error": "HTTPException", "message": "404: Run not found"}})
 
@@ -62,8 +65,7 @@ class Admission(msgspec.Struct, kw_only=True):
 
     # When the run starts.
 
-    strategy: str
-    """What happens if the thread has runs: `enqueue`, `reject`, or cancelling them by `interrupt` or `rollback`."""
+    strategy: MultitaskStrategy
     delay_s: float
     """How long the run waits at least."""
     priority: int = 0
@@ -128,9 +130,9 @@ class Admitted(msgspec.Struct):
 
 
 class Cancellation(NamedTuple):
-    """A request to stop a run: `interrupt` keeps its checkpoints, `rollback` removes them. `reason` is for people."""
+    """A request to stop a run. `reason` is for people."""
 
-    action: str
+    action: CancelAction
     reason: str
 
 
@@ -167,15 +169,17 @@ class ClaimedRun(msgspec.Struct, kw_only=True):
     @property
     def cancellation(self) -> Cancellation | None:
         """The cancellation that was requested before the run was claimed."""
-        return None if self.cancel_action is None else Cancellation(self.cancel_action, self.cancel_reason or "")
+        if self.cancel_action is None:
+            return None
+
+        return Cancellation(CancelAction(self.cancel_action), self.cancel_reason or "")
 
 
 class RunResult(msgspec.Struct, kw_only=True):
     """How a run ended, and the state of its thread from then on."""
 
-    status: Literal["success", "error", "timeout", "interrupted", "rolled_back"]
-    """A run that is `rolled_back` leaves no row."""
-    thread_status: Literal["idle", "interrupted", "error"] | None
+    status: RunStatus
+    thread_status: ThreadStatus | None
     """None leaves the thread as it was."""
     values: bytes | None = None
     """The thread's values as JSON."""
@@ -187,9 +191,9 @@ class RunResult(msgspec.Struct, kw_only=True):
 
     def as_json(self) -> bytes:
         """Return what a waiting client receives: the final values as JSON, or the error."""
-        if self.status == "rolled_back":
+        if self.status is RunStatus.ROLLED_BACK:
             return RUN_NOT_FOUND_RESULT
-        if self.error is not None and self.status == "error":
+        if self.error is not None and self.status is RunStatus.ERROR:
             return dump_api({"__error__": self.error})
 
         return self.values or b"null"
@@ -238,7 +242,7 @@ class CancelScope(msgspec.Struct, kw_only=True):
     thread_id: UUID | None = None
     run_ids: list[UUID] | None = None
     assistant_id: UUID | None = None
-    statuses: list[str] = msgspec.field(default_factory=lambda: ["pending", "running"])
+    statuses: Sequence[RunStatus] = ACTIVE
 
 
 class CancelOutcome(StrEnum):

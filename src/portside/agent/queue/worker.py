@@ -35,6 +35,8 @@ from portside.agent.queue.types import (
     ReservedSlots,
     RunResult,
 )
+from portside.agent.types.runs import CancelAction, RunStatus
+from portside.agent.types.threads import ThreadStatus
 from portside.kernel.batching import Batcher
 from portside.kernel.db import Database
 from portside.kernel.disk import DiskWatch
@@ -508,7 +510,9 @@ class Worker:
         log.error("a run could not be ended", run_id=str(run.run_id), exc_info=failure)
         error = {"error": type(failure).__name__, "message": str(failure)}
         try:
-            return await self._end(run, RunResult(status="error", thread_status="error", error=error))
+            return await self._end(
+                run, RunResult(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=error)
+            )
         except Exception:
             log.exception("a run could not be ended with an error; its lease will run out", run_id=str(run.run_id))
             return None
@@ -527,7 +531,9 @@ class Worker:
 
             message = f"the worker was lost {attempts} times while executing this run; the last time {failure}"
             error = {"error": "WorkerLost", "message": message}
-            return await self._end(run, RunResult(status="error", thread_status="error", error=error))
+            return await self._end(
+                run, RunResult(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=error)
+            )
         except Exception as exc:  # noqa: BLE001 - the sweep does it
             log_failure("a lost attempt could not be released; its lease will run out", exc, run_id=str(run.run_id))
             return None
@@ -539,7 +545,7 @@ class Worker:
         ended_run = await self.end_run(run, result)
         if ended_run.outcome is EndOutcome.ROLLBACK:
             # A client asked for the rollback while the run ended.
-            result = await self._handler.finish_cancelled(run, Cancellation("rollback", ""))
+            result = await self._handler.finish_cancelled(run, Cancellation(CancelAction.ROLLBACK, ""))
             ended_run = await self.end_run(run, result)
 
         if ended_run.outcome is not EndOutcome.ENDED:

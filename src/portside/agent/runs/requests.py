@@ -18,7 +18,7 @@ from portside.agent.runs.idempotency import KEY_LOC
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import ANYONE, UNRESTRICTED, Caller, Grant
 from portside.agent.types.assistants import Assistant
-from portside.agent.types.runs import STREAM_MODES, Run, RunCreate
+from portside.agent.types.runs import STREAM_MODES, MultitaskStrategy, Run, RunCreate
 from portside.executor.run_commands import check_command
 from portside.kernel.clock import iso
 from portside.kernel.codec import load
@@ -107,7 +107,7 @@ def build_admission(
         inherited=assistant.metadata,
         metadata=metadata,
         kwargs=kwargs,
-        strategy=body.multitask_strategy or "enqueue",
+        strategy=MultitaskStrategy(body.multitask_strategy or MultitaskStrategy.ENQUEUE),
         priority=priority,
         thread_metadata={**client_metadata, **labels} if is_stateless else labels,
         thread_config=thread_config,

@@ -15,7 +15,8 @@ events from a remote subscription, and the result from the database, which is re
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Literal, NamedTuple
+from enum import StrEnum
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -62,6 +63,7 @@ from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import ANYONE, UNRESTRICTED, Caller, Filter, Grant
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.runs import (
+    ACTIVE,
     TERMINAL,
     CancelAction,
     CancelMany,
@@ -71,6 +73,7 @@ from portside.agent.types.runs import (
     RunCreate,
     RunListQuery,
     RunSearch,
+    RunStatus,
 )
 from portside.agent.webhooks.policy import Webhooks
 from portside.executor.versions import RESPONSE_SCHEMAS
@@ -88,12 +91,19 @@ log = get_logger(__name__)
 # Followers after this id get every kept event.
 FROM_THE_START = "-1"
 DISCONNECTED = "the client disconnected (on_disconnect=cancel)"
-ALL_STATUSES = ["pending", "running", *TERMINAL]
-STATUSES = {"all": ["pending", "running"], "pending": ["pending"], "running": ["running"]}
+ALL_STATUSES = [*ACTIVE, *TERMINAL]
+STATUSES = {"all": ACTIVE, "pending": [RunStatus.PENDING], "running": [RunStatus.RUNNING]}
+FAILED = {RunStatus.ERROR, RunStatus.TIMEOUT}
 # How often a client waits for a run of another process before the database is asked again.
 ELSEWHERE_POLL_S = 0.5
 
-Awaited = Literal["end", "events", "nothing"]
+
+class Awaited(StrEnum):
+    """What the client that creates a run waits for in this process."""
+
+    END = "end"
+    EVENTS = "events"
+    NOTHING = "nothing"
 
 
 class CreatedRun(NamedTuple):
@@ -169,7 +179,7 @@ class Runs:
         body: RunCreate,
         request_id: str,
         *,
-        awaited: Awaited = "end",
+        awaited: Awaited = Awaited.END,
         grant: Grant = UNRESTRICTED,
     ) -> CreatedRun:
         """Create a run, on a new thread if no thread id is given. A repeated idempotency key returns the first run.
@@ -192,7 +202,7 @@ class Runs:
         stream = self.hub.open(ids.run_id, ids.thread_id, is_resumable=bool(body.stream_resumable))
 
         # Followed before the admission: a run that is claimed at once may have ended when that returns.
-        subscription = stream.follow() if awaited == "events" else None
+        subscription = stream.follow() if awaited is Awaited.EVENTS else None
         key = None if grant.key is None else build_request_key(grant.key, thread_id, [body], caller=grant.caller)
         limit_key = grant.caller.limit_key if self._pending_limit.is_enabled else None
 
@@ -207,8 +217,8 @@ class Runs:
                     admission.caller = limit_key
                     admission.starts = starts
                     admission.assistant_updated_at = assistant.updated_at
-                    admission.is_awaited = awaited != "nothing"
-                    admission.is_streamed = awaited == "events"
+                    admission.is_awaited = awaited is not Awaited.NOTHING
+                    admission.is_streamed = awaited is Awaited.EVENTS
 
                     try:
                         admitted = await self._admissions.admit(admission)
@@ -219,7 +229,7 @@ class Runs:
 
                 if admitted.outcome in (AdmissionOutcome.PENDING, AdmissionOutcome.RUNNING):
                     run = to_run(admission, admitted)
-                    is_private = is_stateless and awaited != "nothing" and key is None
+                    is_private = is_stateless and awaited is not Awaited.NOTHING and key is None
                     stream.mark_admitted(
                         starts_here=admitted.outcome is AdmissionOutcome.RUNNING, is_private=is_private
                     )
@@ -237,7 +247,7 @@ class Runs:
         is_resumable = bool(run.kwargs.get("resumable"))
         stream = self.hub.find(run.run_id) or self.hub.open(run.run_id, run.thread_id, is_resumable=is_resumable)
 
-        subscription = stream.follow(after=FROM_THE_START) if awaited == "events" else None
+        subscription = stream.follow(after=FROM_THE_START) if awaited is Awaited.EVENTS else None
         return CreatedRun(run, stream, subscription)
 
     async def create_batch(
@@ -289,7 +299,7 @@ class Runs:
 
     async def admit_scheduled(
         self, session: Session, assistant: Assistant, body: RunCreate, scheduled: ScheduledRun
-    ) -> str:
+    ) -> AdmissionOutcome:
         """Admit a run inside the caller's transaction; the caller wakes the workers after it. Returns the outcome."""
         is_stateless = scheduled.thread_id is None
         ids = RunIds(run_id=scheduled.run_id, thread_id=scheduled.thread_id or uuid7(), request_id="")
@@ -505,7 +515,7 @@ class Runs:
 
         async def cancel() -> None:
             try:
-                await self._cancel(scope, Cancellation("interrupt", DISCONNECTED))
+                await self._cancel(scope, Cancellation(CancelAction.INTERRUPT, DISCONNECTED))
             except Exception as exc:  # noqa: BLE001 - no client is left to be answered
                 log_failure("the run of a disconnected client could not be cancelled", exc, run_ids=str(scope.run_ids))
 
@@ -520,7 +530,7 @@ class Runs:
         """
         thread_ids = await self._assistants.delete(assistant_id, delete_threads=delete_threads, threads=threads)
         reason = f"interrupt requested via DELETE /assistants/{assistant_id}"
-        await self._cancel(CancelScope(assistant_id=assistant_id), Cancellation("interrupt", reason))
+        await self._cancel(CancelScope(assistant_id=assistant_id), Cancellation(CancelAction.INTERRUPT, reason))
 
         # Also without cancelled runs: those of deleted threads are gone, and their workers must stop them.
         self.wake_workers()
@@ -565,10 +575,8 @@ class Runs:
         if run.outcome is CancelOutcome.STOPPING or stream is None or stream.is_started:
             return
 
-        status: Literal["interrupted", "rolled_back"] = "rolled_back"
-        if run.outcome is CancelOutcome.INTERRUPTED:
-            status = "interrupted"
-
+        is_rolled_back = run.outcome is not CancelOutcome.INTERRUPTED
+        status = RunStatus.ROLLED_BACK if is_rolled_back else RunStatus.INTERRUPTED
         result = RunResult(status=status, thread_status=None)
         self.hub.finish_unstarted(stream, "the run was cancelled before it began", result)
 
@@ -598,10 +606,10 @@ def _choose_search(query: RunSearch) -> tuple[Query, dict[str, Any]]:
             "statuses": query.status or ALL_STATUSES,
         }
 
-    statuses = query.status or STATUSES["all"]
-    if set(statuses) <= set(STATUSES["all"]):
+    statuses = query.status or ACTIVE
+    if set(statuses) <= set(ACTIVE):
         return sql.search_active_runs, {"statuses": statuses}
-    if set(statuses) <= {"error", "timeout"}:
+    if set(statuses) <= FAILED:
         return sql.search_failed_runs, {"statuses": statuses}
 
     reason = "Give pending and running, or error and timeout; a thread_id or a cron_id allows every status"
@@ -643,7 +651,7 @@ async def _wait_for_local_result(stream: RunStream | None) -> bytes | None:
 
 def _to_result(row: Any, interrupt_fields: Sequence[str]) -> bytes:
     """Return the result that an ended run left on its thread, as a waiting client receives it."""
-    if row["status"] == "error":
+    if row["status"] == RunStatus.ERROR:
         return dump_api({"__error__": row["error"]})
 
     values: bytes = (row["values"] or "null").encode()

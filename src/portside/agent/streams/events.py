@@ -16,6 +16,7 @@ from uuid import UUID
 import msgspec
 
 from portside.agent.streams.history import ItemRules
+from portside.executor.requests import LifecycleEvent
 from portside.kernel.codec import dump_api
 from portside.kernel.errors import Invalid
 from portside.kernel.http.sse import sse_event
@@ -118,7 +119,7 @@ class OpenInterrupt(NamedTuple):
 class RunEnd(NamedTuple):
     """How a run ended, as followers of its thread see it."""
 
-    status: Literal["completed", "interrupted", "failed"]
+    event: LifecycleEvent
     graph_name: str
     error: str | None = None
     interrupts: tuple[OpenInterrupt, ...] = ()
@@ -131,7 +132,7 @@ def closing_events(run_id: UUID, end: RunEnd) -> Iterator[tuple[str, bytes]]:
         request = {"interrupt_id": interrupt.interrupt_id, "payload": interrupt.value, "value": interrupt.value}
         yield "@input.requested", dump_user(request)
 
-    last = {"event": end.status, "graph_name": end.graph_name}
+    last = {"event": end.event, "graph_name": end.graph_name}
     yield "@lifecycle", dump_user(last if end.error is None else {**last, "error": end.error})
     yield "metadata", dump_api({"status": "run_done", "run_id": str(run_id)})
 

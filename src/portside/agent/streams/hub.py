@@ -19,6 +19,7 @@ from portside.agent.streams.chunks import EventBatch
 from portside.agent.streams.event_log import SHARE_WITHIN_S, EventLog, KeptSegments, LogSubscription
 from portside.agent.streams.events import EventClock, Position, RunEnd, ThreadMode
 from portside.agent.streams.run_stream import RunStream
+from portside.executor.requests import LifecycleEvent
 from portside.kernel.codec import dump_api
 
 EPHEMERAL_LIMIT_BYTES = 64 * 1024 * 1024
@@ -247,7 +248,7 @@ class Hub:
         stream.publish(
             [
                 ("metadata", dump_api({"run_id": str(start.run_id), "attempt": start.attempt})),
-                ("@lifecycle", dump_api({"event": "running", "graph_name": start.graph_id})),
+                ("@lifecycle", dump_api({"event": LifecycleEvent.RUNNING, "graph_name": start.graph_id})),
             ]
         )
 
@@ -322,7 +323,7 @@ class Hub:
         stream.end(result)
         if stream.graph_id is not None:
             stream.log.start(stream.run_id, is_logged=self.transport.has_others)
-            stream.log.finish(stream.run_id, RunEnd("failed", stream.graph_id, reason), keeper=self._kept)
+            stream.log.finish(stream.run_id, RunEnd(LifecycleEvent.FAILED, stream.graph_id, reason), keeper=self._kept)
 
     async def announce(self, stream: RunStream, graph_id: str) -> None:
         """Keep the stream of a run until the run starts or ends, so that followers of its thread see either.

@@ -19,6 +19,7 @@ from portside.agent.streams.event_log import EventLog
 from portside.agent.streams.events import CLOSING, END, LOST, MARKERS, StreamEvent
 from portside.agent.streams.hub import Hub
 from portside.agent.streams.run_stream import RunStream
+from portside.agent.types.runs import TERMINAL, RunStatus
 from portside.kernel.db import Database
 
 # Other processes take one whose row is older than this for dead.
@@ -30,7 +31,6 @@ PAGE_BYTES = 1024 * 1024
 YIELD_AFTER_BYTES = 16 * 1024
 # The status of a run may be known before its last events are. They have this long to arrive.
 LAST_EVENTS_WITHIN_S = 1.5
-OVER = frozenset({"success", "error", "timeout", "interrupted"})
 
 
 class RemoteSubscription:
@@ -185,6 +185,7 @@ class RemoteSubscriptions:
     async def _check_runs(self, streams: list[RunStream]) -> None:
         run_ids = [stream.run_id for stream in streams]
         rows = await self._db.fetch(sql.run_statuses, run_ids=run_ids) if run_ids else []
+        # A run without a row was rolled back, or its thread is deleted.
         states = {
             row["run_id"]: (row["status"], row["was_started"], (row["error"] or {}).get("message")) for row in rows
         }
@@ -192,15 +193,15 @@ class RemoteSubscriptions:
         earlier = self._seen_over
         self._seen_over = {}
 
-        late: list[tuple[RunStream, str]] = []
+        late: list[tuple[RunStream, str | None]] = []
         for stream in streams:
-            status, was_started, reason = states.get(stream.run_id, ("gone", stream.is_started, None))
-            if (status != "gone" and status not in OVER) or stream.is_local:
+            status, was_started, reason = states.get(stream.run_id, (None, stream.is_started, None))
+            if (status is not None and status not in TERMINAL) or stream.is_local:
                 continue
 
             # Its marker is most likely on its way, and ends the stream after its last events.
             first = self._seen_over[stream.run_id] = earlier.get(stream.run_id, now)
-            if not was_started and status != "gone":
+            if not was_started and status is not None:
                 self._hub.finish_unstarted(stream, reason or "the run was cancelled before it began")
             elif now - first > LAST_EVENTS_WITHIN_S:
                 late.append((stream, status))
@@ -208,7 +209,7 @@ class RemoteSubscriptions:
         if late:
             await self._end_late(late)
 
-    async def _end_late(self, streams: list[tuple[RunStream, str]]) -> None:
+    async def _end_late(self, streams: list[tuple[RunStream, str | None]]) -> None:
         """End streams of runs that are over, without their last marker, once all that was written has been read.
 
         The process that would have written the marker died. The log is read once more because a run's status and its
@@ -225,10 +226,10 @@ class RemoteSubscriptions:
             if stream.is_started:
                 stream.log.receive(stream.run_id, [], end=False)
                 stream.end()
-            elif status == "gone":
+            elif status is None:
                 self._hub.finish_unstarted(stream, "the run was rolled back before it began")
             else:
-                if stream.is_admitted_here and status == "success":
+                if stream.is_admitted_here and status == RunStatus.SUCCESS:
                     # These clients were to get every event, and the executing process died before it wrote any. A run
                     # that was cancelled after its first worker had died may have no events.
                     stream.fail_followers()

@@ -35,6 +35,7 @@ from portside.agent.types.threads import (
     StateUpdate,
     Thread,
     ThreadCreate,
+    ThreadStatus,
 )
 from portside.executor.requests import ChangedState, HistoryRead, StateChange, StateCreation
 from portside.kernel.codec import dump_api, load
@@ -215,7 +216,7 @@ async def _write_to_thread(tx: Session, thread_id: UUID, state: ChangedState) ->
         thread_id=thread_id,
         values=row_values.decode(),
         long_values=long_values,
-        status="interrupted" if state.has_next else "idle",
+        status=ThreadStatus.INTERRUPTED if state.has_next else ThreadStatus.IDLE,
         interrupts=state.interrupts,
     )
 

@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from portside.agent.types.runs import Durability, MultitaskStrategy, RunConfig, StreamMode
+from portside.agent.types.runs import Durability, RunConfig, StrategyName, StreamMode
 
 OnRunCompleted = Literal["delete", "keep"]
 CronSortBy = Literal["cron_id", "assistant_id", "thread_id", "next_run_date", "end_time", "created_at", "updated_at"]
@@ -58,7 +58,7 @@ class ThreadCronCreate(CronRun, kw_only=True, omit_defaults=True):
     assistant_id: str
     schedule: ScheduleText
     end_time: EndTime | None = None
-    multitask_strategy: MultitaskStrategy | None = None
+    multitask_strategy: StrategyName | None = None
 
 
 class CronCreate(CronRun, kw_only=True, omit_defaults=True):
@@ -77,7 +77,7 @@ class CronPatch(CronRun, kw_only=True, omit_defaults=True):
     schedule: ScheduleText | None = None
     end_time: EndTime | UnsetType | None = UNSET
     on_run_completed: OnRunCompleted | None = None
-    multitask_strategy: MultitaskStrategy | None = None
+    multitask_strategy: StrategyName | None = None
 
 
 class Cron(msgspec.Struct):

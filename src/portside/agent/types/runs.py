@@ -1,5 +1,6 @@
 """Runs and the requests that create them."""
 
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -8,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from portside.agent.types.threads import Checkpoint
 
-RunStatus = Literal["pending", "running", "success", "error", "timeout", "interrupted"]
+RunStatusName = Literal["pending", "running", "success", "error", "timeout", "interrupted"]
 DEFAULT_MODES = ["values"]
 STREAM_MODES = ("values", "messages", "messages-tuple", "updates", "events", "tasks", "checkpoints", "debug", "custom")
 # `runs.requests` refuses unknown names, and lists the valid ones in the error; a Literal type could not do that.
@@ -27,10 +28,45 @@ RunField = Literal[
     "cancel_reason",
     "langsmith_session_name",
 ]
-MultitaskStrategy = Literal["reject", "rollback", "interrupt", "enqueue"]
-CancelAction = Literal["interrupt", "rollback"]
+StrategyName = Literal["reject", "rollback", "interrupt", "enqueue"]
+CancelActionName = Literal["interrupt", "rollback"]
 Durability = Literal["sync", "async", "exit"]
-TERMINAL: frozenset[str] = frozenset({"success", "error", "timeout", "interrupted"})
+
+
+class RunStatus(StrEnum):
+    """The status of a run, as it is stored."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCESS = "success"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    INTERRUPTED = "interrupted"
+    # How a run may end, but no status of a row: that of the run is deleted.
+    ROLLED_BACK = "rolled_back"
+
+
+class MultitaskStrategy(StrEnum):
+    """What happens to a new run if its thread has runs."""
+
+    REJECT = "reject"
+    ENQUEUE = "enqueue"
+    # These cancel the runs before it.
+    INTERRUPT = "interrupt"
+    ROLLBACK = "rollback"
+
+
+class CancelAction(StrEnum):
+    """What a cancellation does with the checkpoints of its run."""
+
+    # They stay.
+    INTERRUPT = "interrupt"
+    # They are deleted, and so is the run.
+    ROLLBACK = "rollback"
+
+
+ACTIVE = (RunStatus.PENDING, RunStatus.RUNNING)
+TERMINAL = (RunStatus.SUCCESS, RunStatus.ERROR, RunStatus.TIMEOUT, RunStatus.INTERRUPTED)
 
 
 class RunConfig(msgspec.Struct, omit_defaults=True):
@@ -71,7 +107,7 @@ class RunCreate(msgspec.Struct, kw_only=True):
     stream_mode: StreamMode | list[StreamMode] | None = None
     stream_subgraphs: bool | None = None
     stream_resumable: bool | None = None
-    multitask_strategy: MultitaskStrategy | None = None
+    multitask_strategy: StrategyName | None = None
     on_not_exist: Literal["create", "reject"] | None = None
     on_completion: Literal["delete", "keep"] | None = None
     on_disconnect: Literal["cancel", "continue"] | None = None
@@ -102,7 +138,7 @@ class Run(msgspec.Struct):
     thread_id: UUID
     assistant_id: UUID
     metadata: dict[str, Any]
-    status: RunStatus
+    status: RunStatusName
     kwargs: dict[str, Any]
     multitask_strategy: str
     created_at: str
@@ -119,7 +155,7 @@ class ListedRun(msgspec.Struct):
     thread_id: UUID | UnsetType = UNSET
     assistant_id: UUID | UnsetType = UNSET
     metadata: dict[str, Any] | UnsetType = UNSET
-    status: RunStatus | UnsetType = UNSET
+    status: RunStatusName | UnsetType = UNSET
     kwargs: dict[str, Any] | UnsetType = UNSET
     multitask_strategy: str | UnsetType = UNSET
     created_at: str | UnsetType = UNSET
@@ -145,7 +181,7 @@ class RunSearch(msgspec.Struct):
     `timeout`. Any other search would read the whole history of the server. `run_id` finds one run of a thread.
     """
 
-    status: Annotated[list[RunStatus], msgspec.Meta(min_length=1, max_length=6)] | None = None
+    status: Annotated[list[RunStatusName], msgspec.Meta(min_length=1, max_length=6)] | None = None
     assistant_id: UUID | None = None
     thread_id: UUID | None = None
     cron_id: UUID | None = None
@@ -181,7 +217,7 @@ class FoundRun(msgspec.Struct):
     thread_id: UUID
     assistant_id: UUID
     cron_id: str | None
-    status: RunStatus
+    status: RunStatusName
     multitask_strategy: str
     is_temporary: bool
     created_at: str
@@ -200,14 +236,14 @@ class FoundRun(msgspec.Struct):
 class CancelQuery(msgspec.Struct):
     """How to stop a run, and whether to wait until it has stopped."""
 
-    action: CancelAction = "interrupt"
+    action: CancelActionName = "interrupt"
     wait: bool = False
 
 
 class CancelManyQuery(msgspec.Struct):
     """How to stop runs."""
 
-    action: CancelAction = "interrupt"
+    action: CancelActionName = "interrupt"
 
 
 class CancelMany(msgspec.Struct, forbid_unknown_fields=True):

@@ -3,13 +3,14 @@
 JSON that the server only passes on, such as a thread's values, is sent as the database returned it, unparsed.
 """
 
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-ThreadStatus = Literal["idle", "busy", "interrupted", "error"]
+ThreadStatusName = Literal["idle", "busy", "interrupted", "error"]
 TtlStrategy = Literal["delete", "keep_latest"]
 ThreadField = Literal[
     "thread_id",
@@ -54,6 +55,15 @@ QueriedStateField = Annotated[str, msgspec.Meta(pattern=rf"^({_STATE_FIELDS}|val
 FollowMode = Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["run_modes", "lifecycle", "state_update"]})]
 
 
+class ThreadStatus(StrEnum):
+    """The status of a thread, as it is stored."""
+
+    IDLE = "idle"
+    BUSY = "busy"
+    INTERRUPTED = "interrupted"
+    ERROR = "error"
+
+
 class ShownTtl(msgspec.Struct):
     """The lifetime of a thread; `expires_at` counts from its last change, and a busy thread does not expire."""
 
@@ -75,7 +85,7 @@ class Thread(msgspec.Struct, kw_only=True):
     metadata: JsonObject | UnsetType = UNSET
     config: JsonObject | UnsetType = UNSET
     context: dict[str, Any] | UnsetType = UNSET
-    status: ThreadStatus | UnsetType = UNSET
+    status: ThreadStatusName | UnsetType = UNSET
     values: Json | UnsetType | None = UNSET
     interrupts: JsonObject | UnsetType = UNSET
     error: JsonObject | UnsetType | None = UNSET
@@ -132,7 +142,7 @@ class ThreadCount(msgspec.Struct):
 
     metadata: dict[str, Any] | None = None
     values: dict[str, Any] | None = None
-    status: ThreadStatus | None = None
+    status: ThreadStatusName | None = None
 
 
 class ThreadSearch(msgspec.Struct):
@@ -143,7 +153,7 @@ class ThreadSearch(msgspec.Struct):
 
     metadata: dict[str, Any] | None = None
     values: dict[str, Any] | None = None
-    status: ThreadStatus | None = None
+    status: ThreadStatusName | None = None
     ids: Annotated[list[UUID], msgspec.Meta(max_length=10_000)] | None = None
     limit: Limit | None = 10
     offset: Offset | None = 0
