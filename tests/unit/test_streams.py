@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 
 from portside.agent.http.waiting import respond_when_over
-from portside.agent.streams import buffers, event_log
-from portside.agent.streams.buffers import ReplayBudget, ReplayBuffer, ReplayLimits
+from portside.agent.streams import buffers, event_log, replay_budget
+from portside.agent.streams.buffers import ReplayBuffer
 from portside.agent.streams.bus import RedisBus
 from portside.agent.streams.chunks import EventBatch, pack_events, unpack_events
 from portside.agent.streams.events import (
@@ -30,6 +30,7 @@ from portside.agent.streams.events import (
 from portside.agent.streams.history import BLOCK_BYTES, ITEM_BYTES
 from portside.agent.streams.hub import AttemptStart, Hub
 from portside.agent.streams.postgres_log import EVENT_BYTES, _split
+from portside.agent.streams.replay_budget import ReplayBudget, ReplayLimits
 from portside.executor.requests import LifecycleEvent
 from portside.kernel.errors import Invalid, UserMistake
 from portside.kernel.http.sse import StreamCut
@@ -151,20 +152,20 @@ async def test_frames_that_were_taken_no_longer_count(monkeypatch):
 async def test_slice_is_not_stalled_because_its_reader_waited_for_it(monkeypatch):
     """The time of a slice begins when it is granted, not when the reader asked for it."""
     now_s = 0.0
-    monkeypatch.setattr(buffers, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(replay_budget, "time", SimpleNamespace(monotonic=lambda: now_s))
     budget = ReplayBudget(ReplayLimits(per_caller=0, total=BLOCK_BYTES))
     first, second, third = (ReplayBuffer(ThreadView(RUN_MODES), budget, b"overflow") for _ in range(3))
     claim = await budget.claim(first)
     waiting = [asyncio.create_task(budget.claim(reader)) for reader in (second, third)]
 
     await asyncio.sleep(0)
-    now_s = 2 * buffers.STALLED_AFTER_S
+    now_s = 2 * replay_budget.STALLED_AFTER_S
     claim.release()
     granted = await waiting[0]
 
     budget._end_stalled()
     assert not second._is_ended
-    now_s = 4 * buffers.STALLED_AFTER_S
+    now_s = 4 * replay_budget.STALLED_AFTER_S
     budget._end_stalled()
     assert second._is_ended
     await waiting[1]
@@ -176,7 +177,7 @@ async def test_bytes_of_a_reader_that_a_thread_collects_are_counted_on_the_loop(
     budget = ReplayBudget(ReplayLimits(per_caller=0, total=BLOCK_BYTES))
     first, second = (ReplayBuffer(ThreadView(RUN_MODES), budget, b"overflow") for _ in range(2))
 
-    def drop_in_thread(claims: list[buffers.ReplayClaim]) -> None:
+    def drop_in_thread(claims: list[replay_budget.ReplayClaim]) -> None:
         thread = threading.Thread(target=claims.clear)
         thread.start()
         thread.join()

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from portside.agent.streams import buffers
-from portside.agent.streams.buffers import ThreadBridge
+from portside.agent.streams import thread_bridge
+from portside.agent.streams.thread_bridge import ThreadBridge
 from tests.conftest import eventually
 
 NEVER = 3600.0
@@ -19,7 +19,7 @@ async def push(to: ThreadBridge[bytes], *items: bytes) -> None:
 
 @pytest.fixture
 def no_delay_limit(monkeypatch):
-    monkeypatch.setattr(buffers, "UNFOLLOWED_DELAY_S", NEVER)
+    monkeypatch.setattr(thread_bridge, "UNFOLLOWED_DELAY_S", NEVER)
 
 
 async def test_bridge_delivers_in_order():
@@ -65,10 +65,10 @@ async def test_bridge_delivers_waiting_items_on_close(no_delay_limit):
 
 @pytest.mark.parametrize("bound", [{"UNFOLLOWED_DELAY_S": 0.0}, {"UNFOLLOWED_LIMIT_BYTES": 1}], ids=["time", "bytes"])
 async def test_bridge_delivers_unfollowed_items_above_its_limits(monkeypatch, bound):
-    monkeypatch.setattr(buffers, "UNFOLLOWED_DELAY_S", NEVER)
+    monkeypatch.setattr(thread_bridge, "UNFOLLOWED_DELAY_S", NEVER)
 
     for name, value in bound.items():
-        monkeypatch.setattr(buffers, name, value)
+        monkeypatch.setattr(thread_bridge, name, value)
 
     received: list[bytes] = []
     pipe = ThreadBridge(received.extend, len, lambda: False)
@@ -108,16 +108,16 @@ class WatchedCondition(threading.Condition):
 
 
 async def test_graph_waits_until_the_loop_takes_a_full_bridge(monkeypatch):
-    monkeypatch.setattr(buffers, "BRIDGE_LIMIT_BYTES", 10)
-    monkeypatch.setattr(buffers, "BRIDGE_WAIT_LIMIT_S", NEVER)
+    monkeypatch.setattr(thread_bridge, "BRIDGE_LIMIT_BYTES", 10)
+    monkeypatch.setattr(thread_bridge, "BRIDGE_WAIT_LIMIT_S", NEVER)
     received: list[bytes] = []
     pipe = ThreadBridge(received.extend, len)
-    pipe._taken = WatchedCondition()
+    pipe._condition = WatchedCondition()
     graph = threading.Thread(target=lambda: [pipe.push(item) for item in (b"x" * 10, b"y")], daemon=True)
 
     graph.start()
     # The loop takes nothing before this coroutine yields.
-    assert pipe._taken.is_awaited.wait(60)
+    assert pipe._condition.is_awaited.wait(60)
     assert (received, graph.is_alive()) == ([], True)
 
     async def has_ended() -> bool:
@@ -128,7 +128,7 @@ async def test_graph_waits_until_the_loop_takes_a_full_bridge(monkeypatch):
 
 
 async def test_producer_on_the_receiving_loop_delivers_at_once_and_is_never_made_to_wait(monkeypatch):
-    monkeypatch.setattr(buffers, "BRIDGE_LIMIT_BYTES", 10)
+    monkeypatch.setattr(thread_bridge, "BRIDGE_LIMIT_BYTES", 10)
     received: list[bytes] = []
     pipe = ThreadBridge(received.extend, len)
     for item in (b"x" * 20, b"y" * 20):

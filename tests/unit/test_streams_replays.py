@@ -8,11 +8,11 @@ import pytest
 
 from portside.agent.protocol.sequence import EventSequence
 from portside.agent.protocol.wire import ChannelFilter
-from portside.agent.streams import buffers, event_log, events
-from portside.agent.streams.buffers import ReplayLimits, counted_caller
+from portside.agent.streams import buffers, event_log, events, replay_budget
 from portside.agent.streams.events import parse_thread_modes
 from portside.agent.streams.history import BLOCK_BYTES, ITEM_BYTES
 from portside.agent.streams.hub import AttemptStart, Hub
+from portside.agent.streams.replay_budget import ReplayLimits, counted_caller
 from portside.agent.streams.run_stream import RunStream
 from portside.kernel.http.sse import sse_event
 from tests.conftest import eventually
@@ -222,7 +222,7 @@ async def test_replay_limit_of_all_callers_lets_all_finish():
 
 
 async def test_stalled_reader_is_ended_while_others_wait(monkeypatch):
-    monkeypatch.setattr(buffers, "STALLED_AFTER_S", 0.05)
+    monkeypatch.setattr(replay_budget, "STALLED_AFTER_S", 0.05)
     hub = Hub(keep_s=60, replays=ReplayLimits(per_caller=BLOCK_BYTES, total=0))
     run = begun(hub)
     publish(run, 0, COUNT)

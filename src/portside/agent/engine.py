@@ -16,9 +16,9 @@ from portside.agent.queue import statements
 from portside.agent.queue.active_run import ActiveRun, AttemptLost, RunState
 from portside.agent.queue.types import Cancellation, ClaimedRun, RunResult
 from portside.agent.sql import sql
-from portside.agent.streams.buffers import size_of_event
 from portside.agent.streams.events import OpenInterrupt, RunEnd
 from portside.agent.streams.hub import AttemptStart, Hub
+from portside.agent.streams.thread_bridge import size_of_event
 from portside.agent.types.runs import CancelAction, RunStatus
 from portside.agent.types.threads import ThreadStatus
 from portside.executor.errors import RunTimeout

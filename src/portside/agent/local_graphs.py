@@ -22,7 +22,7 @@ from portside.agent.graphs import EventSink, GraphDescriptions, GraphRuns, Graph
 from portside.agent.local_store import build_store_factory
 from portside.agent.settings import AgentSettings
 from portside.agent.store.search_index import StoreSetup
-from portside.agent.streams.buffers import ThreadBridge, size_of_event
+from portside.agent.streams.thread_bridge import ThreadBridge, size_of_event
 from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.checkpoints.serde import SerdeRules, make_serde

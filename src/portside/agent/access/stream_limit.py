@@ -4,7 +4,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-from portside.agent.streams.buffers import counted_caller
+from portside.agent.streams.replay_budget import counted_caller
 from portside.agent.types.access import Caller
 from portside.kernel.errors import TooManyRequests
 from portside.kernel.http.routes import Context, Guard, Route, S

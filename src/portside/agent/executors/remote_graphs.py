@@ -20,7 +20,7 @@ from portside.agent.executors.remote_states import RemoteDescriptions, RemoteSta
 from portside.agent.executors.serving import Scopes
 from portside.agent.graphs import EventSink, GraphDescriptions, GraphRuns, GraphStates
 from portside.agent.queue.active_run import AttemptLost
-from portside.agent.streams.buffers import ThreadBridge, size_of_event
+from portside.agent.streams.thread_bridge import ThreadBridge, size_of_event
 from portside.executor import messages
 from portside.executor.errors import RunTimeout, check_size
 from portside.executor.link import LinkClosed

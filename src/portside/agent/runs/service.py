@@ -54,9 +54,9 @@ from portside.agent.runs.requests import (
 )
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
-from portside.agent.streams.buffers import ReplayLimits
 from portside.agent.streams.event_log import LogSubscription
 from portside.agent.streams.hub import Hub
+from portside.agent.streams.replay_budget import ReplayLimits
 from portside.agent.streams.run_stream import RunStream
 from portside.agent.threads.long_values import with_long_values
 from portside.agent.threads.records import ThreadNotFound

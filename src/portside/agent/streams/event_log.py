@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 from weakref import WeakSet, WeakValueDictionary
 
-from portside.agent.streams.buffers import ReplayBudget, ReplayBuffer
+from portside.agent.streams.buffers import ReplayBuffer
 from portside.agent.streams.chunks import BatchSink, EventBatch
 from portside.agent.streams.events import (
     CLOSING,
@@ -37,6 +37,7 @@ from portside.agent.streams.events import (
     parse_event_id,
 )
 from portside.agent.streams.history import BlockGroup, Cursor, History
+from portside.agent.streams.replay_budget import ReplayBudget
 from portside.kernel.http.sse import sse_event
 
 # The limits include the memory that events take in addition to their data.

@@ -278,10 +278,10 @@ class Cursor(Generic[T]):
 
     def take(self) -> BlockSlice[T] | None:
         """Return what comes next, at least one item; None when all is read. Raises FellBehind."""
-        while (block := self._current_block()) is not None:
-            begin = max(self._index, self._first_index(block))
+        while (block := self._advance()) is not None:
+            begin = max(self._index, self._find_begin(block))
             if begin < block.evicted:
-                self._note_missed()
+                self._check_may_skip()
                 begin = block.evicted
 
             self._index = len(block.items)
@@ -292,26 +292,27 @@ class Cursor(Generic[T]):
 
     def pull(self, view: ReaderView[T], encoded: "EncodedBlockCache") -> list[bytes] | None:
         """Return the frames of what comes next, which may be none; None when all is read. Raises FellBehind."""
-        batch = self.take()
-        if batch is None:
+        piece = self.take()
+        if piece is None:
             return None
 
-        block, index = batch
-        if view.key is None or index or block.evicted or not block.is_closed:
-            frames = [view.frame(item) for item in batch.items if view.wants(item)]
-        else:
+        block, begin = piece
+        is_whole = not begin and not block.evicted and block.is_closed
+        if is_whole and view.key is not None:
             frames = encoded.get(block, view)
+        else:
+            frames = [view.frame(item) for item in piece.items if view.wants(item)]
 
         self._has_given = self._has_given or bool(frames)
         return frames
 
-    def _current_block(self) -> Block[T] | None:
-        """Return the block with something left to read, if there is one."""
+    def _advance(self) -> Block[T] | None:
+        """Move on to the block that has something left to read, and return it; None when all is read."""
         while self._block is None or self._index >= len(self._block.items):
             if not self._ahead:
                 self._ahead.extend(self._source.blocks(self._number))
                 if self._source.last_removed > self._number:
-                    self._note_missed()
+                    self._check_may_skip()
 
                 self._number = self._source.last_number
 
@@ -323,16 +324,20 @@ class Cursor(Generic[T]):
 
         return self._block
 
-    def _note_missed(self) -> None:
+    def _check_may_skip(self) -> None:
+        """Raise FellBehind if the reader must not miss what was evicted."""
         if self._has_given and not self._may_skip:
             raise FellBehind
 
-    def _first_index(self, block: Block[T]) -> int:
+    def _find_begin(self, block: Block[T]) -> int:
+        """Return the index of the first item after the key."""
         if self._after is None or block.evicted == len(block.items):
             return 0
 
         order: Any = self._source.rules.order
         index = bisect_right(block.items, self._after, lo=block.evicted, key=order)
+
+        # If all that is left comes after the key, what was evicted may have come after it too.
         return 0 if index == block.evicted else index
 
 

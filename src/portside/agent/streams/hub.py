@@ -14,10 +14,10 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from portside.agent.streams.buffers import ReplayBudget, ReplayLimits
 from portside.agent.streams.chunks import EventBatch
 from portside.agent.streams.event_log import SHARE_WITHIN_S, EventLog, KeptSegments, LogSubscription
 from portside.agent.streams.events import EventClock, Position, RunEnd, ThreadMode
+from portside.agent.streams.replay_budget import ReplayBudget, ReplayLimits
 from portside.agent.streams.run_stream import RunStream
 from portside.executor.requests import LifecycleEvent
 from portside.kernel.codec import dump_api

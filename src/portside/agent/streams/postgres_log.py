@@ -26,6 +26,7 @@ from portside.kernel.timeouts import timeout
 from portside.kernel.transient_errors import log_failure
 
 log = get_logger(__name__)
+# Events wait this long for others, or until there are this many bytes of them.
 FLUSH_S = 0.01
 EARLY_BYTES = 64 * 1024
 # Of all runs. As much again may be on its way to Postgres.
@@ -40,14 +41,23 @@ KEEP_AT_LEAST_S = 15.0
 
 
 class LogWriter:
-    """Writes the events of this process in batches."""
+    """Writes the events of this process in batches.
 
-    def __init__(self, db: Database, process_id: UUID, on_written: Callable[[list[Chunk]], None]) -> None:
+    `on_written` gets the chunks that were written, and `on_lost` the thread and the run of events that never will be.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        process_id: UUID,
+        on_written: Callable[[list[Chunk]], None],
+        on_lost: Callable[[UUID, UUID | None], None],
+    ) -> None:
         self._db = db
         self._encryptor = find_encryptor(db)
         self._process_id = process_id
         self._on_written = on_written
-        self.on_lost: Callable[[UUID, UUID | None], None] = lambda _thread, _run: None
+        self._on_lost = on_lost
         self._batches: Batcher[EventBatch, None] = Batcher(
             self._write_merged, max_batch=None, delay_s=FLUSH_S, early_bytes=EARLY_BYTES
         )
@@ -88,14 +98,14 @@ class LogWriter:
             # `_write_all` retries failures of the database, so these events can never be written.
             log_failure("stream events were lost: they cannot be written", exc)
             for batch in run_batches:
-                self.on_lost(batch.thread_id, batch.run_id)
+                self._on_lost(batch.thread_id, batch.run_id)
 
         return [None] * len(batches)
 
     async def _write_all(self, run_batches: list[EventBatch]) -> None:
         """Write batches, and retry until it succeeds. Readers ignore repeated events, so a second write is harmless."""
         batches = [part for batch in run_batches for part in _split(batch)]
-        bodies = await asyncio.gather(*(self._body(batch) for batch in batches))
+        bodies = await asyncio.gather(*(self._encode(batch) for batch in batches))
         while True:
             try:
                 async with timeout(WRITE_TIMEOUT_S):
@@ -126,7 +136,7 @@ class LogWriter:
             ]
         )
 
-    async def _body(self, batch: EventBatch) -> bytes:
+    async def _encode(self, batch: EventBatch) -> bytes:
         """Encode events, and encrypt them if that is configured. A batch that cannot be encrypted is lost alone."""
         body = pack_events(batch.events)
         if self._encryptor is None:
@@ -137,8 +147,8 @@ class LogWriter:
                 return await self._encryptor.encrypt_blob(body, EVENTS, events_binding(batch.thread_id))
         except EncryptionFailed as exc:
             log.error("stream events were lost: they cannot be encrypted", reason=exc.message)  # noqa: TRY400
-            self.on_lost(batch.thread_id, batch.run_id)
-            return pack_events([_lost_marker(batch)])
+            self._on_lost(batch.thread_id, batch.run_id)
+            return pack_events([_build_lost_marker(batch)])
 
     def _lose_most(self) -> None:
         """Drop the events that wait of the run that has the most of them, and write a marker in their place."""
@@ -152,22 +162,21 @@ class LogWriter:
         )
 
         self._losses += 1
-
         for batch in waiting:
             if batch is largest:
-                marker = batch._replace(events=[_lost_marker(batch)])
+                marker = batch._replace(events=[_build_lost_marker(batch)])
                 self._batches.add(marker, _measure(marker))
             else:
                 self._batches.add(batch, _measure(batch))
 
-        self.on_lost(largest.thread_id, largest.run_id)
+        self._on_lost(largest.thread_id, largest.run_id)
 
 
 def _measure(batch: EventBatch) -> int:
     return sum(len(event.data) + EVENT_BYTES for event in batch.events)
 
 
-def _lost_marker(batch: EventBatch) -> StreamEvent:
+def _build_lost_marker(batch: EventBatch) -> StreamEvent:
     return StreamEvent(LOST, batch.events[-1].event_id, b"null")
 
 
@@ -222,6 +231,6 @@ class OldStreams(Task):
         dead = await self._db.execute(sql.delete_dead_processes)
         heads = await self._db.execute(sql.delete_old_heads, limit=self.batch)
         sequences = await self._db.execute(sql.delete_old_sequences, limit=self.batch)
-        did = {"chunks": chunks, "dead_processes": dead, "heads": heads, "sequences": sequences}
 
+        did = {"chunks": chunks, "dead_processes": dead, "heads": heads, "sequences": sequences}
         return Status(did=did, again=self.batch in (chunks, heads, sequences))

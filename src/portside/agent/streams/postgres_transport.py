@@ -61,8 +61,13 @@ class PostgresTransport:
         self._process_id = uuid4()
         self._draining = draining
 
-        self._log = LogWriter(db, self._process_id, self._on_written)
-        self._log.on_lost = lambda thread_id, run_id: hub.get_log(thread_id).note_lost(run_id)
+        self._log = LogWriter(
+            db,
+            self._process_id,
+            on_written=self._on_written,
+            on_lost=lambda thread_id, run_id: hub.get_log(thread_id).note_lost(run_id),
+        )
+
         self._subscriptions = RemoteSubscriptions(db, self._process_id, hub)
 
         # Gathers until the next one is sent.

@@ -42,7 +42,10 @@ class RemoteSubscription:
         self.log = log
         # The number of the last chunk that was read.
         self.cursor = 0
-        self.is_recorded = self.has_existed = False
+        # Whether Postgres has a row for it.
+        self.is_recorded = False
+        # Whether the thread was seen in the database, so that it is deleted when it is not there any more.
+        self.has_existed = False
 
 
 class RemoteSubscriptions:
@@ -53,7 +56,9 @@ class RemoteSubscriptions:
         self._process_id = process_id
         self._hub = hub
         self.by_thread: WeakValueDictionary[UUID, RemoteSubscription] = WeakValueDictionary()
+        # The threads of the rows in Postgres, also of subscriptions that are gone.
         self._recorded: set[UUID] = set()
+        # When `check` first saw that a run was over, of which this process still has a stream.
         self._seen_over: dict[UUID, float] = {}
 
         # One reader at a time, because a cursor must not pass a chunk that another reader has not applied yet.
@@ -65,7 +70,8 @@ class RemoteSubscriptions:
         Raises the error of the database.
         """
         subscription = self._get(log)
-        if (is_unread := subscription.cursor == 0) and stream is not None:
+        is_unread = subscription.cursor == 0
+        if is_unread and stream is not None:
             # Nothing was read before this run had a stream here: it gets everything, though `read` may come first.
             stream.is_complete = True
 
@@ -153,9 +159,8 @@ class RemoteSubscriptions:
                     remaining.is_recorded = False
 
         subscriptions = list(self.by_thread.values())
-        await self._record(
-            [subscription.log.thread_id for subscription in subscriptions if not subscription.is_recorded]
-        )
+        unrecorded_ids = [item.log.thread_id for item in subscriptions if not item.is_recorded]
+        await self._record(unrecorded_ids)
         for subscription in subscriptions:
             subscription.is_recorded = True
 
