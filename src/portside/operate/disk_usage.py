@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -231,16 +231,16 @@ class DiskUsage:
             for name, kind in _FILES_OF_DEPLOYMENT.items():
                 parts[folder / name] = _SizeKey(kind, "files", deployment_id)
 
+        borders = frozenset(map(str, parts))
         for path, key in parts.items():
-            inside = {other for other in parts if other != path and path in other.parents}
             if key.kind == "builds":
                 sizes[key] += sum(
                     self._measure_build(build, inodes) for build in _list_folders(path)
                 ) + _get_block_bytes(path)
             else:
-                sizes[key] += measure_size(path, inodes, skipped=inside)
+                sizes[key] += measure_size(path, inodes, borders)
 
-        sizes[_SizeKey("other", "files")] += measure_size(self._home, inodes, skipped=set(parts))
+        sizes[_SizeKey("other", "files")] += measure_size(self._home, inodes, borders)
         return sizes.total() - before
 
     def _measure_build(self, build: Path, inodes: set[tuple[int, int]]) -> int:
@@ -257,17 +257,15 @@ class DiskUsage:
         return self._builds[key]
 
 
-def measure_size(path: Path, inodes: set[tuple[int, int]], skipped: Iterable[Path] = ()) -> int:
-    """Return the bytes that a file or folder takes on the disk; what is in `inodes` was counted before."""
-    excluded = {str(skipped_path) for skipped_path in skipped}
-    size = 0
+def measure_size(path: Path, inodes: set[tuple[int, int]], borders: frozenset[str] = frozenset()) -> int:
+    """Return the bytes that a file or folder takes on the disk; what is in `inodes` was counted before.
 
+    Nothing inside it whose path is in `borders` counts.
+    """
+    size = 0
     waiting = [str(path)]
     while waiting:
         current = waiting.pop()
-        if current in excluded:
-            continue
-
         try:
             status = os.lstat(current)
             is_folder = _is_folder(status.st_mode)
@@ -280,7 +278,7 @@ def measure_size(path: Path, inodes: set[tuple[int, int]], skipped: Iterable[Pat
 
             size += status.st_blocks * _BLOCK
             if is_folder:
-                waiting += [entry.path for entry in os.scandir(current)]
+                waiting += [entry.path for entry in os.scandir(current) if entry.path not in borders]
         except OSError:
             continue  # Removed in the meantime, or another user's.
 
