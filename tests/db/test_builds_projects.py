@@ -20,7 +20,6 @@ from portside.dataplane.builds.build import (
     BuildPlaces,
     BuildRecord,
     BuildRequest,
-    Layout,
     build_revision,
     discard_unfinished,
 )
@@ -32,6 +31,7 @@ from portside.dataplane.builds.wheel import WheelContent, pack_wheel
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import MaskedOutput
+from portside.dataplane.settings import Layout
 from portside.listener_api import NewLogEntry
 from tests.conftest import eventually
 
@@ -48,7 +48,7 @@ class ProjectBuilds:
         self.folder = folder / "deployments" / "one" / "revisions" / "two"
         self.project = folder / "project"
         self.text = ""
-        self.layout: Layout = "split"
+        self.layout = Layout.SPLIT
         self._log = RevisionLog(self._ship)
 
     async def _ship(self, entries: list[NewLogEntry]) -> None:
@@ -140,13 +140,13 @@ async def test_project_folders_and_requirements_share_environment(builds: Projec
     ("layout", "files", "dependencies", "words"),
     [
         (
-            "split",
+            Layout.SPLIT,
             {"requirements.txt": "langgraph==0.3.34\n"},
             ["."],
             r"requirements\.txt gives langgraph 0\.3\.34; the agent server needs 0\.4 or newer\. Change these",
         ),
         (
-            "combined",
+            Layout.COMBINED,
             {"pyproject.toml": pyproject("mybot", "pydantic<2.9"), "mybot/__init__.py": ""},
             [".", "langgraph<0.6"],
             r"gives langgraph 0\.5\.\d+; the agent server needs 0\.6 or newer; mybot gives pydantic 2\.8\.",

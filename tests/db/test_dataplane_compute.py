@@ -66,7 +66,7 @@ class Harness:
     ) -> ProcessReplicaSet:
         context = ReplicaContext(plan, self.target.socket, self.folder, self._log(plan.revision_id), 20)
         revision = desired_revision(id=plan.revision_id)
-        return ProcessReplicaSet(context, revision, scale or {"all": ReplicaBounds(1, 1)}, down_after_s)
+        return ProcessReplicaSet(context, revision, scale or {Tier.ALL: ReplicaBounds(1, 1)}, down_after_s)
 
     def _log(self, _revision: UUID) -> RevisionLog:
         return RevisionLog(self._ship)
@@ -444,7 +444,7 @@ async def test_queue_tier_scales_with_pending_runs_without_lost_requests(
     waiting = tmp_path / "waiting"
     waiting.write_text("0")
     replica_set = harness.replica_set(
-        harness.plan("one", PENDING=str(waiting)), {"api": ReplicaBounds(2, 2), "queue": ReplicaBounds(1, 3)}
+        harness.plan("one", PENDING=str(waiting)), {Tier.API: ReplicaBounds(2, 2), Tier.QUEUE: ReplicaBounds(1, 3)}
     )
 
     await harness.target.switch_to(replica_set)
@@ -480,7 +480,7 @@ async def test_replicas_beyond_connection_budget_are_refused(harness: Harness):
         if replicas > most:
             raise NoConnectionsLeft("no connections left for another replica")
 
-    many = {"all": ReplicaBounds(3, 3)}
+    many = {Tier.ALL: ReplicaBounds(3, 3)}
     replicas = harness.replica_set(harness.plan("refused"), many)
     replicas._context.admit = admit
 
@@ -488,7 +488,7 @@ async def test_replicas_beyond_connection_budget_are_refused(harness: Harness):
         await harness.target.switch_to(replicas)
 
     assert harness.folder.state.replicas == []
-    replicas = harness.replica_set(harness.plan("admitted"), {"all": ReplicaBounds(1, 3)})
+    replicas = harness.replica_set(harness.plan("admitted"), {Tier.ALL: ReplicaBounds(1, 3)})
     replicas._context.admit = admit
     await harness.target.switch_to(replicas)
 

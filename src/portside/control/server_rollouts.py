@@ -10,6 +10,7 @@ Servers that come with a build or an image of their own are not replaced: their 
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Literal
 from uuid import UUID
 
@@ -29,7 +30,14 @@ STARTED_AT = now()
 LISTENER_STARTS_WITHIN = timedelta(minutes=2)
 _STEP_EVERY_S = 1.0
 ServerState = Literal["current", "behind", "replacing", "failed", "own", "stopped", "unknown"]
-RolloutStatus = Literal["running", "halted", "done"]
+
+
+class RolloutStatus(StrEnum):
+    """The status of a rollout, as it is stored."""
+
+    RUNNING = "running"
+    HALTED = "halted"
+    DONE = "done"
 
 
 class DeploymentServer(msgspec.Struct, kw_only=True):
@@ -49,7 +57,7 @@ class ServerRollout(msgspec.Struct, kw_only=True):
     """A rollout. `deployment_id` is the deployment that is being replaced, or the one that failed, for `reason`."""
 
     version: str
-    status: RolloutStatus
+    status: Literal["running", "halted", "done"]
     deployment_id: UUID | None
     reason: str | None
     skipped: list[UUID]
@@ -80,11 +88,11 @@ async def resume_rollout(db: Database, version: str, skipped: Sequence[UUID]) ->
     async with db.transaction() as tx:
         await tx.execute(sql.lock_rollouts)
         last = await tx.fetchrow(sql.last_rollout)
-        if last is None or last["version"] != version or last["status"] == "done":
+        if last is None or last["version"] != version or last["status"] == RolloutStatus.DONE:
             await tx.fetchval(sql.begin_rollout, version=version, skipped=list(skipped))
             return
 
-        change = sql.resume_rollout if last["status"] == "halted" else sql.skip_in_rollout
+        change = sql.resume_rollout if last["status"] == RolloutStatus.HALTED else sql.skip_in_rollout
         await tx.execute(change, id=last["id"], skipped=list({*last["skipped"], *skipped}))
 
 
@@ -112,14 +120,14 @@ class ServerRollouts(Task):
             rows = await _list_servers(tx, self._version)
 
             # Rollouts of other versions are over.
-            status = last["status"] if last is not None and last["version"] == self._version else "done"
+            status = last["status"] if last is not None and last["version"] == self._version else RolloutStatus.DONE
             is_starting = now() - STARTED_AT < 2 * LISTENER_STARTS_WITHIN
-            self.report.every_s = _STEP_EVERY_S if status == "running" or is_starting else self.every_s
+            self.report.every_s = _STEP_EVERY_S if status == RolloutStatus.RUNNING or is_starting else self.every_s
 
-            if last is None or status == "done":
+            if last is None or status == RolloutStatus.DONE:
                 return await self._begin_if_behind(tx, rows)
 
-            workspace_id = await self._take_step(tx, last, rows) if status == "running" else None
+            workspace_id = await self._take_step(tx, last, rows) if status == RolloutStatus.RUNNING else None
             if workspace_id is not None:
                 # Last: this row's lock blocks other changes of the workspace until the commit.
                 await tx.execute(sql.bump_generation, workspace_id=workspace_id)
@@ -147,7 +155,9 @@ class ServerRollouts(Task):
         waiting = [row for row in rows if row["is_behind"] and row["id"] not in rollout["skipped"]]
         if not waiting:
             if all(row["is_reported"] or row["status"] != DeploymentStatus.READY for row in rows):
-                await tx.execute(sql.change_rollout, id=rollout["id"], status="done", deployment_id=None, reason=None)
+                await tx.execute(
+                    sql.change_rollout, id=rollout["id"], status=RolloutStatus.DONE, deployment_id=None, reason=None
+                )
             return None
 
         deployment = next((row for row in waiting if row["is_reported"]), None)
@@ -157,7 +167,11 @@ class ServerRollouts(Task):
         log.info("a deployment's servers are replaced by this version's", deployment=deployment["name"])
         await tx.execute(sql.request_roll_forward, id=deployment["id"])
         await tx.execute(
-            sql.change_rollout, id=rollout["id"], status="running", deployment_id=deployment["id"], reason=None
+            sql.change_rollout,
+            id=rollout["id"],
+            status=RolloutStatus.RUNNING,
+            deployment_id=deployment["id"],
+            reason=None,
         )
 
         return UUID(str(deployment["workspace_id"]))
@@ -175,7 +189,7 @@ class ServerRollouts(Task):
         await tx.execute(
             sql.change_rollout,
             id=rollout["id"],
-            status="halted" if has_failed else "running",
+            status=RolloutStatus.HALTED if has_failed else RolloutStatus.RUNNING,
             deployment_id=current["id"] if has_failed else None,
             reason=current["failure"] if has_failed else None,
         )

@@ -41,7 +41,7 @@ from portside.dataplane.compute.interface import STARTING, Build, Compute, OpenL
 from portside.dataplane.failures import BuildFailed, ControlPlaneRefused, DeployFailed, RevisionFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import mask_values
-from portside.dataplane.settings import ListenerSettings
+from portside.dataplane.settings import Layout, ListenerSettings
 from portside.dataplane.state import DeploymentFolder
 from portside.kernel.logs import get_logger
 from portside.kernel.shortening import shorten
@@ -140,7 +140,7 @@ class Builder:
     @staticmethod
     def _is_reusable(revision: DesiredRevision, folder: Path) -> bool:
         record = find_build(folder)
-        if record is not None and record.layout == "split":
+        if record is not None and record.layout is Layout.SPLIT:
             return not wants_one_process(revision.secret_values)
 
         return not is_behind(folder / "venv")
@@ -148,7 +148,7 @@ class Builder:
     async def _to_build(self, folder: Path, record: BuildRecord) -> Build:
         """Return the build of a record, for servers of this platform's version."""
         config = folder / "source" / record.config
-        if record.layout != "split":
+        if record.layout is not Layout.SPLIT:
             return Build(folder, config, record.commit)
 
         has_javascript = runtime_folder(folder).is_dir()

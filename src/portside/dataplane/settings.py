@@ -1,5 +1,6 @@
 """The listener's settings, read from the environment."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,6 +8,15 @@ import msgspec
 
 from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent, make_watched_folder
 from portside.kernel.settings import setting
+
+
+class Layout(StrEnum):
+    """Where the agent server of a build runs."""
+
+    # From the platform's own environment. The build has the project and the executor.
+    SPLIT = "split"
+    # From the build, beside the project.
+    COMBINED = "combined"
 
 
 class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,12 +51,12 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
         setting("How long a lower number of replicas must have been enough before scaling down to it, in seconds."),
     ] = 1800
     deployment_layout: Annotated[
-        Literal["split", "combined"],
+        Layout,
         setting(
             "Where the agent servers of builds run: split runs them from the platform's environment, and graphs in "
             "executors of the project's; combined installs the agent server beside the project."
         ),
-    ] = "split"
+    ] = Layout.SPLIT
     build_timeout_s: Annotated[float, msgspec.Meta(gt=0), setting("Time limit of one build, in seconds.")] = 900
     build_cache_max_bytes: Annotated[
         int,

@@ -20,11 +20,11 @@ import shutil
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Literal
 from uuid import UUID
 
 import msgspec
 
+from portside.dataplane.compute.scaling import Tier
 from portside.dataplane.processes import ProcessIdentity
 from portside.kernel.files import make_private_dir, write_private
 from portside.kernel.logs import get_logger
@@ -41,7 +41,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True):
 
     process: ProcessIdentity
     revision_id: UUID
-    tier: Literal["all", "api", "queue"] = "all"
+    tier: Tier = Tier.ALL
     port: int = 0
     fingerprint: str = ""
     server_code: str = ""

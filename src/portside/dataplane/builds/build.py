@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -45,6 +45,7 @@ from portside.dataplane.builds.wheel import (
 from portside.dataplane.failures import BuildFailed, DeployFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import MaskedOutput
+from portside.dataplane.settings import Layout
 from portside.kernel.aliases import environment_names
 from portside.kernel.disk import NO_RESERVE, DiskReserve, find_shortage
 from portside.kernel.files import make_private_dir, write_private
@@ -56,7 +57,6 @@ _HANDLER_VARIABLES = frozenset(
     name for section in ("AUTH", "ENCRYPTION", "HTTP", "STORE") for name in environment_names(f"GRAPH_{section}")
 )
 _LOOK_AT_DISK_EVERY_S = 1.0
-Layout = Literal["split", "combined"]
 
 
 class BuildRecord(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class BuildRecord(msgspec.Struct, frozen=True):
 
     commit: str
     config: str
-    layout: Layout = "combined"
+    layout: Layout = Layout.COMBINED
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class BuildRequest:
     # By their names. The log masks the values.
     secrets: Mapping[str, str] = field(default_factory=dict)
     reserve: DiskReserve = NO_RESERVE
-    layout: Layout = "split"
+    layout: Layout = Layout.SPLIT
     # Where the history of the source goes, for builds of the same commit when its repository is gone.
     history_folder: Path | None = None
 
@@ -208,8 +208,8 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
     output.write(f"Layout {layout}: {reason}")
 
     # Variables may name handlers, which are in Python if nothing says otherwise.
-    if layout == "combined" or config.has_python or not _HANDLER_VARIABLES.isdisjoint(request.secrets):
-        content = EXECUTOR if layout == "split" else SERVER
+    if layout == Layout.COMBINED or config.has_python or not _HANDLER_VARIABLES.isdisjoint(request.secrets):
+        content = EXECUTOR if layout == Layout.SPLIT else SERVER
         wheel = await asyncio.to_thread(pack_wheel, places.wheels, content)
         environment = Environment(request.folder, output, cache=places.cache, content=content)
         await environment.create(config, wheel)
@@ -301,16 +301,16 @@ async def update_wheel(folder: Path, wheels: Path) -> None:
 
 def choose_layout(config: BuildConfig, default: Layout, secrets: Mapping[str, str]) -> tuple[Layout, str]:
     """Return the layout of a build, and why."""
-    if default == "combined":
-        return "combined", "the agent server is installed beside the project (setting DEPLOYMENT_LAYOUT)"
+    if default == Layout.COMBINED:
+        return Layout.COMBINED, "the agent server is installed beside the project (setting DEPLOYMENT_LAYOUT)"
     if wants_one_process(secrets):
-        return "combined", "the agent server is installed beside the project, because EXECUTORS is 0"
+        return Layout.COMBINED, "the agent server is installed beside the project, because EXECUTORS is 0"
 
     if config.has_web_app and not secrets.get("EXECUTORS", "").strip():
         # Its lifespan may prepare objects of modules that the graphs use, which takes one process.
-        return "combined", "http.app and graphs may share objects; set the secret EXECUTORS=1 if they do not"
+        return Layout.COMBINED, "http.app and graphs may share objects; set the secret EXECUTORS=1 if they do not"
 
-    return "split", "the agent server runs from the platform's environment, and graphs in one of their own"
+    return Layout.SPLIT, "the agent server runs from the platform's environment, and graphs in one of their own"
 
 
 def wants_one_process(secrets: Mapping[str, str]) -> bool:

@@ -112,7 +112,7 @@ class Replica:
             port = private.getsockname()[1]
             fds = {"--fd": private.fileno()}
 
-            if tier != "queue":
+            if tier is not Tier.QUEUE:
                 fds |= {"--handover-fd": handover_read, "--public-fd": stable.public.fileno()}
                 if stable.inheritance is not None:
                     fds["--heir-fd"] = stable.inheritance.fileno()
@@ -161,7 +161,7 @@ class Replica:
 
     async def hand_over(self) -> None:
         """Tell the server to serve the public socket, and wait until it does. Raises DeployFailed."""
-        if self.tier == "queue":
+        if self.tier is Tier.QUEUE:
             return
 
         with contextlib.suppress(BrokenPipeError):
@@ -207,7 +207,7 @@ class Replica:
 
     async def _wait_for(self, path: str, what: str) -> None:
         plan = self._plan
-        limit_s = plan.queue_start_timeout_s if self.tier == "queue" else plan.start_timeout_s
+        limit_s = plan.queue_start_timeout_s if self.tier is Tier.QUEUE else plan.start_timeout_s
         started_at = time.monotonic()
         deadline = started_at + limit_s
         while True:
@@ -221,7 +221,7 @@ class Replica:
                 raise self._failure(f"the server {await self.wait()} before it {what}")
 
             if time.monotonic() >= deadline:
-                setting = "QUEUE_START_TIMEOUT_S" if self.tier == "queue" else "DEPLOYMENT_START_TIMEOUT_S"
+                setting = "QUEUE_START_TIMEOUT_S" if self.tier is Tier.QUEUE else "DEPLOYMENT_START_TIMEOUT_S"
                 raise self._failure(f"the server has not {what} after {limit_s:g} seconds (setting {setting})")
 
             # Poll less often over time: after a restart or an outage, all deployments start at once.

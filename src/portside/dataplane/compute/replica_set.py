@@ -583,8 +583,8 @@ class ProcessReplicaSet:
 
     def _build_metrics(self, replicas: list[Replica], cores: dict[int, float]) -> MetricsReport:
         tiers = self._tiers.values()
-        queue_tier = self._tiers.get("queue")
-        serving_count = sum(len(tier.replicas) for tier in tiers if tier.tier != "queue")
+        queue_tier = self._tiers.get(Tier.QUEUE)
+        serving_count = sum(len(tier.replicas) for tier in tiers if tier.tier is not Tier.QUEUE)
         older = [replica for replica in replicas if replica.is_older]
         groups = self._usage.groups
 
@@ -627,9 +627,9 @@ class ProcessReplicaSet:
 
         spec = self._revision.resource_spec
         for name, scaler in self._scalers.items():
-            cpu = self._cores.get(name, 0.0) / float(spec.get("queue_cpu" if name == "queue" else "cpu", 1))
+            cpu = self._cores.get(name, 0.0) / float(spec.get("queue_cpu" if name is Tier.QUEUE else "cpu", 1))
             # More replicas of tier `api` would not execute any pending run.
-            pending = None if name == "api" else self._metrics.pending_runs
+            pending = None if name is Tier.API else self._metrics.pending_runs
             tier = self._tiers[name]
             tier.scale_to(scaler.decide(Load(len(tier.replicas), cpu, pending)))
 

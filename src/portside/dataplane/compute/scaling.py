@@ -10,15 +10,25 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from enum import StrEnum
+from typing import Any
 
 import msgspec
 
 from portside.listener_api import DesiredDeployment, DesiredRevision
 
-Tier = Literal["all", "api", "queue"]
 RUNS_PER_REPLICA = 10
 CPU_TARGET = 0.75
+
+
+class Tier(StrEnum):
+    """What a server does (PORTSIDE_TIER): answers requests, executes runs, or both."""
+
+    ALL = "all"
+    API = "api"
+    QUEUE = "queue"
+    # It executes runs for servers of tier queue. Only clusters have them.
+    EXECUTOR = "executor"
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,10 @@ def find_tier_bounds(deployment: DesiredDeployment, revision: DesiredRevision) -
     api = _read_bounds(spec, "")
     queue = _read_bounds(spec, "queue_")
 
-    return {"all": api} if api == queue and api.maximum == 1 else {"api": api, "queue": queue}
+    if api == queue and api.maximum == 1:
+        return {Tier.ALL: api}
+
+    return {Tier.API: api, Tier.QUEUE: queue}
 
 
 def _read_bounds(spec: Mapping[str, Any], prefix: str) -> ReplicaBounds:
