@@ -14,10 +14,12 @@ from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import load_config
 from portside.agent.local_graphs import LocalGraphs, PostgresSaver
 from portside.agent.mcp.elicitation import CALL_METADATA, Question, Questions, first_question
+from portside.agent.queue.worker import Intake
 from portside.agent.runs.service import Awaited, Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.types.access import ANYONE
 from portside.agent.types.runs import RunCreate
+from portside.agent.webhooks.policy import WebhookPolicy, Webhooks
 from portside.executor.load import load_graphs
 from portside.kernel.codec import load
 from portside.kernel.db import Database
@@ -51,7 +53,8 @@ async def questions(agent_databases: Callable[[], Awaitable[str]]) -> AsyncItera
     assistants = Assistants(db, engine.facts)
 
     await assistants.create_system_assistants()
-    runs = Runs(db, assistants, engine, AgentSettings(database_url=url), asyncio.Event())
+    settings = AgentSettings(database_url=url)
+    runs = Runs(db, assistants, engine, settings, intake=Intake(asyncio.Event()), webhooks=Webhooks(WebhookPolicy()))
     runs.worker.start(Driver([]))
     yield AnsweredInBetween(db, runs, Access(db, assistants))
     await runs.worker.drain(5.0)

@@ -8,7 +8,7 @@ import pytest
 
 from portside.agent.engine import RunExecutor, RunLimits
 from portside.agent.queue import worker
-from portside.agent.queue.worker import Worker
+from portside.agent.queue.worker import Intake, Worker
 from portside.agent.streams.hub import Hub
 from portside.kernel.db import Database
 from portside.kernel.errors import Unavailable
@@ -38,7 +38,7 @@ async def test_run_waits_for_an_executor_until_it_may_take_no_longer(db: Databas
     monkeypatch.setattr(worker, "POLL_S", 0.05)
     graphs: Any = WithoutExecutors(db)
     executor = RunExecutor(db, graphs, Hub(keep_s=60), limits=RunLimits(TIMEOUT_S), webhook_due=asyncio.Event())
-    process = Worker(db, executor, slots=1, draining=asyncio.Event())
+    process = Worker(db, executor, Intake(asyncio.Event()), slots=1)
     admission = new_run(is_temporary=False)
     kwargs = dict.fromkeys(
         ("input", "command", "context", "stream_mode", "subgraphs", "interrupt_before", "interrupt_after", "durability")

@@ -30,6 +30,7 @@ from portside.agent.sql import sql
 from portside.agent.types.assistants import AssistantCreate, AssistantPatch
 from portside.agent.types.runs import CancelAction, RunCreate, RunStatus
 from portside.agent.types.threads import ThreadStatus
+from portside.agent.webhooks.policy import WebhookPolicy, Webhooks
 from portside.executor.load import load_graphs
 from portside.kernel.db import Database, Isolation, Transaction
 from portside.kernel.ids import uuid7
@@ -152,7 +153,8 @@ async def server(module_database: str) -> AsyncIterator[Server]:
 
     known = Assistants(db, engine.facts)
     await known.create_system_assistants()
-    runs = Runs(db, known, engine, AgentSettings(database_url=url), asyncio.Event())
+    settings = AgentSettings(database_url=url)
+    runs = Runs(db, known, engine, settings, intake=worker.Intake(asyncio.Event()), webhooks=Webhooks(WebhookPolicy()))
     runs.worker.start(Driver([]))
 
     for graph in ("echo", "steps"):

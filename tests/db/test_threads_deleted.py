@@ -6,10 +6,11 @@ from contextlib import AsyncExitStack
 import httpx2
 import pytest
 
-from portside.agent.app import AgentApp, open_app
+from portside.agent.app import open_app
 from portside.agent.config import load_config
 from portside.agent.queue import active_run, worker
 from portside.agent.settings import AgentSettings
+from portside.agent.wiring import AgentApp
 from portside.executor.load import load_graphs
 from tests.conftest import eventually
 from tests.servers import PROJECTS

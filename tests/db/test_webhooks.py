@@ -172,8 +172,7 @@ class Receiver:
 
 @asynccontextmanager
 async def delivering(db: Database, policy: WebhookPolicy = OPEN, attempts: int = 3) -> AsyncIterator[Webhooks]:
-    webhooks = Webhooks()
-    webhooks.policy = policy
+    webhooks = Webhooks(policy)
     driver = Driver([Deliveries(db, webhooks, RetryPolicy(attempts, 0.01), with_long_values)])
     driver.start()
     yield webhooks

@@ -20,7 +20,7 @@ from portside.agent.queue.backlog import Backlog, QueueMonitor
 from portside.agent.queue.chores import ExpiredLeases
 from portside.agent.queue.rest import REST_AFTER_S, IdleBackoff
 from portside.agent.queue.types import Admission, Cancellation, CancelScope, ClaimedRun, RunResult
-from portside.agent.queue.worker import Worker
+from portside.agent.queue.worker import Intake, Worker
 from portside.agent.types.runs import CancelAction, MultitaskStrategy, RunStatus
 from portside.agent.types.threads import ThreadStatus
 from portside.kernel.db import Database
@@ -110,7 +110,7 @@ class Process:
         self.db = db
         self.handler = Handler()
         self.draining = asyncio.Event()
-        self.worker = Worker(db, self.handler, slots=1, draining=self.draining)
+        self.worker = Worker(db, self.handler, Intake(self.draining), slots=1)
 
     async def admit(self) -> UUID:
         """Admit a run that waits to be claimed."""
@@ -568,17 +568,18 @@ class Resting:
     def __init__(self, process: Process) -> None:
         self.activity = Activity(ended_at=process.worker.ended_at - 2 * REST_AFTER_S)
         self.chore = ExpiredLeases(process.db, max_retries=3, on_released=process.worker.wake)
-        self.rest = IdleBackoff(process.db, process.worker, self.activity, [self.chore])
         self.told: list[bool] = []
-
-        self.rest.parts.append(self.told.append)
+        self.backoff = IdleBackoff(process.db, process.worker, self.activity, tasks=[self.chore], pollers=[self])
         process.worker.ended_at -= 2 * REST_AFTER_S
+
+    def rest(self, *, is_resting: bool) -> None:
+        self.told.append(is_resting)
 
     @property
     def is_slow(self) -> bool:
         """Whether the process looks rarely; it looks at once when that ends."""
-        assert (self.chore.report.every_s > 10) == self.rest.is_resting == (self.activity.on_use is not None)
-        return self.rest.is_resting
+        assert (self.chore.report.every_s > 10) == self.backoff.is_resting == (self.activity.on_use is not None)
+        return self.backoff.is_resting
 
 
 @pytest.fixture
@@ -587,9 +588,9 @@ def resting(process: Process) -> Resting:
 
 
 async def test_process_without_work_rests_until_it_is_used(process: Process, resting: Resting):
-    await resting.rest.activate()
+    await resting.backoff.activate()
     assert resting.is_slow
-    await resting.rest.activate()
+    await resting.backoff.activate()
     assert resting.told == [True], "told once"
 
     # A request begins: the process is as quick as ever before it is answered, and stays so for a while after it.
@@ -599,17 +600,17 @@ async def test_process_without_work_rests_until_it_is_used(process: Process, res
     assert resting.chore.signal.is_set()
     resting.activity.open = 1
 
-    await resting.rest.activate()
+    await resting.backoff.activate()
     assert not resting.is_slow
     resting.activity.open = 0
-    await resting.rest.activate()
+    await resting.backoff.activate()
     assert resting.is_slow
     assert resting.told == [True, False, True]
 
 
 async def test_process_does_not_rest_while_there_are_runs_of_anybody(process: Process, resting: Resting):
     run_id, attempt = await process.execute()
-    await resting.rest.activate()
+    await resting.backoff.activate()
     assert not resting.is_slow
 
     # Another process executes it: its lease may have to be swept.
@@ -618,7 +619,7 @@ async def test_process_does_not_rest_while_there_are_runs_of_anybody(process: Pr
     attempt.let_go.set()
     await process.wait_until_idle()
     process.worker.ended_at -= 2 * REST_AFTER_S
-    await resting.rest.activate()
+    await resting.backoff.activate()
     assert not resting.is_slow
 
     # What is due in an hour lets it rest, what is due in a moment does not.
@@ -629,17 +630,17 @@ async def test_process_does_not_rest_while_there_are_runs_of_anybody(process: Pr
             due_in_s,
         )
 
-        await resting.rest.activate()
+        await resting.backoff.activate()
         assert resting.is_slow == is_slow, due_in_s
 
 
 async def test_run_that_nobody_announced_is_found_at_the_next_look_of_a_resting_process(
     process: Process, resting: Resting
 ):
-    await resting.rest.activate()
+    await resting.backoff.activate()
     assert resting.is_slow
     run_id = await process.admit()
-    await resting.rest.activate()
+    await resting.backoff.activate()
     assert not resting.is_slow
     await asyncio.wait_for(process.handler.attempt(run_id).begun.wait(), 60)
     process.handler.attempt(run_id).end.set()
@@ -648,11 +649,11 @@ async def test_run_that_nobody_announced_is_found_at_the_next_look_of_a_resting_
 
 
 async def test_rest_ends_when_the_database_does_not_answer(process: Process, resting: Resting):
-    await resting.rest.activate()
+    await resting.backoff.activate()
     await process.db.pool.execute("alter function next_due_at() rename to away")
     try:
         with pytest.raises(asyncpg.UndefinedFunctionError):
-            await resting.rest.activate()
+            await resting.backoff.activate()
     finally:
         await process.db.pool.execute("alter function away() rename to next_due_at")
 

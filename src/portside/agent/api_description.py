@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from portside.agent.custom.project_routes import ProjectRoutes
 from portside.agent.http.services import ApiDescription
 from portside.agent.http.system import SERVER_INFO
 from portside.agent.types.access import AuthOpenApi
@@ -15,9 +16,13 @@ Json = dict[str, Any]
 
 
 def describe_api(
-    routes: Sequence[Route[Any]], graph_ids: Sequence[str], security: AuthOpenApi | None = None
+    routes: Sequence[Route[Any]],
+    graph_ids: Sequence[str],
+    *,
+    security: AuthOpenApi | None = None,
+    own_routes: ProjectRoutes | None = None,
 ) -> ApiDescription:
-    """Describe the routes; a `graph_id` in a request is one of these graphs.
+    """Describe our routes, and the project's own; a `graph_id` in a request is one of these graphs.
 
     `security` describes how callers authenticate. Public routes need none of it.
     """
@@ -28,9 +33,11 @@ def describe_api(
             _add_security(openapi, routes, security)
 
         _restrict_graph_ids(openapi, list(graph_ids))
-        return msgspec.json.encode(openapi)
+        document = msgspec.json.encode(openapi)
+        return document if own_routes is None else own_routes.add_to(document)
 
-    return ApiDescription(write, frozenset(route.tag for route in routes))
+    tags = frozenset(route.tag for route in routes)
+    return ApiDescription(write, tags, fetch=None if own_routes is None else own_routes.fetch_document)
 
 
 def _add_security(openapi: Json, routes: Sequence[Route[Any]], security: AuthOpenApi) -> None:

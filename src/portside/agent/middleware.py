@@ -32,8 +32,14 @@ def wrap_for_clients(
         app = MountBelow(app, prefix, ALSO_AT_ROOT)
 
     cors = Cors(http.cors or CorsRules.of(settings.cors_allow_origins))
-    app = RequestMiddleware(app, ErrorFormat.TEXT, draining=draining, cors=cors, logged_headers=http.logging_headers)
-    app.activity = traffic
+    app = RequestMiddleware(
+        app,
+        ErrorFormat.TEXT,
+        draining=draining,
+        cors=cors,
+        logged_headers=http.logging_headers,
+        activity=traffic,
+    )
 
     if settings.trusted_proxies:
         app = ForwardedHeaders(app, settings.trusted_proxies)

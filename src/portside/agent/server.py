@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from portside.agent.access.authentication import refuse_open_address
-from portside.agent.app import AgentApp, open_app
+from portside.agent.app import open_app
 from portside.agent.config import AgentConfig
 from portside.agent.log_reports import forwarded_logs
 from portside.agent.settings import AgentSettings
+from portside.agent.wiring import AgentApp
 from portside.executor.versions import missing_features
 from portside.kernel import interruption
 from portside.kernel.http.server import Server, listen

@@ -146,29 +146,26 @@ def make_watched_folder(home: Path) -> Path:
 class DiskWatch(Task):
     """Measures the disk of a folder, five times a second when little is free and every five seconds when much is.
 
-    `shortage` says why new data is refused; it is None while there is room. `on_change` is called when that changes,
-    and `on_critical` with each measurement that finds half of the reserve used.
+    `shortage` says why new data is refused; it is None while there is room.
     """
 
     every_s = 1.0
 
-    def __init__(
-        self,
-        folder: Path,
-        reserve: DiskReserve,
-        *,
-        on_change: Callable[[], None] = lambda: None,
-        on_critical: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, folder: Path, reserve: DiskReserve) -> None:
         super().__init__()
         self.shortage: str | None = None
         self._is_critical = False
-        self._on_critical = on_critical
         self._folder = folder
         self._reserve = reserve
-        self._on_change = on_change
+        self._on_change: list[Callable[[], None]] = []
+        self._on_critical: list[Callable[[], None]] = []
 
         self._set_shortage(self._measure())
+
+    def subscribe(self, *, on_change: Callable[[], None], on_critical: Callable[[], None]) -> None:
+        """Call back when `shortage` begins or ends, and at each measurement that finds half of the reserve used."""
+        self._on_change.append(on_change)
+        self._on_critical.append(on_critical)
 
     def check(self) -> None:
         """Raise DiskFull while new data is refused."""
@@ -179,7 +176,8 @@ class DiskWatch(Task):
         """Measure."""
         self._set_shortage(await asyncio.to_thread(self._measure))
         if self._is_critical:
-            self._on_critical()
+            for on_critical in self._on_critical:
+                on_critical()
 
         return Status({"low": int(self.shortage is not None)})
 
@@ -216,7 +214,8 @@ class DiskWatch(Task):
         else:
             log.error("new data is refused until there is room", reason=shortage, folder=str(self._folder))
 
-        self._on_change()
+        for on_change in self._on_change:
+            on_change()
 
 
 def read_notice(folder: Path) -> str | None:

@@ -45,6 +45,10 @@ class WebApp(Protocol):
         """Whether the project has a route for POST requests at this path."""
         ...
 
+    async def fetch_document(self) -> None:
+        """Fetch its OpenAPI document, if it is in another process. Raises Unavailable."""
+        ...
+
 
 class CustomApp(ProjectApp):
     """The application in this process. Raises UserMistake if it cannot be loaded."""
@@ -52,6 +56,9 @@ class CustomApp(ProjectApp):
     def __init__(self, config: AgentConfig, source: str) -> None:
         super().__init__(config.project, source)
         self._http = config.http
+
+    async def fetch_document(self) -> None:
+        """Do nothing: the application in this process has its document."""
 
     def join(self, api: SocketApi[Any], access: Access) -> None:
         """Add our routes; call it once, before the first request."""

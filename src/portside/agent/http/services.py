@@ -1,4 +1,4 @@
-"""The services that request handlers of the agent server use; `app.py` wires them."""
+"""The services that request handlers of the agent server use; `wiring.py` connects them."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -36,12 +36,17 @@ class Traffic(Activity):
 
 
 class ApiDescription:
-    """The description of the API: the OpenAPI document, and which groups of routes are served."""
+    """The description of the API: the OpenAPI document, and which groups of routes are served.
 
-    def __init__(self, write: Callable[[], bytes], tags: frozenset[str]) -> None:
+    `fetch` gets the parts of the document that are in other processes.
+    """
+
+    def __init__(
+        self, write: Callable[[], bytes], tags: frozenset[str], fetch: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self.tags = tags
         self._write = write
-        self._fetch: Callable[[], Awaitable[None]] | None = None
+        self._fetch = fetch
 
     @cached_property
     def openapi(self) -> bytes:
@@ -57,15 +62,6 @@ class ApiDescription:
             return self.openapi
 
         return b'{"servers":' + msgspec.json.encode([{"url": address}]) + b"," + self.openapi[1:]
-
-    def extend(self, add: Callable[[bytes], bytes], fetch: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Pass the document through a function that adds operations to it, after `fetch` if that is given.
-
-        Call it before the server answers.
-        """
-        write = self._write
-        self._write = lambda: add(write())
-        self._fetch = fetch
 
     async def prepare(self) -> None:
         """Fetch the parts of the document; await this before the other methods."""

@@ -5,7 +5,8 @@ look every few seconds replaces all of these, because hundreds of idle servers m
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from portside.agent.queue.statements import LEASE_S
 from portside.agent.queue.worker import Worker
@@ -22,24 +23,40 @@ LOOK_EVERY_S = LEASE_S
 RESTING_TASKS_EVERY_S = 60.0
 
 
+class Poller(Protocol):
+    """A part of the server that looks for something at intervals."""
+
+    def rest(self, *, is_resting: bool) -> None:
+        """Look less often while the server rests, or as often as before."""
+        ...
+
+
 class IdleBackoff(Task):
     """Lets this process poll less often while neither it nor any other process has work.
 
     `tasks` are those that may run once a minute meanwhile: their work can wait, or `next_due_at` of the database
-    announces it. `parts` are called with true when the rest begins, and with false when it ends: at a request, when
-    something is due soon, and when the database does not answer. Notifications of other processes still arrive.
+    announces it. The worker and `pollers` learn when a rest begins, and when it ends: at a request, when something is
+    due soon, and when the database does not answer. Notifications of other processes still arrive.
     """
 
     every_s = 1.0
 
-    def __init__(self, db: Database, worker: Worker, activity: Activity, tasks: Sequence[Task]) -> None:
+    def __init__(
+        self,
+        db: Database,
+        worker: Worker,
+        activity: Activity,
+        *,
+        tasks: Sequence[Task],
+        pollers: Sequence[Poller] = (),
+    ) -> None:
         super().__init__()
         self.is_resting = False
-        self.parts: list[Callable[[bool], None]] = [lambda is_resting: worker.rest(is_resting=is_resting)]
         self._db = db
         self._worker = worker
         self._activity = activity
         self._tasks = {task: task.report.every_s for task in tasks}
+        self._pollers: tuple[Poller, ...] = (worker, *pollers)
 
     async def activate(self) -> Status:
         """Begin or end a rest, if it is time to."""
@@ -76,8 +93,8 @@ class IdleBackoff(Task):
         for task, every_s in self._tasks.items():
             task.report.every_s = max(every_s, RESTING_TASKS_EVERY_S)
 
-        for part in self.parts:
-            part(True)
+        for poller in self._pollers:
+            poller.rest(is_resting=True)
 
     def _end(self) -> None:
         if not self.is_resting:
@@ -91,5 +108,5 @@ class IdleBackoff(Task):
             task.report.every_s = every_s
             task.signal.set()
 
-        for part in self.parts:
-            part(False)
+        for poller in self._pollers:
+            poller.rest(is_resting=False)

@@ -115,24 +115,28 @@ class Renewal(NamedTuple):
         return not self.task.done() and time.monotonic() - self.sent_at > RENEWAL_TIMEOUT_S
 
 
+class Intake(NamedTuple):
+    """What keeps a worker from taking runs: the end of its server, and a disk that is nearly full."""
+
+    draining: asyncio.Event
+    disk: DiskWatch | None = None
+
+
 class Worker:
     """Executes up to `slots` runs at once."""
 
-    def __init__(
-        self, db: Database, handler: RunHandler, *, slots: int, draining: asyncio.Event, max_retries: int = 3
-    ) -> None:
+    def __init__(self, db: Database, handler: RunHandler, intake: Intake, *, slots: int, max_retries: int = 3) -> None:
         self.worker_id: UUID = uuid4()
         self.slots = slots
         """How many runs are executed at once."""
         self.ended_at = time.monotonic()
         """When the last run ended here, of the monotonic clock; at first when the worker began."""
-        self.disk: DiskWatch | None = None
-        """Set by the server once it watches its disk. No run starts while that is nearly full."""
+        self.disk = intake.disk
 
         self._db = db
         self._handler = handler
         self._max_retries = max_retries
-        self._draining = draining
+        self._draining = intake.draining
         self._is_accepting = False
         self._has_stopped = False
 
@@ -150,6 +154,9 @@ class Worker:
         self._poll_s = POLL_S
         self._loops: list[asyncio.Task[None]] = []
         self._chores = Driver([])
+        if intake.disk is not None:
+            # Pending runs are claimed once there is room again.
+            intake.disk.subscribe(on_change=self.wake, on_critical=self.suspend_runs)
 
         SLOTS.set(slots)
         RUNNING.set_function(lambda: len(self._active))

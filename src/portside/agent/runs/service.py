@@ -40,7 +40,7 @@ from portside.agent.queue.types import (
     DeleteOutcome,
     RunResult,
 )
-from portside.agent.queue.worker import Worker
+from portside.agent.queue.worker import Intake, Worker
 from portside.agent.rows import from_row
 from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
 from portside.agent.runs.idempotency import build_request_key
@@ -135,17 +135,19 @@ class FoundRuns(NamedTuple):
 class Runs:
     """The runs of this server."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a server that runs connect
         self,
         db: Database,
         assistants: Assistants,
         graphs: GraphService,
         settings: AgentSettings,
-        draining: asyncio.Event,
+        *,
+        intake: Intake,
+        webhooks: Webhooks,
     ) -> None:
         self._db = db
         self._assistants = assistants
-        self._draining = draining
+        self._draining = intake.draining
 
         # As langgraph writes interrupts; older versions of it have no schemas.
         schema = ["response_schema"] if RESPONSE_SCHEMAS.is_in(graphs.libraries) else []
@@ -155,19 +157,17 @@ class Runs:
             replays=ReplayLimits(settings.max_replay_bytes_per_caller, settings.max_replay_bytes),
         )
 
-        self.webhooks = Webhooks()
+        self.webhooks = webhooks
         self._pending_limit = PendingRunLimit(db, settings.max_pending_runs_per_caller)
         executor = RunExecutor(
             db,
             graphs.runs,
             self.hub,
             limits=RunLimits(settings.bg_job_timeout_secs, settings.event_max_bytes),
-            webhook_due=self.webhooks.due,
+            webhook_due=webhooks.due,
         )
 
-        self.worker = Worker(
-            db, executor, slots=settings.slots, draining=draining, max_retries=settings.bg_job_max_retries
-        )
+        self.worker = Worker(db, executor, intake, slots=settings.slots, max_retries=settings.bg_job_max_retries)
         self._admissions = Admissions(db, self.worker)
         self._cancelling = TaskSet()
 

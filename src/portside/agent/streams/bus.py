@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import asyncpg
 import msgspec
 
+from portside.agent.encryption.codec import find_encryptor
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.streams.chunks import Chunk
@@ -65,14 +66,18 @@ class Bus(Protocol):
 
 
 async def open_bus(db: Database, settings: AgentSettings, database_url: str) -> Bus:
-    """Return the configured bus: Redis if REDIS_URI is set, else Postgres. Raises UserMistake."""
+    """Return the configured bus: Redis if REDIS_URI is set, else Postgres. Raises UserMistake.
+
+    Encrypted events are read from the database, whose codec decrypts them: Redis carries none of them.
+    """
     if settings.stream_bus == "none":
         return NullBus()
     if settings.redis_uri is None:
         return PostgresBus(database_url)
 
     channel = f"{settings.redis_key_prefix}portside:{await db.fetchval(sql.bus_name)}"
-    return RedisBus(settings.redis_uri, channel, settings.redis_max_connections)
+    carries_chunks = find_encryptor(db) is None
+    return RedisBus(settings.redis_uri, channel, settings.redis_max_connections, carries_chunks=carries_chunks)
 
 
 class NullBus:
@@ -192,9 +197,7 @@ class RedisBus(_ConnectedBus):
     without its chunks; the notification in it names the threads.
     """
 
-    carries_chunks = True
-
-    def __init__(self, url: str, channel: str, max_connections: int) -> None:
+    def __init__(self, url: str, channel: str, max_connections: int, *, carries_chunks: bool = True) -> None:
         try:
             from redis.asyncio import Redis
             from redis.exceptions import RedisError
@@ -204,6 +207,7 @@ class RedisBus(_ConnectedBus):
             ) from exc
 
         super().__init__("notifications by Redis", (OSError, RedisError))
+        self.carries_chunks = carries_chunks
         self._channel = channel
         try:
             self._redis: Any = Redis.from_url(

@@ -73,6 +73,10 @@ class Transport(Protocol):
         """Wait until all events that were given to `write` are in the log."""
         ...
 
+    def rest(self, *, is_resting: bool) -> None:
+        """Look less often while nothing happens, or as often as before."""
+        ...
+
     def check_subscriptions(self) -> None:
         """Soon look which threads others follow; assume that there are others until they are counted."""
         ...
@@ -128,6 +132,9 @@ class NullTransport:
 
     async def flush(self) -> None:
         """Return at once."""
+
+    def rest(self, *, is_resting: bool) -> None:
+        """Do nothing."""
 
     def check_subscriptions(self) -> None:
         """Do nothing."""
@@ -195,6 +202,10 @@ class Hub:
             yield
         finally:
             await self.transport.close()
+
+    def rest(self, *, is_resting: bool) -> None:
+        """Look less often for news of other processes while the server rests, or as often as before."""
+        self.transport.rest(is_resting=is_resting)
 
     def get_log(self, thread_id: UUID) -> EventLog:
         """Return the log of a thread, which need not exist yet."""

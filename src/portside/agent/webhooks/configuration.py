@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from portside.agent.types.webhooks import PAYLOAD_FIELDS, WebhooksConfig
-from portside.agent.webhooks.policy import WebhookPolicy
+from portside.agent.webhooks.policy import InProcessRoutes, WebhookPolicy
 from portside.kernel.errors import UserMistake
 
 _TEMPLATE = re.compile(r"\$\{\{(.*?)\}\}")
@@ -30,13 +30,19 @@ _ENCODED = "whsec_"
 MIN_SECRET_BYTES = 16
 
 
-def read_policy(config: WebhooksConfig | None, environ: Mapping[str, str], *, is_disabled: bool) -> WebhookPolicy:
+def read_policy(
+    config: WebhooksConfig | None,
+    environ: Mapping[str, str],
+    *,
+    is_disabled: bool,
+    own_routes: InProcessRoutes | None = None,
+) -> WebhookPolicy:
     """Return the policy of a configuration. Raises UserMistake that names the key.
 
     Without a `webhooks` section addresses may be http; with one they must be https, unless it allows http.
     """
     if config is None:
-        return WebhookPolicy(is_disabled=is_disabled)
+        return WebhookPolicy(is_disabled=is_disabled, own_routes=own_routes)
 
     variables = _Variables(prefix=config.env_prefix, environ=environ)
     texts = config.signing_secret or []
@@ -52,6 +58,7 @@ def read_policy(config: WebhooksConfig | None, environ: Mapping[str, str], *, is
         secrets=[read_secret(text, key) for text in secret_texts],
         payload_fields=_read_payload_fields(config),
         is_disabled=is_disabled,
+        own_routes=own_routes,
     )
 
 

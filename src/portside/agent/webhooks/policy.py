@@ -26,8 +26,8 @@ _FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x20\x7f\\]")
 class Webhooks:
     """Shared by admission, execution and delivery: the policy, and a signal that calls are due."""
 
-    def __init__(self) -> None:
-        self.policy = WebhookPolicy()
+    def __init__(self, policy: "WebhookPolicy") -> None:
+        self.policy = policy
         self.due = asyncio.Event()
 
 

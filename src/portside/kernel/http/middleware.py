@@ -115,9 +115,12 @@ class Activity(msgspec.Struct):
 
 
 class RequestMiddleware:
-    """The outermost middleware of a server. Without CORS rules it adds no CORS headers and refuses no web page."""
+    """The outermost middleware of a server. Without CORS rules it adds no CORS headers and refuses no web page.
 
-    def __init__(
+    It counts the requests in `activity`.
+    """
+
+    def __init__(  # noqa: PLR0913 - options, each with a default
         self,
         app: Any,
         form: ErrorFormat = ErrorFormat.PROBLEMS,
@@ -125,9 +128,10 @@ class RequestMiddleware:
         draining: asyncio.Event | None = None,
         cors: Cors | None = None,
         logged_headers: HeaderRules | None = None,
+        activity: Activity | None = None,
     ) -> None:
         self._app = app
-        self.activity = Activity()
+        self._activity = activity or Activity()
         self._errors = ErrorResponses(app, form)
         self._draining = draining
         self._cors = cors
@@ -136,10 +140,10 @@ class RequestMiddleware:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass HTTP requests through, and WebSockets that their web page may open; other scopes untouched."""
         is_counted = scope.get("path") not in QUIET_PATHS
-        self.activity.open += is_counted
+        self._activity.open += is_counted
 
-        if is_counted and self.activity.on_use is not None:
-            self.activity.on_use()
+        if is_counted and self._activity.on_use is not None:
+            self._activity.on_use()
 
         try:
             if scope["type"] == "http":
@@ -150,8 +154,8 @@ class RequestMiddleware:
                 await self._app(scope, receive, send)
         finally:
             if is_counted:
-                self.activity.open -= 1
-                self.activity.ended_at = time.monotonic()
+                self._activity.open -= 1
+                self._activity.ended_at = time.monotonic()
 
     async def _connect(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a handshake on, or refuse one with an unclear host or from a page that may not connect."""
