@@ -27,7 +27,7 @@ from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.http.body_size import LimitBody
 from portside.kernel.http.middleware import RequestMiddleware
-from portside.kernel.http.routes import Api, get_body_limits
+from portside.kernel.http.routes import Api, bind, get_body_limits
 from portside.kernel.http.server import Server, listen
 from portside.kernel.migrations import is_migrated, migrate
 from portside.kernel.outbound import OutboundRules
@@ -51,7 +51,7 @@ class Control:
     db: Database
     actor: Actor
     listener: "ListenerSide"
-    api: Api[TestedServices]
+    api: Api
 
     @property
     def services(self) -> TestedServices:
@@ -171,7 +171,7 @@ async def control(url: str) -> AsyncIterator[Control]:
         outbound_rules=OutboundRules(),
     )
 
-    api = Api([*http.routes, *control_routes], services, guard)
+    api = Api(bind([*http.routes, *control_routes], services), guard)
     stop = asyncio.Event()
     listening = listen("127.0.0.1", 0)
     server = Server(

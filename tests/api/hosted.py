@@ -25,7 +25,7 @@ from portside.kernel.http.body_size import LimitBody
 from portside.kernel.http.health import HealthChecks
 from portside.kernel.http.middleware import RequestMiddleware
 from portside.kernel.http.prefixes import StripPrefix
-from portside.kernel.http.routes import Api
+from portside.kernel.http.routes import Api, bind
 from portside.kernel.http.server import Server, listen
 from portside.kernel.large_reads import ReadBudget
 from portside.kernel.migrations import is_migrated, migrate
@@ -129,22 +129,21 @@ async def hosted(url: str, **services: Any) -> AsyncIterator[Hosted]:
         *usage_http.routes,
     ]
 
-    api = Api(
-        routes,
-        HostedServices(
-            db=db,
-            authenticator=authenticator,
-            health=HealthChecks({"postgres": db.is_alive}),
-            info=PlatformInfo(),
-            read_budget=ReadBudget(25_000_000, 75_000_000),
-            box=SecretBox(os.urandom(32)),
-            retention=TraceRetention(),
-            quotas=Quotas(db),
-            deletion_checks=WorkspaceDeletionChecks([]),
-            **services,
-        ),
-        guard,
+    read_budget = ReadBudget(25_000_000, 75_000_000)
+    joined = HostedServices(
+        db=db,
+        authenticator=authenticator,
+        health=HealthChecks({"postgres": db.is_alive}),
+        info=PlatformInfo(),
+        read_budget=read_budget,
+        box=SecretBox(os.urandom(32)),
+        retention=TraceRetention(),
+        quotas=Quotas(db),
+        deletion_checks=WorkspaceDeletionChecks([]),
+        **services,
     )
+
+    api = Api(bind(routes, joined), guard, read_budget=read_budget)
 
     app = RequestMiddleware(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY_BYTES))
     stop = asyncio.Event()

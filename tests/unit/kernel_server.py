@@ -14,7 +14,7 @@ from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.middleware import RequestMiddleware
 from portside.kernel.http.prefixes import StripPrefix
 from portside.kernel.http.protocol import BODY_WITHIN_S
-from portside.kernel.http.routes import Api, BaseServices, Context, Route, Routes, get_body_limits
+from portside.kernel.http.routes import Api, BaseServices, Context, Route, Routes, bind, get_body_limits
 from portside.kernel.http.server import Server, listen
 
 MAX_BODY = 1000
@@ -63,7 +63,7 @@ async def serve(
     """Serve routes behind the kernel's own parts, with bodies of at most MAX_BODY bytes."""
     draining = asyncio.Event()
     stopping = asyncio.Event()
-    api = Api(list(routes), services or BaseServices(db=None), guard)
+    api = Api(bind(routes, services or BaseServices(db=None)), guard)
     bounded = LimitBody(api, MAX_BODY, get_body_limits(api.routes), max_values=MAX_VALUES)
     app = RequestMiddleware(StripPrefix(bounded, ("/api/v1", "/api")), form, draining=draining)
     listening = listening or listen("127.0.0.1", 0)

@@ -27,7 +27,7 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.in_process import InProcessRequest
 from portside.kernel.http.middleware import RequestMiddleware
-from portside.kernel.http.routes import Api, BaseServices, Context, Routes
+from portside.kernel.http.routes import Api, BaseServices, Context, Routes, bind
 from portside.kernel.http.websockets import SocketApi
 
 WEB = """
@@ -140,7 +140,7 @@ def joined(project: Callable[..., AgentConfig]) -> Joined:
 
         access = Access(None, None, protected)  # type: ignore[arg-type]  # nothing is looked up here
         api = SocketApi(
-            Api(list(ours), BaseServices(db=None), access.guard), [], access.guard, draining=asyncio.Event()
+            Api(bind(ours, BaseServices(db=None)), access.guard), [], access.guard, draining=asyncio.Event()
         )
 
         custom.join(api, access)

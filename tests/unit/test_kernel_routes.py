@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from starlette.responses import Response
 
-from portside.kernel.http.routes import Api, BaseServices, Context, Routes, refuse_field
+from portside.kernel.http.routes import Api, BaseServices, Context, Routes, bind, refuse_field
 from portside.kernel.http.sse import EventStream
 from tests.conftest import eventually
 from tests.unit.kernel_server import guard, serve
@@ -235,7 +235,7 @@ async def test_duplicate_route_is_refused() -> None:
 
     twice.get("/things/{other_id}")(other)
     with pytest.raises(ValueError, match="routed twice"):
-        Api([*routes, *twice], BaseServices(db=None), guard)
+        Api(bind([*routes, *twice], BaseServices(db=None)), guard)
 
 
 async def test_handler_signature_must_match_the_path() -> None:

@@ -17,7 +17,7 @@ from portside.kernel.http.cors import Cors, CorsRules
 from portside.kernel.http.middleware import RequestMiddleware
 from portside.kernel.http.routes import Api, BaseServices, Context, Route, Routes
 from portside.kernel.http.server import Server, listen
-from portside.kernel.http.websockets import WEBSOCKET, SocketApi, SocketContext
+from portside.kernel.http.websockets import WEBSOCKET, SocketApi, SocketContext, bind_sockets
 
 sockets = Routes("t")
 
@@ -49,7 +49,7 @@ async def served() -> AsyncIterator[tuple[str, asyncio.Event]]:
     """Serve the routes; yield the address, and the event that stops the server."""
     draining = asyncio.Event()
     stop = asyncio.Event()
-    api = SocketApi(Api([], BaseServices(db=None), guard), list(sockets), guard, draining=draining)
+    api = SocketApi(Api([], guard), bind_sockets(sockets, BaseServices(db=None)), guard, draining=draining)
     cors = Cors(CorsRules(allow_origins=["https://friend.example"]))
     app = RequestMiddleware(LimitBody(api, 1000), draining=draining, cors=cors)
     server = Server(app, draining=draining, speaks_websocket=True)

@@ -3,7 +3,7 @@
 They run in this process, or in executors for each of their languages. Graphs are in `graphs`.
 """
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from portside.agent.access.authentication import ProjectAuth
 from portside.agent.access.service import Access
@@ -38,7 +38,7 @@ class ProjectHandlers(Protocol):
         """The embedding of the store's index."""
         ...
 
-    def join_app(self, config: AgentConfig, api: SocketApi[Any], access: Access) -> WebApp | None:
+    def join_app(self, config: AgentConfig, api: SocketApi, access: Access) -> WebApp | None:
         """Return the web application with our routes in it."""
         ...
 
@@ -113,7 +113,7 @@ class HandlersByLanguage:
         """The embedding of the store's index."""
         return self._javascript.embeddings or self._python.embeddings
 
-    def join_app(self, config: AgentConfig, api: SocketApi[Any], access: Access) -> WebApp | None:
+    def join_app(self, config: AgentConfig, api: SocketApi, access: Access) -> WebApp | None:
         """Return the web application with our routes in it."""
         return self._javascript.join_app(config, api, access) or self._python.join_app(config, api, access)
 

@@ -31,7 +31,7 @@ from portside.agent.encryption.key_renewal import RenewedKeys
 from portside.agent.executors.pinned_graphs import FinishedPins, PinnedGraphs
 from portside.agent.graphs import GraphService
 from portside.agent.http import events, system
-from portside.agent.http.context import Context
+from portside.agent.http.context import Context, SocketContext
 from portside.agent.http.services import AgentServices, Traffic
 from portside.agent.mcp.service import Mcp
 from portside.agent.mcp.tools import Tools
@@ -62,8 +62,8 @@ from portside.kernel.diagnostics import Diagnostics
 from portside.kernel.disk import DiskWatch
 from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.health import HealthChecks
-from portside.kernel.http.routes import Api, Route
-from portside.kernel.http.websockets import SocketApi
+from portside.kernel.http.routes import Api, Route, bind
+from portside.kernel.http.websockets import SocketApi, bind_sockets
 from portside.kernel.large_reads import ReadBudget
 from portside.kernel.metrics import Siblings
 from portside.kernel.reconcile import Driver, Task
@@ -106,7 +106,7 @@ class Foundation:
     graphs: GraphService
     store: StoreSetup
     access_policy: AccessPolicy
-    join_app: Callable[[AgentConfig, SocketApi[Any], Access], WebApp | None]
+    join_app: Callable[[AgentConfig, SocketApi, Access], WebApp | None]
     """Adds the routes of this server to the project's web application."""
     listener: "ExecutorListener | None"
     """What executors on other machines connect to, if any may."""
@@ -225,8 +225,6 @@ def _build_services(base: Foundation, core: Core, routes: Sequence[Route[Context
 
     return AgentServices(
         db=db,
-        read_budget=ReadBudget(settings.answer_max_bytes, settings.large_reads_max_bytes),
-        disk=core.disk,
         access=access,
         searches=ThreadSearches(db),
         assistants=assistants,
@@ -278,9 +276,13 @@ def _build_applications(
 
     limit = StreamLimit(settings.max_streams_per_caller)
     guard = limit.guarded(with_encryption_context(core.access.guard, find_encryptor(base.db)))
-    sockets = list_served_routes(events.sockets, http, has_diagnostics=False)
-    api = SocketApi(Api(routes, services, guard), sockets, guard, draining=draining, form=ErrorFormat.TEXT)
+    read_budget = ReadBudget(settings.answer_max_bytes, settings.large_reads_max_bytes)
 
+    def build_api(routes: Sequence[Route[Context]], sockets: Sequence[Route[SocketContext]]) -> SocketApi:
+        requests = Api(bind(routes, services), guard, read_budget=read_budget, disk=core.disk)
+        return SocketApi(requests, bind_sockets(sockets, services), guard, draining=draining, form=ErrorFormat.TEXT)
+
+    api = build_api(routes, list_served_routes(events.sockets, http, has_diagnostics=False))
     custom = base.join_app(base.config, api, core.access)
     if custom is not None:
         core.own_routes.open(custom)
@@ -288,8 +290,7 @@ def _build_applications(
     whole: Any = custom or api
     served = whole
     if settings.tier == Tier.QUEUE:
-        operations = Api(list_operator_routes(routes), services, guard)
-        served = SocketApi(operations, [], guard, draining=draining, form=ErrorFormat.TEXT)
+        served = build_api(list_operator_routes(routes), [])
 
     return Applications(
         for_clients=wrap_for_clients(served, http, settings, draining=draining, traffic=core.traffic),

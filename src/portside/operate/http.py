@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from portside.kernel.disk import DiskWatch
 from portside.kernel.http import routes as kernel_routes
 from portside.kernel.http.headers import get_header
 from portside.kernel.http.proxies import Network, get_client_address
@@ -19,6 +20,7 @@ class OperateServices(kernel_routes.BaseServices):
 
     disk_usage: DiskUsage
     installation: ExaminedInstallation
+    disk: DiskWatch
     trusted_proxies: Sequence[Network] = ()
 
 
@@ -37,8 +39,7 @@ routes = kernel_routes.Routes[Context]("system")
 @routes.get("/system/disk", permission="organization:manage")
 async def get_disk(ctx: Context) -> DiskReport:
     """Return what takes the space of this platform, by deployment and kind of data."""
-    disk = ctx.services.disk
-    return await ctx.services.disk_usage.report(None if disk is None else disk.shortage)
+    return await ctx.services.disk_usage.report(ctx.services.disk.shortage)
 
 
 @routes.get("/system/doctor", operation="doctor_run", permission="organization:manage")

@@ -65,7 +65,7 @@ from portside.kernel.http.middleware import RequestMiddleware
 from portside.kernel.http.openapi import ServerInfo
 from portside.kernel.http.prefixes import StripPrefix
 from portside.kernel.http.proxies import read_networks
-from portside.kernel.http.routes import Api, Context, Route, get_body_limits
+from portside.kernel.http.routes import Api, Context, Route, bind, get_body_limits
 from portside.kernel.large_reads import ReadBudget, return_large_blocks
 from portside.kernel.migrations import DatabaseIsNewer, is_migrated, migrate
 from portside.kernel.outbound import OutboundRules
@@ -296,7 +296,12 @@ async def open_platform(
         draining = asyncio.Event()
         recorder = Recorder(db, services.trusted_proxies)
 
-        api: Any = Api(recorder.wrap_routes(ROUTES), services, recorder.wrap_guard(guard))
+        api: Any = Api(
+            bind(recorder.wrap_routes(ROUTES), services),
+            recorder.wrap_guard(guard),
+            read_budget=services.read_budget,
+            disk=disk,
+        )
         if limits is not None:
             api = RateLimits(api, *limits, LimitScope(is_unlimited(api), needs_key(api)))
 
@@ -452,12 +457,12 @@ def _build_rate_limits(
     return Table(read_table(file), settings.region), callers, windows
 
 
-def needs_key(api: Api[PlatformServices]) -> Callable[[Any], bool]:
+def needs_key(api: Api) -> Callable[[Any], bool]:
     """Return a function that tells of the scope of a request whether it needs a key or login."""
     return lambda scope: (route := api.find(scope)) is not None and not route.public
 
 
-def is_unlimited(api: Api[PlatformServices]) -> Callable[[Any], bool]:
+def is_unlimited(api: Api) -> Callable[[Any], bool]:
     """Return a function that tells of the scope of a request whether the rate limits do not apply to it.
 
     It goes by the route: a path below it may be another route.

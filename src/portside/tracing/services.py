@@ -8,6 +8,7 @@ from portside import __version__
 from portside.kernel.crypto import SecretBox
 from portside.kernel.http import routes
 from portside.kernel.http.health import HealthServices
+from portside.kernel.large_reads import ReadBudget
 from portside.limits.types import Region
 from portside.tracing.bodies import IngestLimits
 from portside.tracing.quotas import Quotas
@@ -54,6 +55,8 @@ class TracingServices(HealthServices):
     quotas: Quotas
     retention: TraceRetention
     ingest_limits: IngestLimits = field(default_factory=IngestLimits)
+    read_budget: ReadBudget | None = None
+    """Limits the memory of requests that send much; None for no limit."""
 
 
 Context = routes.Context[TracingServices]

@@ -60,7 +60,7 @@ class CustomApp(ProjectApp):
     async def fetch_document(self) -> None:
         """Do nothing: the application in this process has its document."""
 
-    def join(self, api: SocketApi[Any], access: Access) -> None:
+    def join(self, api: SocketApi, access: Access) -> None:
         """Add our routes; call it once, before the first request."""
         self.join_server(
             ServerRoutes(
@@ -91,7 +91,7 @@ async def running(custom: WebApp | None, loopback_app: Any, db: Database | None 
         await LOOPBACK.close()
 
 
-def join_custom(config: AgentConfig, api: SocketApi[Any], access: Access) -> CustomApp | None:
+def join_custom(config: AgentConfig, api: SocketApi, access: Access) -> CustomApp | None:
     """Load the project's application, if it has one, and add our routes to it. Raises UserMistake."""
     if config.http.app is None:
         return None

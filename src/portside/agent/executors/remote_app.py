@@ -41,7 +41,7 @@ _BEGINS = frozenset({"http.response.start", "websocket.accept", "websocket.http.
 class RemoteApp:
     """The project's application in another process. It is its own `app`, with FastAPI's `openapi_url` and `openapi`."""
 
-    def __init__(self, handlers: HandlersExecutor, config: AgentConfig, api: SocketApi[Any], access: Access) -> None:
+    def __init__(self, handlers: HandlersExecutor, config: AgentConfig, api: SocketApi, access: Access) -> None:
         self._handlers = handlers
         self._config = config
         self._api = api
@@ -196,7 +196,7 @@ class RemoteApp:
 class RemoteHandlers(HandlersExecutor):
     """The project's handlers in their executor."""
 
-    def join_app(self, config: AgentConfig, api: SocketApi[Any], access: Access) -> RemoteApp | None:
+    def join_app(self, config: AgentConfig, api: SocketApi, access: Access) -> RemoteApp | None:
         """Return the web application with our routes in it, if the project has one."""
         app = RemoteApp(self, config, api, access) if self.has_app else None
         self.app = app

@@ -8,8 +8,8 @@
         return await deployments.get(ctx.services.db, deployment_id)
 
 Each package declares the services that its handlers use, as a frozen dataclass derived from `BaseServices`, beside its
-own `Context` and `Routes` (the generic ones with that dataclass filled in). A server joins those dataclasses into one;
-mypy checks that it has what each handler needs.
+own `Context` and `Routes` (the generic ones with that dataclass filled in). A server binds the routes of each package
+to its services; mypy checks that they are what the handlers need.
 
 Path parameters are matched by name; one with dots, `{path...}`, takes the rest of the path. `query` takes a struct of
 query parameters, `body` the decoded JSON body. The result is encoded; None makes an empty response. The OpenAPI
@@ -17,7 +17,7 @@ document is made of the same signatures (`openapi.py`).
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from types import UnionType
@@ -81,17 +81,13 @@ MIN_BYTES_PER_S = 64 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class BaseServices:
-    """The services that every server has. Packages derive their own from it."""
+    """The services that every handler has. Packages derive their own from it."""
 
     db: Database
-    read_budget: ReadBudget | None = None
-    """Limits the memory of large responses (`large_reads.py`); None for no limit."""
-    disk: DiskWatch | None = None
-    """Refuses new data while the disk is nearly full; None where nobody watches it."""
 
 
 class Context(Generic[S_co]):
-    """One request: the server's services, the authenticated caller, and headers to add to the response."""
+    """One request: the services of its handler, the authenticated caller, and headers to add to the response."""
 
     __slots__ = ("_on_finish", "_receive", "_request", "_send", "actor", "headers", "scope", "services")
 
@@ -115,7 +111,7 @@ class Context(Generic[S_co]):
 
     @property
     def db(self) -> Database:
-        """The server's database: short for `services.db`."""
+        """The database: short for `services.db`."""
         return self.services.db
 
     def on_finish(self, callback: Callable[[], None]) -> None:
@@ -191,6 +187,18 @@ class Route(Generic[C_contra]):
 
 
 Guard = Callable[[Context[S], Route[Any]], Awaitable[Any]]
+
+
+class BoundRoute(NamedTuple):
+    """A route with the services that its handler gets."""
+
+    route: Route[Any]
+    services: BaseServices
+
+
+def bind(routes: Iterable[Route[Context[S]]], services: S) -> list[BoundRoute]:
+    """Return the routes with the services that their handlers get."""
+    return [BoundRoute(route, services) for route in routes]
 
 
 def get_body_limits(routes: Sequence[Route[Any]]) -> dict[str, int]:
@@ -340,22 +348,35 @@ class _Node:
         self.children: dict[str, _Node] = {}
         self.parameter: _Node | None = None
         self.rest: _Node | None = None
-        self.methods: dict[str, Route[Any]] = {}
+        self.methods: dict[str, BoundRoute] = {}
 
 
-class Api(Generic[S]):
-    """An ASGI application made of routes. The guard runs before every route that is not public; it raises to refuse."""
+class Api:
+    """An ASGI application made of routes. The guard runs before every route that is not public; it raises to refuse.
 
-    def __init__(self, routes: Sequence[Route[Context[S]]], services: S, guard: Guard[S]) -> None:
-        self.routes = list(routes)
-        self.services = services
+    `read_budget` limits the memory of large responses (`large_reads.py`). Routes that store data are refused while
+    `disk` is nearly full.
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[BoundRoute],
+        guard: Guard[Any],
+        *,
+        read_budget: ReadBudget | None = None,
+        disk: DiskWatch | None = None,
+    ) -> None:
+        self.routes = [route for route, _services in routes]
         self._guard = guard
+        self._read_budget = read_budget
+        self._disk = disk
         self._root = _Node()
 
-        for route in self.routes:
-            self._insert(route)
+        for bound in routes:
+            self._insert(bound)
 
-    def _insert(self, route: Route[Any]) -> None:
+    def _insert(self, bound: BoundRoute) -> None:
+        route = bound.route
         node = self._root
         for segment in route.path.removeprefix("/").split("/"):
             if segment.endswith("...}"):
@@ -370,12 +391,12 @@ class Api(Generic[S]):
         if route.method in node.methods:
             raise ValueError(f"{route.method} {route.path} is routed twice")
 
-        node.methods[route.method] = route
+        node.methods[route.method] = bound
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
         try:
-            route, segments = self._match(scope["method"], scope["path"])
+            (route, services), segments = self._match(scope["method"], scope["path"])
         except NotFound:
             if not self._is_known_without_slash(scope):
                 raise
@@ -384,15 +405,15 @@ class Api(Generic[S]):
             return
 
         scope.setdefault("state", {})["route"] = route.path
-        disk = self.services.disk
+        disk = self._disk
         if disk is not None and disk.shortage is not None and route.stores_data:
             refusal = DiskFull.because(disk.shortage)
             # Many clients read the refusal only after they have sent their body.
             await drain_body(receive)
             raise refusal
 
-        ctx = Context(scope, receive, send, self.services)
-        budget = self.services.read_budget
+        ctx = Context(scope, receive, send, services)
+        budget = self._read_budget
         reservation = ReadReservation(budget) if budget is not None and route.has_budget else None
         token = large_reads.set_current_read(reservation)
         try:
@@ -413,7 +434,7 @@ class Api(Generic[S]):
             ctx.finish()
 
     async def _respond(
-        self, ctx: Context[S], route: Route[Any], segments: list[str], reservation: ReadReservation | None
+        self, ctx: Context[Any], route: Route[Any], segments: list[str], reservation: ReadReservation | None
     ) -> "_BufferedResponse | Response":
         """Run the route's handler. Returns a `_BufferedResponse`, or a `Response` that streams."""
         arguments = await self._read_arguments(ctx, route, segments)
@@ -438,7 +459,7 @@ class Api(Generic[S]):
 
         return result
 
-    async def _read_arguments(self, ctx: Context[S], route: Route[Any], segments: list[str]) -> dict[str, Any]:
+    async def _read_arguments(self, ctx: Context[Any], route: Route[Any], segments: list[str]) -> dict[str, Any]:
         """Run the guard, and return the arguments of the handler."""
         if not route.public:
             ctx.actor = await self._guard(ctx, route)
@@ -473,21 +494,23 @@ class Api(Generic[S]):
     def find(self, scope: Any) -> Route[Any] | None:
         """Return the route that answers a request; None where there is none for its path and method."""
         try:
-            return self._match(scope["method"], scope["path"])[0]
+            bound, _segments = self._match(scope["method"], scope["path"])
         except (NotFound, MethodNotAllowed):
             return None
 
-    def _match(self, method: str, path: str) -> tuple[Route[Any], list[str]]:
+        return bound.route
+
+    def _match(self, method: str, path: str) -> tuple[BoundRoute, list[str]]:
         segments = path.removeprefix("/").split("/")
         node = _find(self._root, segments, 0)
         if node is None:
             raise NotFound
 
-        route = node.methods.get("GET" if method == "HEAD" else method)
-        if route is None:
+        bound = node.methods.get("GET" if method == "HEAD" else method)
+        if bound is None:
             _refuse_method(node)
 
-        return route, segments
+        return bound, segments
 
     def _is_known_without_slash(self, scope: Any) -> bool:
         *segments, last = scope["path"].removeprefix("/").split("/")

@@ -13,8 +13,8 @@ decides which web pages may connect; `server` limits the size of frames.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import Any, Generic
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from typing import Any
 
 import structlog
 
@@ -22,7 +22,7 @@ from portside.kernel.errors import NotFound, PortsideError
 from portside.kernel.http.decode import decode_path
 from portside.kernel.http.error_responses import ErrorFormat, build_error_response, refuse_websocket, to_error
 from portside.kernel.http.headers import get_first_headers, get_request_id
-from portside.kernel.http.routes import Api, Context, Guard, Route, S, S_co
+from portside.kernel.http.routes import Api, BoundRoute, Context, Guard, Route, S, S_co
 from portside.kernel.logs import get_logger
 from portside.kernel.tasks import cancel_and_wait
 from portside.kernel.transient_errors import log_failure
@@ -73,20 +73,25 @@ class SocketContext(Context[S_co]):
             log.debug("the connection was closed already")
 
 
-class SocketApi(Generic[S]):
+def bind_sockets(routes: Iterable[Route[SocketContext[S]]], services: S) -> list[BoundRoute]:
+    """Return the routes of WebSockets with the services that their handlers get."""
+    return [BoundRoute(route, services) for route in routes if route.method == WEBSOCKET]
+
+
+class SocketApi:
     """An ASGI application that serves WebSockets and passes everything else to the HTTP application."""
 
     def __init__(
         self,
-        http: Api[S],
-        routes: Sequence[Route[SocketContext[S]]],
-        guard: Guard[S],
+        http: Api,
+        routes: Sequence[BoundRoute],
+        guard: Guard[Any],
         *,
         draining: asyncio.Event,
         form: ErrorFormat = ErrorFormat.PROBLEMS,
     ) -> None:
         self.http = http
-        self._routes = [route for route in routes if route.method == WEBSOCKET]
+        self._routes = routes
         self._guard = guard
         self._draining = draining
         self._form = form
@@ -99,16 +104,15 @@ class SocketApi(Generic[S]):
         return self.http(scope, receive, send)
 
     async def _serve_socket(self, scope: Any, receive: Any, send: Any) -> None:
-        scope.setdefault("state", {})["request_id"] = get_request_id(get_first_headers(scope))
-        ctx = SocketContext(scope, receive, send, self.http.services)
-        structlog.contextvars.bind_contextvars(request_id=ctx.request_id)
+        request_id = get_request_id(get_first_headers(scope))
+        scope.setdefault("state", {})["request_id"] = request_id
+        structlog.contextvars.bind_contextvars(request_id=request_id)
 
         start = time.monotonic()
         try:
-            status = await self._serve(ctx, scope, receive, send)
+            status = await self._serve(scope, receive, send)
             log.info("websocket", path=scope["path"], status=status, s=round(time.monotonic() - start, 1))
         finally:
-            ctx.finish()
             structlog.contextvars.unbind_contextvars("request_id")
 
     def find(self, scope: Any) -> Route[Any] | None:
@@ -117,26 +121,41 @@ class SocketApi(Generic[S]):
             return self.http.find(scope)
 
         try:
-            return _match(self._routes, scope["path"])[0]
+            bound, _arguments = _match(self._routes, scope["path"])
         except PortsideError:
             return None
 
-    async def _serve(self, ctx: SocketContext[S], scope: Any, receive: Any, send: Any) -> int:
+        return bound.route
+
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> int:
         """Accept a connection and serve it, or refuse it. Returns the HTTP status of the handshake."""
         await receive()
         try:
-            route, arguments = _match(self._routes, scope["path"])
+            (route, services), arguments = _match(self._routes, scope["path"])
+        except PortsideError as exc:
+            return await self._refuse(exc, scope, send)
+
+        ctx = SocketContext(scope, receive, send, services)
+        try:
             ctx.actor = await self._guard(ctx, route)
         except Exception as exc:  # noqa: BLE001 - fail closed: any error refuses the connection
-            error = to_error(exc, scope["path"])
-            await refuse_websocket(build_error_response(error, self._form), scope, send)
-            return error.status
+            ctx.finish()
+            return await self._refuse(to_error(exc, scope["path"]), scope, send)
 
-        await send({"type": "websocket.accept", "headers": [(b"x-request-id", ctx.request_id.encode())]})
-        await self._converse(ctx, route.handler(ctx, **arguments))
+        try:
+            await send({"type": "websocket.accept", "headers": [(b"x-request-id", ctx.request_id.encode())]})
+            await self._converse(ctx, route.handler(ctx, **arguments))
+        finally:
+            ctx.finish()
+
         return 101
 
-    async def _converse(self, ctx: SocketContext[S], handler: Awaitable[None]) -> None:
+    async def _refuse(self, error: PortsideError, scope: Any, send: Any) -> int:
+        """Refuse a connection, and return the HTTP status of the handshake."""
+        await refuse_websocket(build_error_response(error, self._form), scope, send)
+        return error.status
+
+    async def _converse(self, ctx: SocketContext[Any], handler: Awaitable[None]) -> None:
         """Run the handler until it returns or the server drains, and close the connection."""
         work = asyncio.ensure_future(handler)
         drained = asyncio.create_task(self._draining.wait())
@@ -157,13 +176,14 @@ class SocketApi(Generic[S]):
             await cancel_and_wait(work, drained)
 
 
-def _match(routes: Sequence[Route[Any]], path: str) -> tuple[Route[Any], dict[str, Any]]:
+def _match(routes: Sequence[BoundRoute], path: str) -> tuple[BoundRoute, dict[str, Any]]:
     """Return the route of a path, and the arguments in the path. Raises NotFound and Invalid."""
     segments = path.removeprefix("/").split("/")
-    for route in routes:
-        parameters = _match_template(route.path, segments)
+    for bound in routes:
+        parameters = _match_template(bound.route.path, segments)
         if parameters is not None:
-            return route, {name: decode_path(name, text, route.path_types[name]) for name, text in parameters.items()}
+            types = bound.route.path_types
+            return bound, {name: decode_path(name, text, types[name]) for name, text in parameters.items()}
 
     raise NotFound
 
