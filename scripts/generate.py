@@ -22,8 +22,8 @@ from portside.kernel.http.openapi import ServerInfo, build_document
 from portside.kernel.http.routes import Route
 from portside.kernel.migrations import read_functions
 from portside.kernel.settings import describe
-from portside.platform.app import ROUTES as PLATFORM_ROUTES
-from portside.platform.app import SERVER_INFO as PLATFORM
+from portside.platform.modules import ROUTES as PLATFORM_ROUTES
+from portside.platform.modules import SERVER_INFO as PLATFORM
 from portside.platform.settings import PlatformSettings
 
 ROOT = Path(__file__).parents[1]

@@ -94,7 +94,7 @@ class MigratedDatabases:
 
 
 def _packages_of_the_platform() -> tuple[str, ...]:
-    from portside.platform.app import PACKAGES
+    from portside.platform.modules import PACKAGES
 
     return tuple(PACKAGES)
 

@@ -18,7 +18,7 @@ from portside.control.scope import DesiredChanges, PlatformAddress
 from portside.control.services import ControlServices
 from portside.identity import first_start, http, keys
 from portside.identity.authentication import Authenticator
-from portside.identity.guard import guard
+from portside.identity.guard import AccessGuard
 from portside.identity.keys import Owner
 from portside.identity.services import IdentityServices
 from portside.identity.types import Actor, KeyRequest
@@ -169,9 +169,10 @@ async def control(url: str) -> AsyncIterator[Control]:
         archives=ArchiveStore(Path(archives.name)),
         deletion_checks=WorkspaceDeletionChecks([describe_deployments]),
         outbound_rules=OutboundRules(),
+        revision_log_days=30,
     )
 
-    api = Api(bind([*http.routes, *control_routes], services), guard)
+    api = Api(bind([*http.routes, *control_routes], services), AccessGuard(authenticator))
     stop = asyncio.Event()
     listening = listen("127.0.0.1", 0)
     server = Server(

@@ -14,7 +14,7 @@ from portside.annotation import http as annotation_http
 from portside.datasets import http as datasets_http
 from portside.identity import first_start, http, keys, oauth, signin
 from portside.identity.authentication import Authenticator
-from portside.identity.guard import guard
+from portside.identity.guard import AccessGuard
 from portside.identity.keys import Owner
 from portside.identity.services import IdentityServices
 from portside.identity.types import Actor, KeyRequest
@@ -143,7 +143,7 @@ async def hosted(url: str, **services: Any) -> AsyncIterator[Hosted]:
         **services,
     )
 
-    api = Api(bind(routes, joined), guard, read_budget=read_budget)
+    api = Api(bind(routes, joined), AccessGuard(authenticator), read_budget=read_budget)
 
     app = RequestMiddleware(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY_BYTES))
     stop = asyncio.Event()

@@ -37,7 +37,7 @@ from portside.operate.doctor import _drop_repeated, examine
 from portside.operate.findings import ExaminedInstallation, Finding, fault, warning
 from portside.operate.machine_checks import CHECKS
 from portside.operate.service_checks import SERVICE_CHECKS
-from portside.platform.app import PACKAGES
+from portside.platform.modules import PACKAGES
 from tests.api.control_server import create_body
 from tests.commands import run_here
 from tests.conftest import eventually

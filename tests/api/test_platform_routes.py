@@ -24,8 +24,9 @@ from portside.identity.types import KeyRequest
 from portside.kernel.db import Database
 from portside.kernel.http.routes import Route
 from portside.kernel.http.server import Server, listen
-from portside.platform.app import PREFIXES, ROUTES, open_platform
+from portside.platform.app import open_platform
 from portside.platform.home import Home
+from portside.platform.modules import PREFIXES, ROUTES
 from portside.platform.settings import PlatformSettings
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -22,7 +22,7 @@ from portside.kernel.migrations import (
     read_functions,
     read_migrations,
 )
-from portside.platform.app import PACKAGES
+from portside.platform.modules import PACKAGES
 
 FIRST = "create table things (id int primary key); insert into things values (1);"
 SECOND = "create table parts (id int); insert into things values (2);"

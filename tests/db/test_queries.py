@@ -12,7 +12,7 @@ from portside.agent.config import StoreIndex
 from portside.agent.store.search_index import open_generation
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
-from portside.platform.app import PACKAGES
+from portside.platform.modules import PACKAGES
 
 SOURCE = Path(portside.__file__).parent
 WITH_SQL = sorted(folder.parent.name for folder in SOURCE.glob("*/sql"))

@@ -13,7 +13,7 @@ import pytest
 from portside.agent.app import SCHEMA
 from portside.kernel.db import Database
 from portside.kernel.migrations import list_created, migrate, read_functions, read_migrations
-from portside.platform.app import PACKAGES
+from portside.platform.modules import PACKAGES
 
 OURS = {"platform": (PACKAGES, "public"), "agent": (["portside.agent"], SCHEMA)}
 FUNCTIONS = """

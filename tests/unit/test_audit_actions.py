@@ -10,7 +10,7 @@ from portside.audit.types import ActionName
 from portside.kernel.db import Queries
 from portside.kernel.http.audit_actions import Action, Unrecorded
 from portside.kernel.http.routes import READING_METHODS, Route
-from portside.platform.app import PACKAGES, ROUTES
+from portside.platform.modules import PACKAGES, ROUTES
 
 
 def label(route: Route) -> str:

@@ -19,7 +19,7 @@ from portside.kernel.http.json_validation import JSON_TEXT, needs_any
 from portside.kernel.http.openapi import ServerInfo, build_document
 from portside.kernel.http.operation_ids import to_operation_id
 from portside.kernel.http.routes import Context, Routes
-from portside.platform.app import ROUTES as PLATFORM_ROUTES
+from portside.platform.modules import ROUTES as PLATFORM_ROUTES
 from tests.unit.test_kernel_routes import routes as things
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import langsmith
 
-from portside.platform.app import PREFIXES, ROUTES
+from portside.platform.modules import PREFIXES, ROUTES
 
 CLIENT = Path(langsmith.__file__).parent
 COMPATIBILITY = Path(__file__).parents[2] / "docs" / "compatibility.md"

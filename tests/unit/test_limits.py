@@ -12,7 +12,7 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.http.proxies import get_client_address, read_networks
 from portside.limits.table import Table, format_table, parse_pattern, read_table
 from portside.limits.types import CallerIdentity, Region
-from portside.platform.app import ROUTES, UNLIMITED
+from portside.platform.modules import ROUTES, UNLIMITED
 
 KEY = CallerIdentity.API_KEY
 USER = CallerIdentity.USER

@@ -17,8 +17,8 @@ from portside.dataplane.settings import ListenerSettings
 from portside.kernel.errors import error_classes
 from portside.kernel.migrations import read_migrations
 from portside.kernel.settings import describe
-from portside.platform.app import PACKAGES
-from portside.platform.app import ROUTES as PLATFORM_ROUTES
+from portside.platform.modules import PACKAGES
+from portside.platform.modules import ROUTES as PLATFORM_ROUTES
 from portside.platform.settings import PlatformSettings
 
 ROOT = Path(__file__).parents[2]

@@ -6,6 +6,7 @@ from uuid import UUID
 from portside.alerts import alerts
 from portside.alerts.alerts import RuleNotFound, SilenceNotFound
 from portside.alerts.channels import AlertChannels, ChannelNotFound, ChannelTaken, NoMailServer
+from portside.alerts.rules import Measurements
 from portside.alerts.types import (
     Alert,
     AlertQuery,
@@ -27,9 +28,11 @@ _PERMISSION = "organization:manage"
 
 @dataclass(frozen=True, kw_only=True)
 class AlertServices(kernel_routes.BaseServices):
-    """The services of these routes."""
+    """The services of alerts. Rules are evaluated every `check_s`."""
 
     channels: AlertChannels
+    measurements: Measurements
+    check_s: float
 
 
 Context = kernel_routes.Context[AlertServices]

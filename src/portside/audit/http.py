@@ -7,6 +7,7 @@ from starlette.responses import StreamingResponse
 
 from portside.audit import log
 from portside.audit.actions import Operation
+from portside.audit.recording import Recorder
 from portside.audit.types import (
     ActivityPage,
     ActivityQuery,
@@ -37,10 +38,12 @@ _EXPORTS_WORKSPACE: RouteOptions = {**_EXPORTS, "permission": "workspaces:manage
 
 @dataclass(frozen=True, kw_only=True)
 class AuditServices(kernel_routes.BaseServices):
-    """The services of the audit log's routes."""
+    """The services of the audit log. Entries are kept for `log_days`, or for ever if that is 0."""
 
     operations: Mapping[str, Operation]
     """The operations of all routes of the server, by the names of their actions."""
+    recorder: Recorder
+    log_days: int
 
 
 Context = kernel_routes.Context[AuditServices]

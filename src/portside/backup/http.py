@@ -13,6 +13,7 @@ from portside.backup.history import Attempt, read_attempts
 from portside.backup.listing import ListedBackup, TimeSpan, join_spans, list_restorable_backups, list_stored_backups
 from portside.backup.schedule import ScheduledBackups, get_next_due
 from portside.backup.stores import open_store
+from portside.backup.wal_archive import WalArchive
 from portside.kernel.errors import Conflict, UserMistake
 from portside.kernel.http import routes as kernel_routes
 from portside.kernel.http.audit_actions import Action
@@ -28,10 +29,10 @@ class NoSchedule(Conflict):
 
 @dataclass(frozen=True, kw_only=True)
 class BackupServices(kernel_routes.BaseServices):
-    """The services of these routes. `backups` is None without BACKUP_TO; `keeps_log` says if WAL is archived."""
+    """The services of backups. `backups` is None without BACKUP_TO, and `archive` unless the WAL is archived."""
 
     backups: ScheduledBackups | None
-    keeps_log: bool
+    archive: WalArchive | None
     home_folder: Path
 
 
@@ -69,11 +70,12 @@ routes = kernel_routes.Routes[Context]("system")
 @routes.get("/system/backups", permission="organization:manage")
 async def list_backups(ctx: Context) -> Backups:
     """List the backups of this platform and the last attempts, with the schedule and the command to restore."""
-    if ctx.services.backups is None:
-        attempts = await asyncio.to_thread(read_attempts, ctx.services.home_folder)
+    services = ctx.services
+    if services.backups is None:
+        attempts = await asyncio.to_thread(read_attempts, services.home_folder)
         return Backups(None, [], attempts[:_ATTEMPTS])
 
-    return await asyncio.to_thread(_describe, ctx.services.backups, ctx.services.keeps_log)
+    return await asyncio.to_thread(_describe, services.backups, keeps_log=services.archive is not None)
 
 
 @routes.post(
@@ -86,7 +88,7 @@ async def take_backup(ctx: Context) -> None:
     ctx.services.backups.request()
 
 
-def _describe(backups: ScheduledBackups, keeps_log: bool) -> Backups:  # noqa: FBT001 - not a mode
+def _describe(backups: ScheduledBackups, *, keeps_log: bool) -> Backups:
     planned = backups.schedule
     schedule = BackupSchedule(
         location=planned.location,

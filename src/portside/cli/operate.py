@@ -162,7 +162,7 @@ def support_bundle(*, target: InstallationOptions, to: Path | None) -> None:
 def _find_installation(environ: Mapping[str, str], **options: Any) -> InstallationOptions:
     """Return the installation. Wrong settings are a finding of the doctor."""
     from portside.kernel.settings import load_settings
-    from portside.platform.app import PACKAGES
+    from portside.platform.modules import PACKAGES
     from portside.platform.settings import PlatformSettings
     from portside.platform.system import build_installation
 

@@ -7,6 +7,7 @@ from portside.control.archive_store import ArchiveStore
 from portside.control.scope import DesiredChanges, PlatformAddress, Scope
 from portside.identity.authentication import Authenticator
 from portside.kernel.crypto import SecretBox
+from portside.kernel.disk import DiskWatch
 from portside.kernel.http import routes
 from portside.kernel.http.headers import get_origin
 from portside.kernel.outbound import OutboundRules
@@ -22,6 +23,10 @@ class ControlServices(routes.BaseServices):
     changes: DesiredChanges
     authenticator: Authenticator
     outbound_rules: OutboundRules
+    revision_log_days: int
+    repository_poll_s: float = 0.0
+    """The time between two looks at a branch that a deployment follows; 0 for none."""
+    disk: DiskWatch | None = None
     addresses: PublicAddresses | None = None
     router: Router = NO_ROUTER
 

@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from portside.identity.authentication import read_credential
-from portside.identity.services import Context
+from portside.identity.authentication import Authenticator, read_credential
 from portside.identity.types import Actor, WorkspaceRequired
 from portside.kernel.errors import Forbidden
 from portside.kernel.http.cors import SAFE, is_same_origin
-from portside.kernel.http.routes import Route
+from portside.kernel.http.routes import Context, Route
 
 
 class NotSameOrigin(Forbidden):
@@ -26,32 +25,38 @@ class NotSameOrigin(Forbidden):
     code = "not_same_origin"
 
 
-async def guard(ctx: Context, route: Route[Any]) -> Actor:
-    """Return the actor of a request.
+class AccessGuard:
+    """Authenticates the requests for routes that are not public."""
 
-    Raises Unauthorized without a valid key or session; NotSameOrigin; Forbidden if the actor lacks the route's
-    permission, or may not use the workspace of X-Tenant-Id or the organization of X-Organization-Id.
-    """
-    headers = ctx.request.headers
-    presented = read_credential(ctx.request)
-    if presented.kind == "cookie" and ctx.request.method not in SAFE:
-        check_same_origin(headers)
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
 
-    actor = await ctx.services.authenticator.authenticate_request(presented, _parse_tenant(headers.get("x-tenant-id")))
-    # Before the checks: the audit log names the actor of a refused request.
-    ctx.actor = actor
+    async def __call__(self, ctx: Context[Any], route: Route[Any]) -> Actor:
+        """Return the actor of a request.
 
-    organization = headers.get("x-organization-id")
-    if organization and not hmac.compare_digest(organization.lower().encode(), str(actor.organization_id).encode()):
-        raise Forbidden("This key does not belong to the organization that X-Organization-Id names.")
+        Raises Unauthorized without a valid key or session; NotSameOrigin; Forbidden if the actor lacks the route's
+        permission, or may not use the workspace of X-Tenant-Id or the organization of X-Organization-Id.
+        """
+        headers = ctx.request.headers
+        presented = read_credential(ctx.request)
+        if presented.kind == "cookie" and ctx.request.method not in SAFE:
+            check_same_origin(headers)
 
-    if route.permission and not actor.may(route.permission):
-        # A user's permissions depend on the workspace, so without one it is unknown whether any is missing.
-        if actor.workspace is None and not route.permission.startswith("organization:"):
-            raise WorkspaceRequired
-        raise Forbidden(f"This key lacks the permission {route.permission}.")
+        actor = await self._authenticator.authenticate_request(presented, _parse_tenant(headers.get("x-tenant-id")))
+        # Before the checks: the audit log names the actor of a refused request.
+        ctx.actor = actor
 
-    return actor
+        organization = headers.get("x-organization-id")
+        if organization and not hmac.compare_digest(organization.lower().encode(), str(actor.organization_id).encode()):
+            raise Forbidden("This key does not belong to the organization that X-Organization-Id names.")
+
+        if route.permission and not actor.may(route.permission):
+            # A user's permissions depend on the workspace, so without one it is unknown whether any is missing.
+            if actor.workspace is None and not route.permission.startswith("organization:"):
+                raise WorkspaceRequired
+            raise Forbidden(f"This key lacks the permission {route.permission}.")
+
+        return actor
 
 
 def check_same_origin(headers: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ from portside.kernel.disk import DiskWatch
 from portside.kernel.http import routes as kernel_routes
 from portside.kernel.http.headers import get_header
 from portside.kernel.http.proxies import Network, get_client_address
+from portside.operate.database_limit import DatabaseLimit
 from portside.operate.disk_usage import DiskReport, DiskUsage
 from portside.operate.doctor import examine
 from portside.operate.findings import Diagnosis, ExaminedInstallation
@@ -21,6 +22,7 @@ class OperateServices(kernel_routes.BaseServices):
     disk_usage: DiskUsage
     installation: ExaminedInstallation
     disk: DiskWatch
+    database_limit: DatabaseLimit
     trusted_proxies: Sequence[Network] = ()
 
 

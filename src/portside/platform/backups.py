@@ -2,9 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, MutableMapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from portside.audit.entries import record_at
@@ -19,7 +20,6 @@ from portside.backup.work import InterruptibleWork
 from portside.kernel import interruption
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
-from portside.kernel.reconcile import Task
 from portside.kernel.transient_errors import log_failure
 from portside.platform.home import Home
 from portside.platform.settings import PlatformSettings
@@ -146,15 +146,18 @@ class BackupTasks(NamedTuple):
     archive: WalArchive | None = None
 
     @property
-    def all(self) -> list[Task]:
-        """The tasks that there are."""
-        return [task for task in self if task is not None]
+    def problems(self) -> dict[str, Callable[[], str | None]]:
+        """Functions that say what is wrong with them, by the name of the part."""
+        parts = {"backup": self.backups, "WAL archive": self.archive}
+        return {name: partial(_get_problem, part) for name, part in parts.items() if part is not None}
 
 
-def build_backup_tasks(
-    settings: PlatformSettings, database_url: str, problems: MutableMapping[str, Callable[[], str | None]]
-) -> BackupTasks:
-    """Return the tasks of scheduled backups, and add what may be wrong with them. Raises UserMistake."""
+def _get_problem(part: ScheduledBackups | WalArchive) -> str | None:
+    return part.problem
+
+
+def build_backup_tasks(settings: PlatformSettings, database_url: str) -> BackupTasks:
+    """Return the tasks of scheduled backups. Raises UserMistake."""
     schedule = build_schedule(settings)
     if schedule is None:
         if settings.backup_point_in_time:
@@ -170,7 +173,6 @@ def build_backup_tasks(
     passphrase.check_strength()
     environment = {"PORTSIDE_HOME": str(settings.home_path), "DATABASE_URL": settings.database_url or ""}
     backups = ScheduledBackups(schedule, environment)
-    problems["backup"] = lambda: backups.problem
     store = open_store(schedule.location, os.environ)
 
     if not settings.backup_point_in_time:
@@ -179,5 +181,4 @@ def build_backup_tasks(
         raise UserMistake("setting BACKUP_POINT_IN_TIME: works with the embedded Postgres only, not DATABASE_URL")
 
     archive = WalArchive(settings.home_path, database_url, store, passphrase)
-    problems["WAL archive"] = lambda: archive.problem
     return BackupTasks(backups, archive)

@@ -8,9 +8,9 @@ from portside.control.key_rotation import open_all
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
 from portside.kernel.migrations import migrate
-from portside.platform.app import PACKAGES
 from portside.platform.home import Home
 from portside.platform.master_key import check_key, rotate_stopped
+from portside.platform.modules import PACKAGES
 
 
 async def check_restored(url: str, home: Path) -> None:

@@ -6,7 +6,6 @@ Then the older key moves to `master-key.previous`, for backups of the database f
 """
 
 import asyncio
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
@@ -16,8 +15,6 @@ from portside.kernel.clock import now
 from portside.kernel.crypto import SecretBox, begin_rotation, end_rotation, with_previous_keys
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
-from portside.kernel.http import routes as kernel_routes
-from portside.kernel.http.audit_actions import Action
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
 from portside.platform.home import Home
@@ -119,20 +116,3 @@ class KeyRotation(Task):
     async def _get_removal_time(self) -> datetime:
         status = await asyncio.to_thread(self._file.stat)
         return datetime.fromtimestamp(status.st_mtime, now().tzinfo) + REMOVE_AFTER
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeyRotationServices(kernel_routes.BaseServices):
-    """The services of this route."""
-
-    key_rotation: KeyRotation
-
-
-Context = kernel_routes.Context[KeyRotationServices]
-routes = kernel_routes.Routes[Context]("system")
-
-
-@routes.post("/system/master-key/rotate", permission="organization:manage", audit=Action("master_key.rotate"))
-async def rotate_master_key(ctx: Context) -> RotationState:
-    """Encrypt every secret with a new master key; the older key is removed ten minutes later."""
-    return await ctx.services.key_rotation.begin()

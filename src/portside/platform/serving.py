@@ -10,10 +10,11 @@ from typing import NamedTuple
 from portside.ingress.front import Front
 from portside.kernel import interruption
 from portside.kernel.http.server import Server
-from portside.platform.app import PlatformApp, Problem, open_platform
+from portside.platform.app import PlatformApp, open_platform
 from portside.platform.hand_over import SIGNAL, HandedOver
 from portside.platform.home import Home
 from portside.platform.listener import ListenerProcess
+from portside.platform.parts import Problem
 from portside.platform.settings import PlatformSettings
 
 STREAM_GRACE_S = 5.0

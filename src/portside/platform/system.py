@@ -23,8 +23,7 @@ from portside.control.server_rollouts import (
     get_servers,
     resume_rollout,
 )
-from portside.kernel.db import Database
-from portside.kernel.disk import measure
+from portside.kernel.disk import DiskWatch, measure
 from portside.kernel.http import routes as kernel_routes
 from portside.kernel.http.audit_actions import Action
 from portside.kernel.settings import describe
@@ -32,6 +31,8 @@ from portside.kernel.version import full_version
 from portside.operate.findings import ExaminedInstallation
 from portside.operate.service import RunningService, find_running_service
 from portside.operate.upgrade import Upgrade, read_upgrades
+from portside.platform.home import Home
+from portside.platform.master_key import KeyRotation, RotationState
 from portside.platform.settings import PlatformSettings
 
 SHOWN = frozenset(
@@ -74,11 +75,12 @@ SHOWN = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class SystemServices(kernel_routes.BaseServices):
-    """The services of this route."""
+    """The services of the platform's own routes and tasks."""
 
-    db: Database
     settings: PlatformSettings
-    home_folder: Path
+    home: Home
+    disk: DiskWatch
+    key_rotation: KeyRotation
     rollouts: ServerRollouts
 
 
@@ -122,7 +124,7 @@ async def get_system(ctx: Context) -> SystemState:
     if settings.oidc_issuer is not None:
         methods.append("oidc")
 
-    disk = await asyncio.to_thread(_measure_disk, ctx.services.home_folder)
+    disk = await asyncio.to_thread(_measure_disk, ctx.services.home.path)
     service = await asyncio.to_thread(find_running_service)
     return SystemState(list_settings_in_force(settings), methods, disk, service)
 
@@ -166,9 +168,15 @@ async def roll_forward(ctx: Context, body: RollForward) -> UpgradeState:
     return await _get_upgrade_state(ctx.services)
 
 
+@routes.post("/system/master-key/rotate", permission="organization:manage", audit=Action("master_key.rotate"))
+async def rotate_master_key(ctx: Context) -> RotationState:
+    """Encrypt every secret with a new master key; the older key is removed ten minutes later."""
+    return await ctx.services.key_rotation.begin()
+
+
 async def _get_upgrade_state(services: SystemServices) -> UpgradeState:
     servers = await get_servers(services.db, full_version())
-    last = next(iter(await asyncio.to_thread(read_upgrades, services.home_folder)), None)
+    last = next(iter(await asyncio.to_thread(read_upgrades, services.home.path)), None)
     is_automatic = services.settings.roll_forward == "automatic"
 
     return UpgradeState(

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from portside.kernel.codec import dump_api
 from portside.kernel.http.routes import BaseServices, Context, Routes
 from portside.kernel.metrics import format_metrics
+from portside.kernel.modules import Module
 
 
 class HealthChecks(msgspec.Struct, frozen=True):
@@ -67,3 +68,6 @@ def build_metrics_response() -> Response:
     """Return the response with the metrics of this process."""
     body, media_type = format_metrics()
     return Response(body, media_type=media_type)
+
+
+module = Module[HealthServices](package="portside.kernel", routes=list(routes), has_rate_limits=False)

@@ -1,0 +1,7 @@
+"""The manifest of annotation, whose handlers use the services of tracing."""
+
+from portside.annotation import http
+from portside.kernel.modules import Module
+from portside.tracing.services import TracingServices
+
+module = Module[TracingServices](package="portside.annotation", routes=list(http.routes), has_migrations=True)
