@@ -24,7 +24,6 @@ from starlette.responses import Response
 
 from portside.audit.actions import READ_SECRET, find_action
 from portside.audit.entries import AuditedDatabase, PendingEntry, append_entry, shorten, to_text
-from portside.identity.services import Context
 from portside.identity.signin import find_browser_actor
 from portside.identity.types import Actor
 from portside.kernel.db import Database
@@ -32,7 +31,7 @@ from portside.kernel.errors import Forbidden, PortsideError
 from portside.kernel.http.audit_actions import Action
 from portside.kernel.http.headers import get_header
 from portside.kernel.http.proxies import Network, get_client_address
-from portside.kernel.http.routes import Route
+from portside.kernel.http.routes import Context, Route
 from portside.kernel.reconcile import Status, Task
 from portside.kernel.transient_errors import log_failure
 from portside.listener_api import Desired
@@ -81,7 +80,7 @@ class Recorder:
     ) -> Callable[[Any, Route[Any]], Awaitable[Any]]:
         """Return a guard that also records requests that it forbids, if the audit log records such requests."""
 
-        async def record(ctx: Context, route: Route[Any], action: Action) -> Any:
+        async def record(ctx: Context[Any], route: Route[Any], action: Action) -> Any:
             try:
                 return await guard(ctx, route)
             except Forbidden as exc:
@@ -107,7 +106,7 @@ class Recorder:
         handler: Handler = route.handler
 
         @functools.wraps(handler)
-        async def record(ctx: Context, **arguments: Any) -> Any:
+        async def record(ctx: Context[Any], **arguments: Any) -> Any:
             entry = self._build_entry(ctx, action, arguments)
             result = await handler(ctx, **arguments)
 
@@ -125,7 +124,7 @@ class Recorder:
         handler: Handler = route.handler
 
         @functools.wraps(handler)
-        async def record(ctx: Context, **arguments: Any) -> Any:
+        async def record(ctx: Context[Any], **arguments: Any) -> Any:
             if action.by_browser:
                 ctx.actor = await find_browser_actor(ctx)
 
@@ -149,7 +148,7 @@ class Recorder:
 
         return record
 
-    def _build_entry(self, ctx: Context, action: Action, arguments: Mapping[str, Any]) -> PendingEntry:
+    def _build_entry(self, ctx: Context[Any], action: Action, arguments: Mapping[str, Any]) -> PendingEntry:
         scope = ctx.scope
         values = {
             **_to_actor_columns(ctx.actor),
@@ -174,7 +173,7 @@ class Recorder:
 
         return entry
 
-    async def _add_email(self, ctx: Context, entry: PendingEntry) -> None:
+    async def _add_email(self, ctx: Context[Any], entry: PendingEntry) -> None:
         """Name the e-mail address that a form of the sign-in holds."""
         if entry.action.is_sign_in and (get_header(ctx.scope, b"content-type") or "").startswith(_FORM):
             fields = dict(parse_qsl((await ctx.request.body()).decode("utf-8", "replace"), max_num_fields=20))
