@@ -1,14 +1,14 @@
 """All processes of a replica take over the deployment's address with one message, and none without it."""
 
 import os
-from types import SimpleNamespace
-from typing import Any
 
 import httpx2
 
+from portside.agent.http.services import Traffic
 from portside.agent.server import _await_handover
 from portside.kernel.http.routes import Context, Routes
 from portside.kernel.http.server import listen
+from portside.kernel.tasks import TaskSet
 from tests.conftest import eventually
 from tests.unit.kernel_server import Served, serve
 
@@ -28,13 +28,17 @@ class Replica:
         self.url = f"http://127.0.0.1:{self.public.getsockname()[1]}/name"
         self.waiting, self.asking = os.pipe()
         self.pipes: list[int] = []
+        self.takeovers = TaskSet()
 
-    def start(self, served: Served) -> Any:
+    def start(self, served: Served) -> Traffic:
         """Let a process wait for the message, with descriptors of its own."""
-        app: Any = SimpleNamespace(traffic=SimpleNamespace(is_served=False), takeover=None)
+        traffic = Traffic(is_served=False)
         self.pipes.append(os.dup(self.waiting))
-        _await_handover(served.server, app, os.dup(self.public.fileno()), self.pipes[-1])
-        return app
+        _await_handover(
+            served.server, traffic, self.takeovers, public_fd=os.dup(self.public.fileno()), pipe=self.pipes[-1]
+        )
+
+        return traffic
 
     def close(self) -> None:
         self.public.close()
@@ -44,15 +48,15 @@ class Replica:
 async def test_every_process_takes_over_also_one_that_starts_later():
     replica = Replica()
     async with serve(routes) as first, serve(routes) as second, serve(routes) as late:
-        apps = [replica.start(first), replica.start(second)]
+        processes = [replica.start(first), replica.start(second)]
         os.write(replica.asking, b"1")
         os.close(replica.asking)
 
         async def have_taken_over() -> bool:
-            return all(app.traffic.is_served for app in apps)
+            return all(traffic.is_served for traffic in processes)
 
         await eventually(have_taken_over)
-        apps.append(replica.start(late))
+        processes.append(replica.start(late))
         await eventually(have_taken_over)
 
         # One alone is left for the public address, so each of them really listens there.
@@ -69,15 +73,15 @@ async def test_no_process_takes_over_when_nobody_asked():
     """The data plane ended, or gave the revision up, and its end of the pipe closed without a message."""
     replica = Replica()
     async with serve(routes) as served:
-        app = replica.start(served)
+        traffic = replica.start(served)
         os.close(replica.asking)
 
         async def has_looked() -> bool:
             return is_closed(replica.pipes[0])
 
         await eventually(has_looked)
-        assert app.takeover is None
-        assert app.traffic.is_served is False
+        assert not len(replica.takeovers)
+        assert traffic.is_served is False
         replica.close()
 
 

@@ -22,6 +22,7 @@ import msgspec
 from portside.agent.access.authentication import refuse_open_address
 from portside.agent.app import open_app
 from portside.agent.config import AgentConfig
+from portside.agent.http.services import Traffic
 from portside.agent.log_reports import forwarded_logs
 from portside.agent.settings import AgentSettings
 from portside.agent.wiring import AgentApp
@@ -32,6 +33,7 @@ from portside.kernel.http.shared_listeners import ConnectionShare
 from portside.kernel.logs import get_logger
 from portside.kernel.metrics import Siblings
 from portside.kernel.startup import tune_garbage_collection
+from portside.kernel.tasks import TaskSet
 from portside.kernel.worker_processes import RETIRE, WorkerProcess
 
 if TYPE_CHECKING:
@@ -112,6 +114,7 @@ async def _serve(
             speaks_websocket=True,
         )
 
+        takeovers = TaskSet()
         stopping = _Stopping(server, app, settings)
         stopping.follow_signals(context, is_alone=context is None and sockets.private_fd is None)
         await server.open([listening])
@@ -126,7 +129,7 @@ async def _serve(
 
         if sockets.public_fd is not None and sockets.handover_fd is not None:
             app.traffic.is_served = False
-            _await_handover(server, app, sockets.public_fd, sockets.handover_fd)
+            _await_handover(server, app.traffic, takeovers, public_fd=sockets.public_fd, pipe=sockets.handover_fd)
             if sockets.heir_fd is not None:
                 _await_heir(sockets.public_fd, sockets.heir_fd)
 
@@ -241,14 +244,14 @@ def open_first_socket(settings: AgentSettings, sockets: Sockets) -> socket.socke
     return inherited
 
 
-def _await_handover(server: Server, app: AgentApp, public_fd: int, pipe: int) -> None:
+def _await_handover(server: Server, traffic: Traffic, takeovers: TaskSet, *, public_fd: int, pipe: int) -> None:
     loop = asyncio.get_running_loop()
 
     async def take_over() -> None:
         public = socket.socket(fileno=public_fd)
         public.setblocking(False)
         await server.add_socket(public)
-        app.traffic.is_served = True
+        traffic.is_served = True
 
         log.info("answering on the deployment's address", address=str(public.getsockname()))
 
@@ -256,7 +259,7 @@ def _await_handover(server: Server, app: AgentApp, public_fd: int, pipe: int) ->
         loop.remove_reader(pipe)
         # The byte is not read, only counted: all processes of this replica look for it, also those that start later.
         if int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder):
-            app.takeover = loop.create_task(take_over())
+            takeovers.spawn(take_over())
 
         os.close(pipe)
 

@@ -91,8 +91,6 @@ class AgentApp(msgspec.Struct):
     libraries: Mapping[str, str]
     describe_worker: Callable[[], Awaitable[bytes]]
     """Describes this process to its siblings, which answer at the same address."""
-    takeover: asyncio.Task[None] | None = None
-    """Starts to accept on the deployment's socket; kept here because asyncio keeps no strong reference to a task."""
 
 
 @dataclass(frozen=True, kw_only=True)
