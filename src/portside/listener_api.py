@@ -32,6 +32,8 @@ ReportedRevisionStatus = Literal[
     "UNKNOWN",
 ]
 Reason = Annotated[str, Meta(max_length=100_000)]
+MAX_COMMIT_TEXT = 200
+CommitText = Annotated[str, Meta(min_length=1, max_length=MAX_COMMIT_TEXT, pattern=ONE_LINE)]
 Replicas = Annotated[int, Meta(ge=1, le=1000)]
 Number = Annotated[int, Meta(ge=0, le=2**53)]
 Amount = Annotated[float, Meta(ge=0)]
@@ -203,11 +205,17 @@ class DeploymentReport(msgspec.Struct, frozen=True):
 
 
 class RevisionReport(msgspec.Struct, frozen=True):
-    """The new status of a revision; people read the `reason`."""
+    """The new status of a revision; people read the `reason`.
+
+    A build of a repository reports its commit, with the name of the author and the first line of the message. Both are
+    the texts of strangers.
+    """
 
     status: ReportedRevisionStatus
     reason: Reason | None = None
     repo_commit_sha: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$(?!\n)")] | None = None
+    repo_commit_author: CommitText | None = None
+    repo_commit_subject: CommitText | None = None
 
 
 class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,6 +43,8 @@ async def test_create_returns_the_whole_deployment(plane: Control) -> None:
         "graph_config_path": "langgraph.json",
         "langgraph_config_path": "langgraph.json",
         "repo_commit_sha": None,
+        "repo_commit_author": None,
+        "repo_commit_subject": None,
         "image_uri": None,
         "source_tarball_path": None,
     }

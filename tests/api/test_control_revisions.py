@@ -60,6 +60,33 @@ async def test_reports_may_repeat_but_illegal_transitions_are_refused(plane: Con
         assert (await plane.listener.report(made["id"], revision, **bad)).status_code == 422
 
 
+async def test_reported_author_and_subject_of_the_commit_are_shown(plane: Control) -> None:
+    """A listener of the version before reports none, and one of a later version reports what is not known here."""
+    made = await plane.create()
+    revision = made["latest_revision_id"]
+    await plane.listener.walk(made["id"], revision, "AWAITING_BUILD", "BUILDING")
+    texts = {"repo_commit_author": "Ada", "repo_commit_subject": "Say hello"}
+
+    for name in texts:
+        for bad in ("", "two\nlines", "x" * 201):
+            refused = await plane.listener.report(made["id"], revision, "BUILDING", **{name: bad})
+            assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body", name])
+
+    reported = await plane.listener.report(
+        made["id"], revision, "AWAITING_DEPLOY", repo_commit_sha=COMMIT, **texts, unheard_of={"by": "this version"}
+    )
+    assert reported.status_code == 204
+    await plane.listener.walk(made["id"], revision, "DEPLOYING", "DEPLOYED")
+
+    expected = {"repo_commit_sha": COMMIT, **texts}
+    for config in (
+        (await plane.get(made["id"]))["source_revision_config"],
+        (await plane.revisions(made["id"]))[0]["source_revision_config"],
+        (await plane.client.get(f"/v2/deployments/{made['id']}/revisions/{revision}")).json()["source_revision_config"],
+    ):
+        assert {name: config[name] for name in expected} == expected
+
+
 async def test_revisions_queue_and_only_the_newest_starts(plane: Control) -> None:
     made = await plane.create()
     first = made["latest_revision_id"]

@@ -55,6 +55,8 @@ async def test_an_image_is_deployed_with_its_resources(plane: Control) -> None:
         "graph_config_path": None,
         "langgraph_config_path": None,
         "repo_commit_sha": None,
+        "repo_commit_author": None,
+        "repo_commit_subject": None,
         "image_uri": "host:5000/agent:1.2",
         "source_tarball_path": None,
     }

@@ -43,6 +43,8 @@ async def test_switch_loses_no_request_and_failures_keep_serving(platform: Platf
     await platform.redeploy(deployment)
     second = await platform.ended(deployment)
     assert (second["status"], second["source_revision_config"]["repo_commit_sha"]) == ("DEPLOYED", commit)
+    assert second["source_revision_config"]["repo_commit_author"] == "t"
+    assert second["source_revision_config"]["repo_commit_subject"] == "two"
 
     async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
         assert (await run(agent, url))["version"] == "two"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from portside.dataplane.builds.git import GitSource
+from portside.dataplane.builds.sources import CommitTexts
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
 from portside.listener_api import Secret
@@ -118,6 +119,32 @@ async def test_local_repository_may_have_local_submodule(tmp_path: Path):
     assert (files / "below" / "file").read_text() == "1"
 
 
+async def test_author_and_subject_of_a_commit_are_short_printable_lines(tmp_path: Path):
+    repository = Repository(tmp_path / "hosted")
+    repository.commit({"file": "1"})
+    checkout = source(str(repository.folder)).checkout(tmp_path / "first", MaskedOutput(print))
+    await checkout.fetch()
+    assert await checkout.read_commit_texts() == CommitTexts(author="Test", subject="change")
+
+    secret = "tok-0123456789"
+    subject = f"Say\x1b[31m hello\u202e\x85 {secret} " + "word " * 5000
+    author = "Åda \x1b[2J" + "L " * 1000 + " <ada@example.org>"
+    repository.git("commit", "--amend", "-q", f"--author={author}", "-m", f"{subject}\n\nA body.")
+
+    hostile = source(str(repository.folder)).checkout(tmp_path / "second", MaskedOutput(print, [secret]))
+    await hostile.fetch()
+    texts = await hostile.read_commit_texts()
+    assert texts.author is not None
+    assert texts.subject is not None
+    assert texts.author.startswith("Åda [2JL L")
+    assert texts.subject.startswith("Say [31m hello *** word word")
+
+    for text in (texts.author, texts.subject):
+        assert text.isprintable()
+        assert len(text) <= 200
+        assert text.endswith("…")
+
+
 async def test_kept_history_replaces_repositories_that_are_gone(tmp_path: Path, hosted: GitHost):
     """With the submodules, and with the history that tools look for; a damaged one is fetched again."""
     below = Repository(hosted.folder / "below")
@@ -137,6 +164,7 @@ async def test_kept_history_replaces_repositories_that_are_gone(tmp_path: Path, 
     offline = GitSource(f"{hosted.url}/top", "main", commit, LIMIT, CREDENTIAL, kept)
     again = offline.checkout(tmp_path / "again", MaskedOutput(lambda _: None))
     assert await again.fetch() == commit
+    assert (await again.read_commit_texts()).subject == "change"
     assert (again.files / "below" / "file").read_text() == "1"
     assert (again.files / ".git").is_dir(), "tools ask it for the version"
 

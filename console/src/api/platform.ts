@@ -336,7 +336,7 @@ export type RevisionHistory = { moves: (Move)[] };
 
 export type RevisionList = { resources: (Revision)[]; offset: number };
 
-export type RevisionReport = { status: "AWAITING_BUILD" | "AWAITING_DEPLOY" | "BUILDING" | "BUILD_FAILED" | "CREATE_FAILED" | "DEPLOYED" | "DEPLOYING" | "DEPLOY_FAILED" | "INTERRUPTED" | "UNKNOWN"; reason?: string | null; repo_commit_sha?: string | null };
+export type RevisionReport = { status: "AWAITING_BUILD" | "AWAITING_DEPLOY" | "BUILDING" | "BUILD_FAILED" | "CREATE_FAILED" | "DEPLOYED" | "DEPLOYING" | "DEPLOY_FAILED" | "INTERRUPTED" | "UNKNOWN"; reason?: string | null; repo_commit_sha?: string | null; repo_commit_author?: string | null; repo_commit_subject?: string | null };
 
 export type RevisionStatus = "AWAITING_BUILD" | "AWAITING_DEPLOY" | "BUILDING" | "BUILD_FAILED" | "CREATE_FAILED" | "CREATING" | "DEPLOYED" | "DEPLOYING" | "DEPLOY_FAILED" | "INTERRUPTED" | "QUEUED" | "SKIPPED" | "UNKNOWN";
 
@@ -412,7 +412,7 @@ export type SilenceRequest = { rule: string; hours: number; subject?: string | n
 
 export type SourceConfig = { integration_id?: string | null; repo_url?: string | null; deployment_type?: "dev" | "dev_free" | "dev_free_zero" | "dev_zero" | "prod" | null; build_on_push?: boolean | null; custom_url?: string | null; resource_spec?: ResourceSpec | null; listener_id?: string | null; listener_config?: ListenerConfig | null; install_command?: string | null; build_command?: string | null };
 
-export type SourceRevisionConfig = { repo_ref: string | null; graph_config_path: string | null; langgraph_config_path: string | null; repo_commit_sha: string | null; image_uri?: string | null; source_tarball_path?: string | null };
+export type SourceRevisionConfig = { repo_ref: string | null; graph_config_path: string | null; langgraph_config_path: string | null; repo_commit_sha: string | null; repo_commit_author?: string | null; repo_commit_subject?: string | null; image_uri?: string | null; source_tarball_path?: string | null };
 
 export type SourceRevisionRequest = { repo_ref?: string | null; graph_config_path?: string | null; image_uri?: string | null; source_tarball_path?: string | null };
 

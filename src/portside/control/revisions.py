@@ -151,6 +151,8 @@ async def report_revision(scope: Scope, deployment_id: UUID, revision_id: UUID, 
             status=target,
             reason=storable(report.reason, MAX_TEXT_BYTES) if report.reason else None,
             repo_commit_sha=report.repo_commit_sha,
+            repo_commit_author=report.repo_commit_author,
+            repo_commit_subject=report.repo_commit_subject,
         )
 
         if is_terminal and row["status"] != target:

@@ -277,12 +277,14 @@ class DeploymentPatch(msgspec.Struct, kw_only=True):
 
 
 class SourceRevisionConfig(msgspec.Struct):
-    """The code of a revision."""
+    """The code of a revision; the author and the subject of its commit are known once it is built."""
 
     repo_ref: str | None
     graph_config_path: str | None
     langgraph_config_path: str | None
     repo_commit_sha: str | None
+    repo_commit_author: str | None = None
+    repo_commit_subject: str | None = None
     image_uri: str | None = None
     source_tarball_path: str | None = None
 

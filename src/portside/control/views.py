@@ -124,6 +124,8 @@ def _to_source_revision_config(row: Record) -> SourceRevisionConfig:
         graph_config_path=row["graph_config_path"],
         langgraph_config_path=row["graph_config_path"],
         repo_commit_sha=row["repo_commit_sha"],
+        repo_commit_author=row["repo_commit_author"],
+        repo_commit_subject=row["repo_commit_subject"],
         image_uri=row["image_uri"],
         source_tarball_path=row["source_tarball_path"],
     )

@@ -148,15 +148,20 @@ class Builder:
     async def _to_build(self, folder: Path, record: BuildRecord) -> Build:
         """Return the build of a record, for servers of this platform's version."""
         config = folder / "source" / record.config
-        if record.layout is not Layout.SPLIT:
-            return Build(folder, config, record.commit)
-
-        has_javascript = runtime_folder(folder).is_dir()
-        server_code, describing_code = await asyncio.to_thread(server_versions, has_javascript=has_javascript)
-        return Build(
+        build = Build(
             folder=folder,
             config=config,
             commit=record.commit,
+            commit_author=record.commit_author,
+            commit_subject=record.commit_subject,
+        )
+        if record.layout is not Layout.SPLIT:
+            return build
+
+        has_javascript = runtime_folder(folder).is_dir()
+        server_code, describing_code = await asyncio.to_thread(server_versions, has_javascript=has_javascript)
+        return replace(
+            build,
             server_code=server_code,
             describing_code=describing_code,
             files=ExecutorFiles(folder, self.settings.folder),
@@ -400,7 +405,7 @@ class Rollout:
         if revision.status == "CREATING":
             build = await self._builder.find(revision) if revision.built_from is not None else None
             if build is not None:
-                await self._report_revision(revision, "AWAITING_DEPLOY", commit=build.commit or None)
+                await self._report_revision(revision, "AWAITING_DEPLOY", build=build)
                 return build
 
             await self._report_revision(revision, "AWAITING_BUILD")
@@ -424,7 +429,7 @@ class Rollout:
         finally:
             await build_log.close()
 
-        await self._report_revision(revision, "AWAITING_DEPLOY", commit=build.commit or None)
+        await self._report_revision(revision, "AWAITING_DEPLOY", build=build)
         return build
 
     async def _find_or_rebuild(self, revision: DesiredRevision) -> Build:
@@ -517,9 +522,18 @@ class Rollout:
         status: ReportedRevisionStatus,
         *,
         reason: str | None = None,
-        commit: str | None = None,
+        build: Build | None = None,
     ) -> None:
-        report = RevisionReport(status, reason, commit)
+        report = RevisionReport(status, reason)
+        if build is not None and build.commit:
+            report = RevisionReport(
+                status=status,
+                reason=reason,
+                repo_commit_sha=build.commit,
+                repo_commit_author=build.commit_author,
+                repo_commit_subject=build.commit_subject,
+            )
+
         await self._context.control.report_revision(self._deployment_id, revision.id, report)
 
     def _log_opener(self, kind: LogType) -> OpenLog:

@@ -208,6 +208,7 @@ async def test_newest_commit_is_deployed_and_leads_to_the_studio(
     states = page.get_by_role("list", name="States")
     await expect(states.get_by_text("Deployed")).to_be_visible(timeout=DEPLOYED_WITHIN_MS)
     await expect(page.get_by_text("The one before")).to_be_visible()
+    await expect(page.get_by_text("on main · two, by t")).to_be_visible()
 
     commits = {
         (await platform.call("GET", f"/v2/deployments/{deployment}/revisions/{each['id']}"))["source_revision_config"][
@@ -217,6 +218,8 @@ async def test_newest_commit_is_deployed_and_leads_to_the_studio(
     }
 
     assert len(commits) == 2
+    await page.goto(f"{platform.server.url}/console/deployments/{deployment}")
+    await expect(page.get_by_text("on main · two, by t")).to_be_visible()
     await page.get_by_role("link", name="Open the studio").click()
     await expect(page).to_have_url(re.compile(f"/agents/{deployment}/studio"))
 

@@ -9,7 +9,7 @@ import { Problem } from "../../ui/Problem";
 import { DeploymentState } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
 import { useMayCall } from "../agents/useAgents";
-import { addressOf, nameOf, originOf } from "../deployments/deployment";
+import { addressOf, describeCommit, nameOf, originOf } from "../deployments/deployment";
 import { useDeployment } from "./useDeployment";
 
 const deploymentRoute = getRouteApi("/deployments/$deploymentId");
@@ -155,9 +155,9 @@ function Commit({ deployment }: { deployment: Deployment }) {
         params={{ deploymentId: deployment.id, revisionId: active.id }}
         className="text"
       >
-        <code>{commit.slice(0, 12)}</code>
-      </Link>{" "}
-      <CopyButton text={commit} what="commit" />
+        <code>{commit.slice(0, 8)}</code>
+      </Link>
+      {describeCommit(active.source_revision_config)} <CopyButton text={commit} what="commit" />
     </Fact>
   );
 }

@@ -1,6 +1,6 @@
 // A deployment in words: its name, where its code is from, and where it answers.
 
-import type { Deployment, Revision } from "../../api/platform";
+import type { Deployment, Revision, SourceRevisionConfig } from "../../api/platform";
 
 export function nameOf(deployment: Deployment): string {
   return deployment.display_name ?? deployment.name;
@@ -20,6 +20,15 @@ export function originOf(deployment: Deployment): string {
 
 function shortAddress(url: string): string {
   return url.replace(/^https?:\/\//, "").replace(/\.git$/, "");
+}
+
+// What stands behind a commit's short id: " on main · Say hello, by Ada". Older listeners report neither text.
+export function describeCommit(config: SourceRevisionConfig): string {
+  const { repo_ref, repo_commit_subject, repo_commit_author } = config;
+  const branch = repo_ref && repo_ref !== config.repo_commit_sha ? ` on ${repo_ref}` : "";
+  const subject = repo_commit_subject ? ` · ${repo_commit_subject}` : "";
+  if (!repo_commit_author) return branch + subject;
+  return `${branch}${subject}${subject ? "," : " ·"} by ${repo_commit_author}`;
 }
 
 export function codeOf(revision: Revision): string {

@@ -13,7 +13,7 @@ import { isInProgress, RevisionState } from "../../ui/Status";
 import { Ago, duration } from "../../ui/Time";
 import { useMayCall } from "../agents/useAgents";
 import { useDeployment } from "../deployment/useDeployment";
-import { codeOf } from "../deployments/deployment";
+import { codeOf, describeCommit } from "../deployments/deployment";
 
 const revisionRoute = getRouteApi("/deployments/$deploymentId/revisions/$revisionId");
 
@@ -202,7 +202,10 @@ function Changes({ revision }: { revision: Revision }) {
       )}
       <div>
         <dt>Commit</dt>
-        <dd>{config.repo_commit_sha ? <ShortCommit sha={config.repo_commit_sha} /> : "–"}</dd>
+        <dd>
+          {config.repo_commit_sha ? <ShortCommit sha={config.repo_commit_sha} /> : "–"}
+          {config.repo_commit_sha && describeCommit(config)}
+        </dd>
       </div>
       <div>
         <dt>Created</dt>
@@ -229,7 +232,7 @@ function Changes({ revision }: { revision: Revision }) {
 }
 
 function ShortCommit({ sha }: { sha: string }) {
-  return <code title={sha}>{sha.slice(0, 12)}</code>;
+  return <code title={sha}>{sha.slice(0, 8)}</code>;
 }
 
 // A revision whose servers were never started, because its build failed, has a build log alone.

@@ -18,8 +18,8 @@ where deployment_id = :deployment_id
 -- name: get_revision
 -- The active revision shows the deployment's message too, such as the reason why nothing runs.
 select r.id, r.status, coalesce(r.status_message, case when r.id = d.active_revision_id then d.status_message end)
-           as status_message, r.source, r.repo_ref, r.graph_config_path, r.repo_commit_sha, r.image_uri,
-       r.source_tarball_path, r.install_command, r.build_command, r.resource_spec, r.secret_references, r.built_from,
+           as status_message, r.source, r.repo_ref, r.graph_config_path, r.repo_commit_sha,
+       r.repo_commit_author, r.repo_commit_subject, r.image_uri, r.source_tarball_path, r.install_command, r.build_command, r.resource_spec, r.secret_references, r.built_from,
        r.is_built, r.secrets_sealed, r.created_at, r.updated_at
 from revisions r
 join deployments d on d.id = r.deployment_id
@@ -35,8 +35,8 @@ order by number desc limit 1
 -- name: list_revisions
 -- With the same message of the active revision as `get_revision`.
 select r.id, r.status, coalesce(r.status_message, case when r.id = d.active_revision_id then d.status_message end)
-           as status_message, r.source, r.repo_ref, r.graph_config_path, r.repo_commit_sha, r.image_uri,
-       r.source_tarball_path, r.created_at, r.updated_at
+           as status_message, r.source, r.repo_ref, r.graph_config_path, r.repo_commit_sha,
+       r.repo_commit_author, r.repo_commit_subject, r.image_uri, r.source_tarball_path, r.created_at, r.updated_at
 from revisions r
 join deployments d on d.id = r.deployment_id
 where r.deployment_id = :deployment_id
@@ -57,6 +57,8 @@ update revisions set
     status = :status,
     status_message = coalesce(:reason, status_message),
     repo_commit_sha = coalesce(:repo_commit_sha, repo_commit_sha),
+    repo_commit_author = coalesce(:repo_commit_author, repo_commit_author),
+    repo_commit_subject = coalesce(:repo_commit_subject, repo_commit_subject),
     is_built = is_built or :status in ('AWAITING_DEPLOY', 'DEPLOYING', 'DEPLOYED'),
     updated_at = now()
 where id = :id

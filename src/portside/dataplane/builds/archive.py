@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
-from portside.dataplane.builds.sources import too_large
+from portside.dataplane.builds.sources import CommitTexts, too_large
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
 
@@ -64,6 +64,10 @@ class ArchiveCheckout:
         await unpack(self._archive, self.files, self._source.max_bytes)
         self._archive.unlink()
         return ""
+
+    async def read_commit_texts(self) -> CommitTexts:
+        """Return no texts: an archive has no commit."""
+        return CommitTexts()
 
     def keep_history(self, history_folder: Path | None) -> None:
         """Do nothing: the control plane keeps the archive."""

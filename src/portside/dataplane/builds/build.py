@@ -62,12 +62,14 @@ _LOOK_AT_DISK_EVERY_S = 1.0
 class BuildRecord(msgspec.Struct, frozen=True):
     """The content of built.json: the commit (empty for an archive), and the configuration file's path in the source.
 
-    Builds of earlier versions have no layout and are combined.
+    Builds of earlier versions have no layout and are combined, and they lack the author and the subject of the commit.
     """
 
     commit: str
     config: str
     layout: Layout = Layout.COMBINED
+    commit_author: str | None = None
+    commit_subject: str | None = None
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,7 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
     output.write(f"Fetching {request.source.title}")
     checkout = request.source.checkout(request.folder, output)
     commit = await checkout.fetch()
+    texts = await checkout.read_commit_texts()
     output.write(f"Building commit {commit}" if commit else "Building")
 
     config = await asyncio.to_thread(read_config, checkout.files, request.config_path)
@@ -219,7 +222,13 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
     output.write("Build finished")
 
     config_path = str(config.path.relative_to(checkout.files.resolve()))
-    return BuildRecord(commit, config_path, layout)
+    return BuildRecord(
+        commit=commit,
+        config=config_path,
+        layout=layout,
+        commit_author=texts.author,
+        commit_subject=texts.subject,
+    )
 
 
 class ExecutorFiles:

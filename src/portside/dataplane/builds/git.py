@@ -16,11 +16,12 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from portside.dataplane.builds.commands import BuildCommand, minimal_environment, run
-from portside.dataplane.builds.sources import run_within_size
+from portside.dataplane.builds.sources import CommitTexts, run_within_size
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput, mask_credentials
 from portside.kernel.files import make_private_dir
-from portside.listener_api import Secret
+from portside.kernel.shortening import shorten_line
+from portside.listener_api import MAX_COMMIT_TEXT, Secret
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 NETWORK = "git:http:https:ssh"
@@ -64,6 +65,8 @@ _NO_REF = "couldn't find remote ref"
 _SHOWN_REFS = 20
 _MAX_REFS = 10_000
 _SILENT = MaskedOutput(lambda _line: None)
+# git cuts both texts, because a line that is too long is not read. What it leaves is longer than the limit.
+_COMMIT_TEXTS = "--format=author %<(1000,trunc)%an%nsubject %<(1000,trunc)%s"
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,12 @@ def _find_reason(tail: list[str]) -> str:
     return "; ".join(errors or tail[-3:])
 
 
+def _clean_text(text: str | None) -> str | None:
+    """Return a text of a commit as one printable line; None if nothing is left of it."""
+    printable = "".join(character if character.isprintable() else " " for character in text or "")
+    return shorten_line(" ".join(printable.split()), MAX_COMMIT_TEXT) or None
+
+
 @dataclass(frozen=True)
 class GitSource:
     """A commit of a git repository; a known `commit` overrides the `ref`.
@@ -216,6 +225,23 @@ class GitCheckout:
         await run_within_size(self._fetch(), self.files, self._source.max_bytes, "repository")
 
         return (await self._git.run(self.files, "rev-parse", "--verify", "HEAD", output=_SILENT))[-1]
+
+    async def read_commit_texts(self) -> CommitTexts:
+        """Return the author and the subject of the commit, without control characters and secrets; None if unreadable.
+
+        The .git folder may be that of an earlier build, so git gets no credential here.
+        """
+        lines: list[str] = []
+        git = replace(self._git, secret=None)
+        output = MaskedOutput(lines.append, max_lines=2)
+        try:
+            await git.run(self.files, "log", "-1", "--no-show-signature", _COMMIT_TEXTS, output=output)
+        except BuildFailed as exc:
+            self._git.output.write(f"The author and the subject of the commit cannot be read: {exc}")
+            return CommitTexts()
+
+        texts = dict(self._git.output.mask(line).partition(" ")[::2] for line in lines)
+        return CommitTexts(author=_clean_text(texts.get("author")), subject=_clean_text(texts.get("subject")))
 
     def keep_history(self, history_folder: Path | None) -> None:
         """Move the .git folder, which the running agent does not need, to another place, or remove it."""

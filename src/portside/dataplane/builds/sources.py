@@ -6,6 +6,7 @@
 import asyncio
 import os
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +17,14 @@ from portside.kernel.tasks import cancel_and_wait
 _SIZE_CHECK_S = 0.5
 
 
+@dataclass(frozen=True)
+class CommitTexts:
+    """What people recognize a commit by: the name of its author, and the first line of its message."""
+
+    author: str | None = None
+    subject: str | None = None
+
+
 class Checkout(Protocol):
     """The checkout of a source into a folder; `files` is where its files are."""
 
@@ -23,6 +32,9 @@ class Checkout(Protocol):
 
     async def fetch(self) -> str:
         """Fetch the files; return the commit, or "" for a source without one. Raises BuildFailed."""
+
+    async def read_commit_texts(self) -> CommitTexts:
+        """Return the texts of the commit that was fetched; a source without a commit has none."""
 
     def keep_history(self, history_folder: Path | None) -> None:
         """Move what the source can be checked out from again to a folder, if one is given, and remove the rest."""

@@ -36,6 +36,8 @@ class ServerFiles(Protocol):
 class Build:
     """A finished build on this machine's disk: its folder, the configuration file in it, and its commit.
 
+    The commit is empty for an archive. Its author and subject are None where the build does not know them.
+
     The server of a split build runs from the platform's environment: `server_code` is the version of its files there,
     `describing_code` that of its executors alone, and `files` is what it needs in the build. A combined build has the
     server itself, and none of these.
@@ -44,6 +46,8 @@ class Build:
     folder: Path
     config: Path
     commit: str
+    commit_author: str | None = None
+    commit_subject: str | None = None
     server_code: str = ""
     describing_code: str = ""
     files: ServerFiles | None = None
