@@ -25,7 +25,7 @@ from portside.annotation.types import (
 from portside.kernel.errors import Invalid
 from portside.kernel.http.audit_actions import Action, Unrecorded
 from portside.kernel.http.routes import RouteOptions
-from portside.tracing.http import build_links
+from portside.tracing.http.links import build_links
 from portside.tracing.quotas import LonglivedLimitReached
 from portside.tracing.services import Context, Routes
 

@@ -56,6 +56,10 @@ class EncodingBroken(BadRequest):
     code = "encoding_broken"
 
 
+BODY_ERRORS = (BodyTooLarge, EncodingBroken, EncodingUnknown, Invalid, TooManyLargeReads)
+"""What `read_body` raises, for the routes that read a body to name."""
+
+
 class IngestLimits(msgspec.Struct, frozen=True):
     """The largest decompressed body, and the largest run with everything that requests added to it, in bytes.
 
