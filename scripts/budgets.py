@@ -28,10 +28,6 @@ ROOT = Path(__file__).parents[1]
 def main() -> int:
     over: list[str] = []
     for file in sorted((ROOT / "src").rglob("*.py")):
-        if file.name.endswith("_pb2.py"):
-            # Generated.
-            continue
-
         name = file.relative_to(ROOT)
         text = file.read_text("utf-8")
 

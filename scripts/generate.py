@@ -3,12 +3,10 @@
 import inspect
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 import click
 from console_types import typescript
-from grpc_tools import protoc
 
 import portside.agent.app
 from portside.agent.http.system import SERVER_INFO
@@ -51,7 +49,6 @@ def main() -> int:
         CONSOLE / "platform.ts": typescript(build_document(PLATFORM, PLATFORM_ROUTES)),
         CONSOLE / "agentServer.ts": typescript(build_document(SERVER_INFO, AGENT_ROUTES)),
         **function_revisions(),
-        **protocol_modules(),
     }
 
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text]
@@ -75,23 +72,6 @@ def function_revisions() -> dict[Path, str]:
         functions = read_functions(f"portside.{path.parents[1].name}")
         is_current = path.read_text("utf-8").split()[1] == functions.checksum
         wanted[path] = f"{functions.revision + (not is_current)} {functions.checksum} {functions.oldest}\n"
-
-    return wanted
-
-
-def protocol_modules() -> dict[Path, str]:
-    """Return the modules of messages that .proto files describe, with their types."""
-    wanted = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for path in sorted((ROOT / "src").rglob("*.proto")):
-            name = path.relative_to(ROOT / "src")
-            command = ["protoc", f"-I{ROOT / 'src'}", f"--python_out={folder}", f"--pyi_out={folder}", str(name)]
-            if protoc.main(command):
-                sys.exit(f"protoc cannot compile {name}; its message is above")
-
-            for suffix in ("_pb2.py", "_pb2.pyi"):
-                module = name.with_name(name.stem + suffix)
-                wanted[ROOT / "src" / module] = Path(folder, module).read_text("utf-8")
 
     return wanted
 

@@ -39,7 +39,6 @@ START = Path(sysconfig.get_path("purelib")) / "portside_coverage.pth"
 # Smaller files are thin by chance.
 MIN_STATEMENTS = 20
 SHOWN_FILES = 25
-GENERATED = "*_pb2.py"
 # Lines that no test can execute.
 EXCLUDED = [r"if TYPE_CHECKING:", r"^\s*\.\.\.$", r'if __name__ == "__main__":', r"@overload"]
 _FUNCTION = re.compile(r"^create (?:or replace )?(function|view) (\w+)", re.MULTILINE)
@@ -117,7 +116,6 @@ def measured_python() -> dict[str, Any]:
     """Combine what the processes saved, write the pages, and return the report of coverage."""
     coverage = Coverage(data_file=str(DATA / "python"), branch=True, config_file=False)
     coverage.set_option("report:exclude_also", EXCLUDED)
-    coverage.set_option("report:omit", [GENERATED])
 
     if any(DATA.glob("python.*")):
         coverage.combine([str(DATA)])

@@ -93,7 +93,9 @@ function surviveUncaughtErrors(): void {
 async function prepare(link: Link, handlers: Map<string, Handler>, hello: ServerHello): Promise<Fields> {
   const base = { protocol: PROTOCOL, language: LANGUAGE, pid: process.pid };
   if (hello.protocol !== PROTOCOL) {
-    return { ...base, failure: `the server speaks version ${hello.protocol} of the protocol, not ${PROTOCOL}` };
+    const older = hello.protocol > PROTOCOL ? "this executor" : "the server";
+    const versions = `the server speaks version ${hello.protocol} of the protocol, and this executor version ${PROTOCOL}`;
+    return { ...base, failure: `${versions}: upgrade ${older}` };
   }
 
   for (const [name, value] of Object.entries(hello.env)) {

@@ -26,7 +26,7 @@ import importlib, pkgutil, portside
 names = [each.name for each in pkgutil.walk_packages(portside.__path__, "portside.")]
 for name in names:
     # What needs the extra `grpc` is imported only by the tiers that need it.
-    needs_grpc = name.startswith(("portside.agent.executors.core_api.", "portside.core.v1.core_pb2"))
+    needs_grpc = name.startswith("portside.agent.executors.core_api.")
     if not name.endswith(("__main__", "kernel.embedded")) and not needs_grpc:
         importlib.import_module(name)
 print(*names)
@@ -109,7 +109,7 @@ def test_a_deployment_gets_the_agent_server_alone(packed: Path, tmp_path: Path) 
     with zipfile.ZipFile(packed) as archive:
         folders = {name.split("/")[1] for name in archive.namelist() if name.startswith("portside/")}
 
-    assert folders == {"__init__.py", "__main__.py", "agent", "cli", "core", "executor", "kernel"}
+    assert folders == {"__init__.py", "__main__.py", "agent", "cli", "executor", "kernel"}
     deployment = Installation(tmp_path, packed)
 
     # Every module of it is there with what it imports, and what the platform needs is not.

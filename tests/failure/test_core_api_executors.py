@@ -23,11 +23,16 @@ from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from langgraph_sdk import get_client
 
+from portside.agent.config import load_config
+from portside.agent.executors.core_api.bridge import Bridge, ConnectionLost
 from portside.agent.executors.core_api.credentials import PeerCredentials
-from portside.agent.executors.core_api.session import OPTIONS, READ_AHEAD_BYTES, SESSION, PeerSession
+from portside.agent.executors.core_api.grpc_server import GrpcServer
+from portside.agent.executors.core_api.session import EARLIER_METHOD, LINK, READ_AHEAD_BYTES, SERVICE, PeerSession
+from portside.agent.settings import AgentSettings
 from portside.executor import messages
 from portside.executor.messages import ExecutorHello
 from portside.executor.requests import GraphFacts
+from portside.kernel.version import full_version
 from tests.conftest import eventually
 from tests.failure.test_executors import attempts, begin, ended
 from tests.failure.wires import Wire
@@ -411,7 +416,7 @@ async def test_second_connection_of_an_executor_ends_the_first(cut):
         host="test",
     )
 
-    async with credentials.connect(f"127.0.0.1:{core_port}", OPTIONS) as channel:
+    async with credentials.connect(f"127.0.0.1:{core_port}", ()) as channel:
         sessions = []
         running = []
         for _ in range(2):
@@ -419,7 +424,7 @@ async def test_second_connection_of_an_executor_ends_the_first(cut):
             session = PeerSession(
                 {}, is_executor=True, on_hello=lambda _body, told=told: told.set(), pong=messages.Pong
             )
-            stream = channel.stream_stream(SESSION)(metadata=credentials.metadata)
+            stream = channel.stream_stream(LINK)(metadata=credentials.metadata)
 
             running.append(asyncio.create_task(session.run(stream.read, stream.write, stream.done_writing)))
             await told.wait()
@@ -590,6 +595,47 @@ async def test_servers_of_both_tiers_say_how_they_are(secured, authority):
     assert found == {"ok": True, "services": {"postgres": True, "grpc": True}}
 
 
+EARLIER = f"/{SERVICE}/{EARLIER_METHOD}"
+
+
+async def test_executor_server_of_an_earlier_version_is_told_to_upgrade(secured, authority):
+    core_api = f"127.0.0.1:{secured.orchestrator.environment['CORE_API_PORT']}"
+    earlier = authority.issue("earlier")
+    parts = (authority.file, earlier.private_key, earlier.certificate)
+    own = grpc.ssl_channel_credentials(*(part.read_bytes() for part in parts))
+
+    async with grpc.aio.secure_channel(core_api, own) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await channel.stream_stream(EARLIER)().read()
+
+    assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert refused.value.details() == (
+        f"upgrade this executor server to Portside {full_version()}, the version of the orchestrator"
+    )
+
+
+async def test_executor_server_tells_to_upgrade_an_orchestrator_of_an_earlier_version():
+    port = free_port()
+    server = GrpcServer()
+    credentials = PeerCredentials()
+    earlier = grpc.method_handlers_generic_handler(SERVICE, {})
+    await server.start(partial(credentials.listen, host="127.0.0.1", port=port), earlier)
+
+    settings = AgentSettings(tier="executor", core_api=f"127.0.0.1:{port}")
+    served = Bridge(load_config(Path(CRASHES)), settings)
+    session, greeting = served._open_session(None)
+    try:
+        with pytest.raises(ConnectionLost) as refused:
+            async with served._run_session(session):
+                await served._wait_for_hello(session, greeting)
+    finally:
+        await server.close()
+
+    assert str(refused.value) == (
+        f"refused: upgrade the orchestrator to Portside {full_version()}, the version of this executor server"
+    )
+
+
 async def test_strangers_are_refused(secured, authority, tmp_path):
     """A certificate of another authority, none, and a key where none is known."""
     core_api = f"127.0.0.1:{secured.orchestrator.environment['CORE_API_PORT']}"
@@ -619,6 +665,12 @@ async def test_wrong_key_is_refused(cut, tmp_path):
     finally:
         await asyncio.to_thread(server.stop)
 
+    wrong = PeerCredentials(keys=(b"w" * 40,))
+    async with wrong.connect(core_api, ()) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await channel.stream_stream(EARLIER)(metadata=wrong.metadata).read()
+
+    assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
     assert "k" * 40 not in server.log.read_text()
     assert "w" * 40 not in cut.tiers.orchestrator.log.read_text()
 

@@ -1,109 +1,46 @@
-"""The core API: its messages are those of links on one machine, are all documented, and arrive as they were sent."""
+"""The core API: messages arrive as they were sent, with the types that they name; no peer breaks more than its own."""
 
 import asyncio
 import contextlib
 import dataclasses
-import re
 import subprocess
 import sys
 import time
-from itertools import pairwise
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal, get_type_hints
 
 import pytest
 from grpc.aio import EOF
+from hypothesis import given
+from hypothesis import strategies as st
 
 from portside.agent.config import load_config
 from portside.agent.executors.core_api import bridge
 from portside.agent.executors.core_api import session as sessions
 from portside.agent.executors.core_api.bridge import Bridge, ConnectionLost
-from portside.agent.executors.core_api.codec import (
-    GO_AWAY,
-    METHODS,
-    TUPLES,
-    decode_frame,
-    encode_frame,
-    parse_frames,
-)
 from portside.agent.executors.core_api.credentials import PeerCredentials, read_credentials
 from portside.agent.executors.core_api.listener import ConnectedExecutor
-from portside.agent.executors.core_api.session import PeerSession
-from portside.agent.executors.member import Executor
+from portside.agent.executors.core_api.session import GO_AWAY, MAX_FRAME_BYTES, PIECE_BYTES, PeerSession
+from portside.agent.executors.member import Executor, ExecutorFailed, read_hello
+from portside.agent.executors.remote_graphs import _EventReceiver
 from portside.agent.settings import AgentSettings
-from portside.core.v1 import core_pb2 as core
 from portside.executor import link as links
 from portside.executor import messages, requests
-from portside.executor.checkpoints import backend as rows
-from portside.executor.link import Link, ProtocolBroken, decode, encode
-from portside.executor.messages import CheckpointPut, ExecutorHello, GraphCall, Pong, ServerHello
+from portside.executor.checkpoints.backend import CheckpointRow, PieceRow, ValueRow, WriteRow
+from portside.executor.link import HEADER_BYTES, CallFailed, Link, LinkLimits, decode, encode
+from portside.executor.messages import PROTOCOL, CheckpointPut, ExecutorHello, GraphCall, Pong, ServerHello
 from portside.executor.requests import GraphFacts, HistoryRead, Outcome, RunRequest, Schemas, StateRead
+from portside.executor.type_checks import build_type_check
 from portside.kernel.errors import UserMistake
 from tests.unit.executor_peer import Peer
 
-PROTO = Path(core.__file__).with_name("core.proto").read_text("utf-8")
-DESCRIBED = core.DESCRIPTOR.message_types_by_name
 KEY = "0123456789abcdef0123456789abcdef"
-DATACLASSES = {
-    name: kind
-    for module in (messages, requests)
-    for name, kind in vars(module).items()
-    if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
-}
-# The project's handlers run beside their server, in a process of its machine.
-OF_HANDLERS = {"SentUser", "Authenticated", "Authorization", "EncryptionCall"}
-
-
-@pytest.mark.parametrize("name", sorted(set(DATACLASSES) - OF_HANDLERS))
-def test_messages_have_the_fields_of_those_on_links(name):
-    fields = {field.name for field in dataclasses.fields(DATACLASSES[name])} - {"handlers"}
-    of_choice = {choice.name for choice in DESCRIBED[name].oneofs if not choice.name.startswith("_")}
-    in_choice = {field.name for choice in DESCRIBED[name].oneofs if choice.name in of_choice for field in choice.fields}
-    assert {field.name for field in DESCRIBED[name].fields} - in_choice | of_choice == fields
-
-
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        ("CheckpointRow", rows.CHECKPOINT_COLUMNS),
-        ("ValueRow", rows.VALUE_COLUMNS),
-        ("PieceRow", rows.PIECE_COLUMNS),
-        ("WriteRow", rows.WRITE_COLUMNS),
-        ("Event", requests.Emitted._fields),
-    ],
-)
-def test_tuples_have_their_parts_in_order(name, parts):
-    assert name in TUPLES
-    assert tuple(field.name for field in sorted(DESCRIBED[name].fields, key=lambda each: each.number)) == tuple(parts)
-
-
-def test_every_message_is_documented():
-    lines = PROTO.splitlines()
-    bare = [
-        line
-        for before, line in pairwise(lines)
-        if re.match(r"(message|service) ", line) and not before.startswith("//")
-    ]
-
-    assert not bare
-    assert len(re.findall(r"^message ", PROTO, re.MULTILINE)) == len(DESCRIBED)
-
-
-def carried(kind: int, body: Any, method: str | None = None, **options: Any) -> Any:
-    """Send a frame, and return its body at the other end."""
-    frame = core.Frame.FromString(encode_frame(kind, 7, body, method, is_executor=options.get("is_executor", False)))
-    arrived = decode_frame(frame)
-    assert arrived[:2] == (kind, 7)
-    return arrived[2]
 
 
 def on_a_link(body: Any) -> Any:
     return decode(encode(body))
-
-
-def without_handlers(hello: Any) -> Any:
-    return {name: value for name, value in on_a_link(hello).items() if name != "handlers"}
 
 
 RUN = RunRequest(
@@ -129,144 +66,357 @@ PUT = CheckpointPut(
     writes=[("t", "", "c", "task", -1, "~p", None, "messages", "msgpack", b"\x04", None, None)],
     size=10,
 )
-CALLS = [
-    (messages.EXECUTE, GraphCall(request=RUN, call=9, timeout_s=1.5)),
-    ("read_state", GraphCall(request=StateRead(graph_id="a", config={}, checkpoint={"kind": b"x"}, select=[]))),
-    ("read_history", GraphCall(request=HistoryRead(graph_id="a", config={"b": 1}, limit=10, filter={}, select=["x"]))),
-    (messages.UPDATE_STATE, GraphCall(request=requests.StateChange(graph_id="a", config={}, values=None), scope=3)),
-    (messages.CREATE_STATE, GraphCall(request=requests.StateCreation(graph_id="a", config={}, supersteps=[[{}]]))),
-    ("draw", GraphCall(request=requests.DescriptionRequest(graph_id="a", config={}, xray=True))),
-    (messages.CHECKPOINTS_PUT, PUT),
-    (messages.CHECKPOINTS, messages.CheckpointCall(call=1, scope=2, operation="read", arguments=["t", "", None])),
-    (messages.STORE_BATCH, messages.StoreBatch(call=1, ops=[("get", b"{}"), ("put", b'{"a":1}')])),
-    (
-        messages.HTTP_REQUEST,
-        messages.HttpRequest(
-            call=1, method="GET", path="/ok", raw_path=b"/ok", query=b"", headers=[(b"a", b"b")], body=b"", exchange=4
-        ),
-    ),
-    (messages.RETIRE, messages.Retirement(reason="old")),
-    ("of another version", {"any": ["body", None]}),
-    ("of another version", None),
+ROWS = {"checkpoints": CheckpointRow, "values": ValueRow, "pieces": PieceRow, "writes": WriteRow}
+HELLO = ExecutorHello(
+    protocol=1,
+    language="Python",
+    pid=1,
+    graphs={"a": GraphFacts("b", is_factory=True)},
+    libraries={"langgraph": "1"},
+    executor_id="x",
+    slots=3,
+)
+SERVER_HELLO = ServerHello(
+    protocol=1,
+    file="",
+    graphs={"a": {"path": "x:y", "description": None}},
+    dependencies=["."],
+    env={},
+    loops=1,
+    serde={"a": 1},
+    store_ttl={"default_ttl": 5},
+)
+NOTHING_OPEN: dict[str, Any] = {"interrupts": {}, "has_next": False}
+CHANGED = requests.ChangedState(checkpoint={"a": 1}, values=b"{}", long_values={"a": "1"}, **NOTHING_OPEN)
+REQUEST = messages.HttpRequest(
+    call=1, method="GET", path="/ok", raw_path=b"/ok", query=b"", headers=[(b"a", b"b")], body=b"", exchange=4
+)
+MESSAGES = [
+    RUN,
+    PUT,
+    HELLO,
+    SERVER_HELLO,
+    CHANGED,
+    REQUEST,
+    GraphCall(request=RUN, call=9, timeout_s=1.5),
+    StateRead(graph_id="a", config={}, checkpoint={"kind": b"x"}, select=[]),
+    HistoryRead(graph_id="a", config={"b": 1}, limit=10, filter={}, select=["x"]),
+    requests.StateChange(graph_id="a", config={}, values=None),
+    requests.StateCreation(graph_id="a", config={}, supersteps=[[{}]]),
+    requests.DescriptionRequest(graph_id="a", config={}, xray=True),
+    messages.CheckpointCall(call=1, scope=2, operation="read", arguments=["t", "", None]),
+    messages.StoreBatch(call=1, ops=[("get", b"{}"), ("put", b'{"a":1}')]),
+    messages.Retirement(reason="old"),
+    messages.Leases(leases=[(1, 2.5), (3, 4)]),
+    messages.GoAway(reason="over", is_planned=True),
+    messages.SentUser(fields=b"x", handle=2**62),
+    messages.Authenticated(identity="a", display_name="b", permissions=["c"], user=None),
+    messages.Authorization(user=None, permissions=[], resource="threads", action="read", value=b""),
+    messages.EncryptionCall(operation="context", about=["thread", "values"], metadata=b""),
+    Pong(blocked_s=1, memory_bytes=7, clock_s=1.5),
+    Outcome(values=b"{}", interrupts={"t": [{"id": "1"}]}, has_next=True, error=None),
+    Outcome(values=None, row_values=b"{}", error={"error": "E", "message": "m"}, **NOTHING_OPEN),
+    requests.Drawing([{"id": 1}], []),
+    Schemas({"type": "object"}, None, {}, None, None),
+    GraphFacts("b", is_factory=True),
 ]
 
 
-NOTHING_OPEN: dict[str, Any] = {"interrupts": {}, "has_next": False}
-NO_ERROR: dict[str, Any] = {**NOTHING_OPEN, "error": None}
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_messages_are_read_as_they_were_sent(message):
+    received = messages.read(type(message), on_a_link(message))
+    assert on_a_link(received) == on_a_link(message)
 
 
-@pytest.mark.parametrize(("method", "body"), CALLS)
-def test_calls_arrive_as_on_a_link(method, body):
-    expected = on_a_link((method, body))
-    assert carried(links.CALL, (method, body)) == expected
+def test_every_message_is_among_those_that_are_read():
+    described = {
+        kind
+        for module in (messages, requests)
+        for kind in vars(module).values()
+        if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
+    }
+    assert described == set(map(type, MESSAGES))
 
-    # The bridge sends what it received.
-    assert carried(links.CALL, expected) == expected
+
+def test_rows_of_checkpoints_have_the_types_of_their_columns():
+    sent = on_a_link(PUT)
+    for name, row_type in ROWS.items():
+        [row] = sent[name]
+        assert messages.expect(row_type, row) == row
+
+        # Every column has a type, and none may be missing.
+        for number in range(len(row)):
+            with pytest.raises(CallFailed):
+                messages.expect(row_type, [*row[:number], {}, *row[number + 1 :]])
+
+        with pytest.raises(CallFailed):
+            messages.expect(row_type, row[1:])
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda parts: st.lists(parts, max_size=3) | st.dictionaries(st.text(), parts, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(MESSAGES), st.data())
+def test_messages_with_anything_in_a_field_are_refused_or_have_its_type(message, data):
+    """As the reader's annotations promise it to everything behind."""
+    body = on_a_link(message)
+    name = data.draw(st.sampled_from(sorted(body)))
+    body[name] = value = data.draw(ANYTHING)
+
+    annotation = get_type_hints(type(message))[name]
+    try:
+        received = messages.read(type(message), body)
+    except CallFailed as exc:
+        assert exc.code == "malformed"
+        assert name in exc.message
+    else:
+        assert messages.expect(annotation, getattr(received, name)) == value
 
 
 @pytest.mark.parametrize(
-    ("method", "body"),
+    ("annotation", "values", "others"),
     [
-        (messages.EXECUTE, Outcome(values=b"{}", interrupts={"t": [{"id": "1"}]}, has_next=True, error=None)),
-        (messages.EXECUTE, Outcome(values=None, interrupts={}, has_next=False, error={"error": "E", "message": "m"})),
-        ("read_outcome", Outcome(values=b"", row_values=b"{}", long_values={"a": "1"}, **NO_ERROR)),
-        ("read_state", b"{}"),
-        ("read_state", None),
-        ("read_history", b"[]"),
-        (messages.UPDATE_STATE, None),
-        (messages.UPDATE_STATE, requests.ChangedState(checkpoint={"a": 1}, values=b"{}", **NOTHING_OPEN)),
-        ("draw", requests.Drawing([{"id": 1}], [])),
-        ("schemas", Schemas({"type": "object"}, None, {}, None, None)),
-        ("subgraphs", {"one": Schemas(None, None, None, None, None)}),
-        (messages.CHECKPOINTS_PUT, None),
-        (messages.CHECKPOINTS, [{"thread_id": "t", "value_datas": [b"x", None]}]),
-        (messages.CHECKPOINTS, None),
-        (messages.STORE_BATCH, [None, {"value": b"{}"}, [["a", "b"]]]),
-        ("of another version", [1, 2]),
+        (str, ["", "ü"], [b"", None, 1]),
+        (int, [0, -(2**63), 2**64 - 1], [True, 1.0, 2**64, "1"]),
+        (float, [0, 1.5], [None, "1", True]),
+        (bool, [True, False], [0, None]),
+        (int | bool, [1, True], [None, 1.5]),
+        (str | None, ["", None], [b"", []]),
+        (bytes | None, [b"", None], ["", []]),
+        (Literal["sync", "async"], ["sync"], [1, None]),
+        (Literal["*"] | list[str] | None, ["*", ["a"], [], None], [[1], {}, b"*"]),
+        (dict[str, str], [{}, {"a": "b"}], [{"a": 1}, [], None]),
+        (dict[str, list[dict[str, Any]]] | None, [{}, {"a": [{"b": 1}]}, None], [{"a": {}}, {"a": [1]}]),
+        (list[tuple[Any, ...]], [[], [[1, "a"], []]], [[1], ["a"], {}]),
+        (list[tuple[str, bytes]], [[], [["a", b"b"]]], [[["a", "b"]], [["a"]], [["a", b"b", b"c"]], ["ab"]]),
+        (list[tuple[int, Any]], [[[1, {}]]], [[[1]], [["1", {}]], [{}]]),
+        (GraphFacts, [{}], [[], None]),
+        (Any, [None, [1], {}], []),
     ],
 )
-def test_results_arrive_as_on_a_link(method, body):
-    expected = on_a_link(body)
-    assert carried(links.RESULT, body, method) == expected
-    assert carried(links.RESULT, expected, method) == expected
+def test_values_have_the_types_of_annotations(annotation, values, others):
+    for value in values:
+        assert messages.expect(annotation, value) == value
+
+    for other in others:
+        with pytest.raises(CallFailed) as failed:
+            messages.expect(annotation, other)
+        assert failed.value.code == "malformed"
+
+
+def test_an_annotation_without_a_check_is_a_fault_of_this_code():
+    with pytest.raises(TypeError, match="there is no check"):
+        build_type_check(set[str])
 
 
 @pytest.mark.parametrize(
-    ("method", "body"),
+    ("version", "upgraded"), [(PROTOCOL + 1, "the server"), (PROTOCOL - 1, "the executor"), (None, "the executor")]
+)
+def test_peer_of_another_protocol_is_refused_with_what_to_upgrade(version, upgraded):
+    with pytest.raises(ExecutorFailed, match=f"version {version} .*: upgrade {upgraded}$"):
+        read_hello({**on_a_link(HELLO), "protocol": version})
+
+
+# Frames
+
+
+class Pipe:
+    """One direction of a stream: its messages, as gRPC carries them."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self._queue: asyncio.Queue[Any] = asyncio.Queue()
+        self.read = self._queue.get
+
+    async def write(self, piece: bytes) -> None:
+        self.pieces.append(piece)
+        await self._queue.put(piece)
+
+    async def end(self) -> None:
+        await self._queue.put(EOF)
+
+
+@contextlib.asynccontextmanager
+async def connected_sessions(handlers: dict[str, Any]) -> AsyncIterator[tuple[PeerSession, PeerSession, Pipe]]:
+    """Yield an orchestrator's session, that of an executor with these handlers, and what the executor sends."""
+    down = Pipe()
+    up = Pipe()
+    orchestrator = PeerSession({}, is_executor=False, on_hello=lambda _body: None)
+    executor = PeerSession(handlers, is_executor=True, on_hello=lambda _body: None, pong=Pong)
+    running = asyncio.gather(
+        orchestrator.run(up.read, down.write, down.end),
+        executor.run(down.read, up.write, up.end),
+    )
+    try:
+        yield orchestrator, executor, up
+    finally:
+        orchestrator.close("the test is over")
+        await running
+
+
+async def test_calls_items_results_and_errors_arrive_as_on_one_machine():
+    bodies = [(message, on_a_link(message)) for message in MESSAGES] + [(None, None), (b"", b""), (2**70, 2**70)]
+    received: list[Any] = []
+
+    def echo(body: Any, call: Any) -> Any:
+        call.send(body)
+        return body
+
+    def fail(_body: Any, _call: Any) -> Any:
+        raise CallFailed("invalid", "no", {"problems": [{"loc": ["a"]}]})
+
+    async with connected_sessions({"echo": echo, "fail": fail}) as (orchestrator, _, _):
+        for body, expected in bodies:
+            assert await orchestrator.call("echo", body, on_item=received.append) == expected
+
+        assert received == [expected for _, expected in bodies]
+        with pytest.raises(CallFailed, match="no") as failed:
+            await orchestrator.call("fail")
+
+        assert failed.value.fields == {"problems": [{"loc": ["a"]}]}
+        assert await orchestrator.ping() == on_a_link(Pong())
+
+
+async def test_a_large_frame_is_sent_in_pieces_that_grpc_takes():
+    large = b"x" * (3 * PIECE_BYTES + 5)
+    async with connected_sessions({"make": lambda _body, _call: large}) as (orchestrator, _, sent):
+        assert await orchestrator.call("make") == large
+
+    assert max(map(len, sent.pieces)) == PIECE_BYTES
+    assert len(sent.pieces) >= 4
+
+
+async def test_frames_that_are_queued_together_are_one_message():
+    def count(upto: int, call: Any) -> None:
+        for number in range(upto):
+            call.send(number)
+
+    received: list[int] = []
+    async with connected_sessions({"count": count}) as (orchestrator, _, sent):
+        await orchestrator.call("count", 100, on_item=received.append)
+        assert received == [*range(100)]
+        assert len(sent.pieces) == 1
+
+
+async def test_frame_above_the_limit_fails_its_call_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sessions, "LIMITS", LinkLimits(frame_bytes=1000))
+
+    def make(size: int, _call: Any) -> bytes:
+        return b"x" * size
+
+    async with connected_sessions({"make": make}) as (orchestrator, _, _):
+        with pytest.raises(CallFailed) as failed:
+            await orchestrator.call("make", 1001)
+
+        assert failed.value.code == links.TOO_LARGE
+        assert len(await orchestrator.call("make", 900)) == 900
+
+
+async def test_peer_that_does_not_read_holds_the_bridge_up_until_it_reads_or_is_lost():
+    told: list[bool] = []
+    for ends in (False, True):
+        session = PeerSession({}, is_executor=True, on_hello=lambda _body: None, on_congestion=told.append)
+        may_read = asyncio.Event()
+
+        async def write(_piece: bytes, may_read: asyncio.Event = may_read) -> None:
+            await may_read.wait()
+
+        running = asyncio.create_task(session.run(asyncio.Event().wait, write))
+        session.hello(b"x" * (links.HIGH_WATER_BYTES + 1))
+        assert told == [True]
+        assert session.is_congested
+
+        if ends:
+            session.abort("lost")
+        else:
+            may_read.set()
+            await session.drain()
+            assert told == [True, False]
+            session.abort("the test is over")
+
+        await running
+        assert told == [True, False]
+        told.clear()
+
+
+def encoded_frame(*parts: Any) -> bytes:
+    payload = encode(parts)
+    return len(payload).to_bytes(HEADER_BYTES, "big") + payload
+
+
+@pytest.mark.parametrize(
+    "piece",
     [
-        (messages.EXECUTE, [("values", b"{}"), ("custom", b"1")]),
-        (messages.HTTP_REQUEST, (200, [(b"a", b"b")])),
-        (messages.HTTP_REQUEST, b"a piece"),
-        ("of another version", "anything"),
+        (MAX_FRAME_BYTES + 1).to_bytes(HEADER_BYTES, "big"),
+        b"\x00\x00\x00\x01\xc1",
+        encoded_frame(GO_AWAY + 1, 0, None),
+        encoded_frame(-1, 0, None),
+        encoded_frame(GO_AWAY, 0, None),
+        encoded_frame(GO_AWAY, 0, {"reason": 1, "is_planned": True}),
+        encoded_frame(GO_AWAY, 0, {"reason": "over"}),
+        encoded_frame(links.CALL, 1, ["read_state"]),
+        encoded_frame(links.RESULT, 1, None),
+        encoded_frame(links.PONG, 0, {}),
+        encoded_frame(links.ERROR, 1, {"code": 1}),
     ],
 )
-def test_items_arrive_as_on_a_link(method, body):
-    expected = on_a_link(body)
-    assert carried(links.ITEM, body, method) == expected
-    assert carried(links.ITEM, expected, method) == expected
+async def test_peer_that_breaks_the_protocol_is_disconnected(piece):
+    pipe = Pipe()
+    session = PeerSession({}, is_executor=False, on_hello=lambda _body: None)
+    await pipe.write(piece)
+    await asyncio.wait_for(session.run(pipe.read, Pipe().write), 60)
+    assert session.is_closed
+    assert "broke the protocol" in await session.wait_closed()
 
 
-def test_words_about_the_session_arrive():
-    hello = ServerHello(
-        protocol=1,
-        file="",
-        graphs={"a": {"path": "x:y", "description": None}},
-        dependencies=["."],
-        env={},
-        loops=1,
-        serde={"a": 1},
-        store_ttl={"default_ttl": 5},
-    )
-
-    assert carried(links.HELLO, hello) == without_handlers(hello)
-    own = ExecutorHello(
-        protocol=1,
-        language="Python",
-        pid=1,
-        graphs={"a": GraphFacts("b", is_factory=True)},
-        libraries={"langgraph": "1"},
-        executor_id="x",
-        slots=3,
-    )
-
-    assert carried(links.HELLO, own, is_executor=True) == without_handlers(own)
-    error = {"code": "invalid", "message": "no", "fields": {"problems": [{"loc": ["a"]}]}}
-    assert carried(links.ERROR, error) == error
-    assert carried(links.PONG, Pong(blocked_s=1.5, memory_bytes=7)) == on_a_link(Pong(blocked_s=1.5, memory_bytes=7))
-    assert carried(GO_AWAY, {"reason": "over", "is_planned": True}) == {"reason": "over", "is_planned": True}
-
-    for kind in (links.CANCEL, links.PING):
-        assert carried(kind, None) == {}
+FRAMES = st.tuples(st.integers(-1, GO_AWAY + 1), st.integers(0, 3), ANYTHING).map(lambda parts: encoded_frame(*parts))
 
 
-def test_every_method_has_a_message_for_each_of_its_parts():
-    for method in METHODS.values():
-        assert method.body in core.Call.DESCRIPTOR.fields_by_name
-        assert method.item in core.Item.DESCRIPTOR.fields_by_name
-        assert method.request is None or method.request in core.GraphCall.DESCRIPTOR.fields_by_name
-        assert method.result is None or method.result in core.Result.DESCRIPTOR.fields_by_name
+@given(st.lists(st.binary(max_size=40) | FRAMES))
+def test_no_bytes_of_a_peer_raise_anything(pieces):
+    """Neither any bytes, nor frames of any values."""
+
+    async def receive() -> None:
+        session = PeerSession({}, is_executor=False, on_hello=lambda _body: None)
+        for piece in pieces:
+            session.data_received(piece)
+
+    asyncio.run(receive())
 
 
-@pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05abc"])
-def test_broken_messages_break_the_protocol(data):
-    with pytest.raises(ProtocolBroken):
-        parse_frames(data)
+async def test_nothing_is_kept_of_what_arrives_after_the_end():
+    pipe = Pipe()
+    session = PeerSession({}, is_executor=False, on_hello=lambda _body: None)
+    session.close("over")
+    await pipe.write(encoded_frame(links.CALL, 1, ["any", "x" * 1000]))
+    await pipe.end()
+    await session.run(pipe.read, Pipe().write)
+    assert not session._received
 
 
-def test_frames_without_meaning_break_the_protocol():
-    with pytest.raises(ProtocolBroken):
-        decode_frame(core.Frame(call=1))
+@pytest.mark.parametrize("items", [[["values", "text"]], [["values"]], "text", [[1, b"{}"]], {"values": b"{}"}])
+async def test_items_of_a_run_that_are_no_events_fail_it(items):
+    delivered: list[Any] = []
+    bridge: Any = SimpleNamespace(deliver=delivered.append)
+    with pytest.raises(CallFailed):
+        _EventReceiver(bridge, 0, lambda _size: None).push(items)
 
-    malformed = core.Frame(call=1, result=core.Result(other=core.Value(msgpack=b"\xc1")))
-    with pytest.raises(ProtocolBroken):
-        decode_frame(malformed)
+    assert not delivered
 
 
-def test_bodies_of_another_shape_are_refused():
-    put = {**on_a_link(PUT), "pieces": [["t", 1]]}
-    for body in (("checkpoints.put", put), ("store.batch", {"call": "one"}), (messages.EXECUTE, "text")):
-        with pytest.raises((TypeError, ValueError, AttributeError, KeyError)):
-            encode_frame(links.CALL, 1, body, None, is_executor=True)
+async def test_executor_with_a_malformed_pong_is_killed():
+    link = Link({}, pong=lambda: None)
+    executor = executor_of(link)
+    peer = Peer(link)
+    beating = asyncio.create_task(executor._beat())
+    assert await peer.next_frame() == (links.PING, 0)
+    peer.send(links.PONG, 0, {"clock_s": "late"})
+    await asyncio.wait_for(beating, 60)
+    assert executor._killed_because == "broke the protocol: clock_s of Pong has another type"
 
 
 def test_servers_that_do_not_need_it_import_no_grpc():
@@ -274,7 +424,7 @@ def test_servers_that_do_not_need_it_import_no_grpc():
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert "'portside.agent.executors.pool'" in loaded
 
-    for name in ("grpc", "portside.agent.executors.core_api", "portside.core"):
+    for name in ("grpc", "portside.agent.executors.core_api"):
         assert f"'{name}'" not in loaded
 
 
@@ -445,13 +595,14 @@ async def test_session_ends_when_the_orchestrator_is_silent_for_too_long(tmp_pat
     await served._watch(session)
     assert next(seconds, None) is None
     assert session._reason == "the orchestrator was not heard for 3 s"
-    assert session._aborted.done()
+    assert session._outgoing.aborted.done()
 
 
 def pong_of(session: PeerSession) -> dict[str, Any]:
     """Return what a session answers to a ping."""
     session._take_ping(0, None, 0)
-    kind, _, pong = decode_frame(core.Frame.FromString(session._outgoing.pop()))
+    session._flush()
+    kind, _, pong = decode(bytes(session._outgoing._queue[HEADER_BYTES:]))
     assert kind == links.PONG
     return pong
 
@@ -534,7 +685,7 @@ async def connected(*, is_planned: bool | None) -> ConnectedExecutor:
     of_bridge = PeerSession({}, is_executor=True, on_hello=lambda _body: None)
     if is_planned is not None:
         of_bridge.close("its executor was stopped", is_planned=is_planned)
-        await of_bridge._write_all(sent.put)
+        await of_bridge._outgoing.write_all(sent.put)
 
     await sent.put(EOF)
     await session.run(sent.get, sent.put)

@@ -1,4 +1,6 @@
-"""Calls in both directions over one unix socket, between an agent server and an executor process.
+"""Calls in both directions over one stream of bytes, between an agent server and an executor process.
+
+The stream is a unix socket; between machines it is one of gRPC (`agent/executors/core_api/session.py`).
 
 A frame is the length of its payload (4 bytes, big-endian) and the payload: msgpack of `[kind, call, body]`. `kind` is
 one of the constants below and `call` the caller's number for the call, 0 for frames of no call. Both sides may call,
@@ -373,7 +375,7 @@ class Link(asyncio.Protocol):
 
                     at = start + size
                     with view[start:at] as payload:
-                        kind, number, body = _decode(payload)
+                        kind, number, body = _decode(payload, kinds=len(self._take))
 
                     self._take[kind](number, body, size)
         except ProtocolBroken as exc:
@@ -519,12 +521,12 @@ def decode(data: bytes | memoryview) -> Any:
         raise ProtocolBroken(f"a frame that is not msgpack: {exc}") from exc
 
 
-def _decode(payload: memoryview) -> tuple[int, int, Any]:
+def _decode(payload: memoryview, *, kinds: int) -> tuple[int, int, Any]:
     """Decode a frame into its kind, the number of its call and its body. Raises ProtocolBroken."""
     frame = decode(payload)
     if type(frame) is not list or len(frame) != _FRAME or type(frame[0]) is not int or type(frame[1]) is not int:
         raise ProtocolBroken("a frame is not [kind, call, body]")
-    if not HELLO <= frame[0] <= PONG:
+    if not 0 <= frame[0] < kinds:
         raise ProtocolBroken(f"a frame of the unknown kind {frame[0]}")
 
     return frame[0], frame[1], frame[2]

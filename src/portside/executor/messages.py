@@ -1,19 +1,21 @@
 """The messages between an agent server and an executor process, by the methods that they belong to.
 
-Between machines they have the same fields in protobuf (`core/v1/core.proto`).
-
-The server calls `execute` and the operations on graphs (`requests` has their bodies); the executor calls back for
-checkpoints, store items and the server's own API. A message is sent as a map of its fields (`link`). A reader ignores
-fields that it does not know, so that either side may be newer.
+The server says hello first, then the executor with its graphs, or with the reason why they do not load. Then the server
+calls `execute` and the operations on graphs (`requests` has their bodies); the executor calls back for checkpoints,
+store items and the server's own API. A message is sent as a map of its fields (`link`), on one machine and between
+machines alike. A reader ignores fields that it does not know, so that either side may be newer, and refuses those that
+have another type. An incompatible change raises PROTOCOL.
 """
 
 import os
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from portside.executor.link import CallFailed
 from portside.executor.requests import GraphFacts
+from portside.executor.type_checks import TypeCheck, build_type_check
 
 PROTOCOL = 1
 MAIN_SCOPE = 0
@@ -60,7 +62,11 @@ CREATE_STATE = "create_state"
 
 @dataclass(slots=True, kw_only=True)
 class ServerHello:
-    """The facts that an executor needs before it imports the project."""
+    """The facts that an executor needs before it imports the project.
+
+    The server of an executor on another machine takes `is_encrypted` and `store_ttl` from it: all else is in the
+    configuration file there. Variables never go to another machine.
+    """
 
     protocol: int
     file: str
@@ -137,6 +143,15 @@ class Retirement:
     """The executor asks for no more calls: its session ends after the last one, because it is to be replaced."""
 
     reason: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class GoAway:
+    """Between machines: the sender ends the connection. How an executor ended, or that the server stops."""
+
+    reason: str
+    is_planned: bool
+    """The executor ended on purpose, with no call under way."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -266,25 +281,64 @@ def measure_memory(process: int | str) -> int:
         return 0
 
 
+class _Field(NamedTuple):
+    name: str
+    is_required: bool
+    has_type: TypeCheck
+
+
 def read(message: type[M], body: Any) -> M:
-    """Make a message of a body. Raises CallFailed if a field is missing or the body is no map."""
-    message_fields = fields(message)  # type: ignore[arg-type]
+    """Make a message of a body. Raises CallFailed if the body is no map, or a field is missing or has another type."""
     if type(body) is not dict:
         raise CallFailed("malformed", f"{message.__name__} is not a map")
 
-    missing_names = [
-        item.name
-        for item in message_fields
-        if item.name not in body and item.default is MISSING and item.default_factory is MISSING
-    ]
+    arguments: dict[str, Any] = {}
+    missing_names: list[str] = []
+    for item in _list_fields(message):  # type: ignore[arg-type]
+        if item.name in body:
+            value = arguments[item.name] = body[item.name]
+            if not item.has_type(value):
+                raise CallFailed("malformed", f"{item.name} of {message.__name__} has another type")
+        elif item.is_required:
+            missing_names.append(item.name)
+
     if missing_names:
         raise CallFailed("malformed", f"{message.__name__} lacks {', '.join(missing_names)}")
 
-    return message(**{item.name: body[item.name] for item in message_fields if item.name in body})
+    return message(**arguments)
 
 
-def check_protocol(hello: Any) -> None:
-    """Refuse a peer of another protocol version. Raises CallFailed."""
+@cache
+def _list_fields(message: Any) -> list[_Field]:
+    annotations = get_type_hints(message)
+
+    return [
+        _Field(
+            name=item.name,
+            is_required=item.default is MISSING and item.default_factory is MISSING,
+            has_type=build_type_check(annotations[item.name]),
+        )
+        for item in fields(message)
+    ]
+
+
+def expect(annotation: Any, value: Any) -> Any:
+    """Return what a peer sent if it has a type. Raises CallFailed."""
+    if not build_type_check(annotation)(value):
+        raise CallFailed("malformed", f"what the peer sent is not of the type {annotation}")
+
+    return value
+
+
+def check_protocol(hello: Any, *, sender: str, receiver: str) -> None:
+    """Refuse a peer of another protocol version, and name the side to upgrade. Raises CallFailed."""
     version = hello.get("protocol") if type(hello) is dict else None
-    if version != PROTOCOL:
-        raise CallFailed("protocol", f"the peer speaks version {version!r} of the protocol, not {PROTOCOL}")
+    if version == PROTOCOL:
+        return
+
+    is_newer = type(version) is int and version > PROTOCOL
+    older = receiver if is_newer else sender
+    raise CallFailed(
+        "protocol",
+        f"{sender} speaks version {version!r} of the protocol, and {receiver} version {PROTOCOL}: upgrade {older}",
+    )

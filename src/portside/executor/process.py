@@ -125,7 +125,7 @@ class ExecutorProcess:
 
     async def _prepare(self, hello: ServerHello) -> ExecutorHello:
         """Import the project, and start what its graphs need. This blocks the link, which nobody uses yet."""
-        messages.check_protocol(asdict(hello))
+        messages.check_protocol(asdict(hello), sender="the server", receiver="this executor")
         self._is_encrypted = hello.is_encrypted
         configure_logs(hello.log_level)
 

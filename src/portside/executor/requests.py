@@ -113,7 +113,7 @@ class DescriptionRequest:
     graph_id: str
     config: Config
     context: dict[str, Any] | None = None
-    xray: int = 0
+    xray: int | bool = 0
     """How many levels of subgraphs a drawing shows; True is all of them."""
     namespace: str | None = None
     """The subgraph to return; None for all."""

@@ -209,7 +209,10 @@ class Executor:
 
             try:
                 pong = messages.read(Pong, ping.result())
-            except (LinkClosed, CallFailed):
+            except LinkClosed:
+                return
+            except CallFailed as exc:
+                self.kill(f"broke the protocol: {exc}")
                 return
 
             self._clock.observe(pong.clock_s)
@@ -329,10 +332,10 @@ def _on_detached_done(call: "asyncio.Future[Any]") -> None:
 def read_hello(body: Any) -> ExecutorHello:
     """Read an executor's hello. Raises ExecutorFailed if it is malformed, and UserMistake if the project failed."""
     try:
-        messages.check_protocol(body)
+        messages.check_protocol(body, sender="the executor", receiver="the server")
         hello = messages.read(ExecutorHello, body)
         hello.graphs = {name: messages.read(GraphFacts, facts) for name, facts in hello.graphs.items()}
-    except (CallFailed, AttributeError) as exc:
+    except CallFailed as exc:
         raise ExecutorFailed(f"an executor cannot be used: {exc}") from exc
 
     if hello.failure is not None:

@@ -25,7 +25,7 @@ from portside.executor import messages
 from portside.executor.errors import RunTimeout, check_size
 from portside.executor.link import LinkClosed
 from portside.executor.messages import GraphCall
-from portside.executor.requests import GraphFacts, Outcome, RunRequest
+from portside.executor.requests import Emitted, GraphFacts, Outcome, RunRequest
 from portside.kernel.codec import load
 from portside.kernel.user_json import dump_user
 from portside.kernel.value_sizes import has_long_text
@@ -126,7 +126,8 @@ class _EventReceiver:
         self._channels = ChannelEvents()
 
     def push(self, items: list[list[Any]]) -> None:
-        """Deliver the events of a run's items. Raises EventTooLarge, which stops the run."""
+        """Deliver the events of a run's items. Raises EventTooLarge and CallFailed, which stop the run."""
+        messages.expect(list[Emitted], items)
         self.has_begun = True
 
         events: list[tuple[str, bytes]] = []

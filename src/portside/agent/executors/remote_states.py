@@ -1,8 +1,9 @@
 """The states and the descriptions of graphs in executor processes."""
 
 import copy
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 import orjson
 from cachetools import LRUCache
@@ -30,6 +31,7 @@ from portside.executor.requests import (
 from portside.kernel.errors import Unavailable
 
 KEPT_DESCRIPTIONS = 256
+T = TypeVar("T")
 
 
 class RemoteStates:
@@ -46,12 +48,12 @@ class RemoteStates:
         if read.checkpoint is not None:
             read.checkpoint = dict(read.checkpoint)
 
-        state: bytes | None = await self._calls.call("read_state", read)
+        state: bytes | None = messages.expect(bytes | None, await self._calls.call("read_state", read))
         return state
 
     async def read_history(self, read: HistoryRead) -> bytes:
         """Return the JSON of a list of states, newest first."""
-        states: bytes = await self._calls.call("read_history", read)
+        states: bytes = messages.expect(bytes, await self._calls.call("read_history", read))
         return states
 
     async def update_state(self, change: StateChange, scope: CheckpointBackend) -> ChangedState | None:
@@ -94,28 +96,35 @@ class RemoteDescriptions:
 
     async def draw(self, request: DescriptionRequest) -> Drawing:
         """Draw a graph. Raises GraphFailed."""
-        return messages.read(Drawing, await self._describe("draw", request))
+        return await self._describe("draw", request, partial(messages.read, Drawing))
 
     async def schemas(self, request: DescriptionRequest) -> Schemas:
         """Return the schemas of a graph. Raises GraphFailed."""
-        return messages.read(Schemas, await self._describe("schemas", request))
+        return await self._describe("schemas", request, partial(messages.read, Schemas))
 
     async def subgraphs(self, request: DescriptionRequest) -> dict[str, Schemas]:
         """Return the schemas of a graph's subgraphs by their names. Raises GraphFailed."""
-        schemas_by_name = await self._describe("subgraphs", request)
-        return {name: messages.read(Schemas, schemas) for name, schemas in schemas_by_name.items()}
+        return await self._describe("subgraphs", request, _read_schemas_by_name)
 
-    async def _describe(self, method: str, request: DescriptionRequest) -> Any:
+    async def _describe(self, method: str, request: DescriptionRequest, read: Callable[[Any], T]) -> T:
         facts = self._facts.get(request.graph_id)
         if facts is None or facts.is_factory:
-            return await self._calls.call(method, request)
+            return read(await self._calls.call(method, request))
 
         key = (method, orjson.dumps((request.graph_id, request.xray, request.namespace, request.recurse)))
         if key not in self._descriptions:
-            self._descriptions[key] = await self._calls.call(method, request)
+            description = await self._calls.call(method, request)
+            # Not kept if it cannot be read.
+            read(description)
+            self._descriptions[key] = description
             self._keep()
 
-        return copy.deepcopy(self._descriptions[key])
+        return read(copy.deepcopy(self._descriptions[key]))
 
     def _keep(self) -> None:
         self._cache.save(self._facts, self._libraries, self._descriptions)
+
+
+def _read_schemas_by_name(description: Any) -> dict[str, Schemas]:
+    schemas_by_name = messages.expect(dict[str, Schemas], description)
+    return {name: messages.read(Schemas, schemas) for name, schemas in schemas_by_name.items()}

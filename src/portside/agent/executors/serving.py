@@ -19,28 +19,29 @@ from portside.agent.store.items import StoreBatches
 from portside.executor import messages
 from portside.executor.asgi import UNREAD_BYTES
 from portside.executor.checkpoints.backend import (
-    CHECKPOINT_COLUMNS,
-    PIECE_COLUMNS,
-    VALUE_COLUMNS,
-    WRITE_COLUMNS,
     CheckpointBackend,
     CheckpointQuery,
+    CheckpointRow,
+    PieceRow,
     Rows,
+    ValueRow,
+    WriteRow,
 )
 from portside.executor.errors import FAILURE, RAISED
 from portside.executor.link import CallFailed, Handler, ServedCall
 from portside.executor.messages import MAIN_SCOPE
+from portside.executor.type_checks import build_type_check
 from portside.kernel.codec import load
 from portside.kernel.http.in_process import InProcessRequest
 
 # Operations whose arguments and results are plain data.
 _PLAIN_OPERATIONS = frozenset({"delete_threads", "delete_runs", "keep_latest", "copy_thread"})
-# The columns of each table, and how many of the first are its key.
+# The check of the rows of each table, and how many of the first columns are its key.
 _TABLES = (
-    ("checkpoints", CHECKPOINT_COLUMNS, 3),
-    ("values", VALUE_COLUMNS, 4),
-    ("pieces", PIECE_COLUMNS, 3),
-    ("writes", WRITE_COLUMNS, 5),
+    ("checkpoints", build_type_check(CheckpointRow), 3),
+    ("values", build_type_check(ValueRow), 4),
+    ("pieces", build_type_check(PieceRow), 3),
+    ("writes", build_type_check(WriteRow), 5),
 )
 
 
@@ -103,13 +104,13 @@ class ExecutorRequests:
         run = None
 
         if message.run is not None:
-            run_id = _parse_uuid(str(message.run[0]))
-            attempt = message.run[1]
+            run_name, attempt = message.run
+            run_id = _parse_uuid(run_name)
             if executor.runs.get(run_id) != attempt and message.scope == MAIN_SCOPE:
                 raise LeaseLost("the run has ended, or another worker has it")
 
             executor.note_size(run_id, message.size)
-            run = (str(message.run[0]), attempt)
+            run = (run_name, attempt)
 
         rows = _read_rows(message)
         await backend.put(message.thread_id, message.checkpoint_ns, rows, run=run, is_awaited=message.is_awaited)
@@ -155,7 +156,7 @@ async def answer_request(executor: Executor, body: Any, call: ServedCall) -> Non
     It waits while the caller does not read, so that no executor holds a whole response in memory.
     """
     request = messages.read(messages.HttpRequest, body)
-    headers = [(bytes(name), bytes(value)) for name, value in request.headers]
+    headers = [(name, value) for name, value in request.headers]
     caller = executor.callers.get(request.call)
     user = None if caller is None else caller.user
     head, response = await LOOPBACK.send(
@@ -214,12 +215,12 @@ def _parse_uuid(text: str) -> UUID:
 def _read_rows(message: messages.CheckpointPut) -> Rows:
     """Return the rows of a message. Raises CallFailed if one has other columns, or belongs to another thread."""
     rows = Rows()
-    for table, columns, key in _TABLES:
+    for table, is_row, key in _TABLES:
         target = getattr(rows, table)
         for row in getattr(message, table):
-            if type(row) is not list or len(row) != len(columns) or row[0] != message.thread_id:
+            if not is_row(row) or row[0] != message.thread_id:
                 raise CallFailed("malformed", f"a row of {table} has other columns, or belongs to another thread")
             target[tuple(row[:key])] = tuple(row)
 
-    rows.size = int(message.size)
+    rows.size = message.size
     return rows

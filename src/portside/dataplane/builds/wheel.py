@@ -57,7 +57,6 @@ SERVER = WheelContent(
         "cli/main.py",
         "cli/output.py",
         "cli/serve.py",
-        "core/",
         "executor/",
         "kernel/",
     ),

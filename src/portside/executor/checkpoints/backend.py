@@ -7,33 +7,73 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-CHECKPOINT_COLUMNS = (
-    "c_thread",
-    "c_ns",
-    "c_id",
-    "c_parent",
-    "c_metadata",
-    "c_kind",
-    "c_body",
-    "c_channels",
-    "c_versions",
-)
-VALUE_COLUMNS = ("v_thread", "v_ns", "v_channel", "v_version", "v_kind", "v_data", "v_pieces", "v_shared")
-PIECE_COLUMNS = ("p_thread", "p_series", "p_number", "p_leaves", "p_data")
-WRITE_COLUMNS = (
-    "w_thread",
-    "w_ns",
-    "w_checkpoint",
-    "w_task",
-    "w_idx",
-    "w_path",
-    "w_run",
-    "w_channel",
-    "w_kind",
-    "w_data",
-    "w_pieces",
-    "w_shared",
-)
+
+class CheckpointRow(NamedTuple):
+    """The columns of a checkpoint without its long values."""
+
+    c_thread: str
+    c_ns: str
+    c_id: str
+    c_parent: str | None
+    """The checkpoint before it."""
+    c_metadata: str
+    """JSON."""
+    c_kind: str
+    """How the body is encoded."""
+    c_body: bytes
+    c_channels: str
+    """The channels whose values have rows of their own, as an array of Postgres."""
+    c_versions: str
+    """The versions of those values, as an array of Postgres."""
+
+
+class ValueRow(NamedTuple):
+    """The columns of a version of a channel's value: whole, or a header and ranges of pieces."""
+
+    v_thread: str
+    v_ns: str
+    v_channel: str
+    v_version: str
+    v_kind: str
+    v_data: bytes
+    v_pieces: str | None
+    """Series, first and last number of each range of pieces, as an array of Postgres."""
+    v_shared: str | None
+    """Parts that the server shares when it stores them; an executor sends none."""
+
+
+class PieceRow(NamedTuple):
+    """The columns of a piece of values, which many versions share."""
+
+    p_thread: str
+    p_series: int
+    p_number: int
+    p_leaves: int
+    """How many items the piece has."""
+    p_data: bytes
+
+
+class WriteRow(NamedTuple):
+    """The columns of what a task wrote to a channel."""
+
+    w_thread: str
+    w_ns: str
+    w_checkpoint: str
+    w_task: str
+    w_idx: int
+    w_path: str
+    w_run: str | None
+    w_channel: str
+    w_kind: str
+    w_data: bytes
+    w_pieces: str | None
+    w_shared: str | None
+
+
+CHECKPOINT_COLUMNS = CheckpointRow._fields
+VALUE_COLUMNS = ValueRow._fields
+PIECE_COLUMNS = PieceRow._fields
+WRITE_COLUMNS = WriteRow._fields
 _WRITE_INDEX = WRITE_COLUMNS.index("w_idx")
 Row = tuple[Any, ...]
 

@@ -21,7 +21,7 @@ import grpc
 
 from portside.agent.config import AgentConfig
 from portside.agent.executors.core_api.credentials import read_credentials
-from portside.agent.executors.core_api.session import OPTIONS, SESSION, PeerSession
+from portside.agent.executors.core_api.session import LINK, PeerSession
 from portside.agent.executors.member import Executor
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.executors.spawned_executor import Program
@@ -34,6 +34,7 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
 from portside.kernel.tasks import TaskSet
+from portside.kernel.version import full_version
 
 log = get_logger(__name__)
 GREETED_WITHIN_S = 60.0
@@ -41,11 +42,14 @@ STOPPED_WITHIN_S = 5.0
 LONGEST_PAUSE_S = 10.0
 # The sessions of one bridge are spread over all addresses that the orchestrators' name resolves to.
 _CHANNEL_OPTIONS = (
-    *OPTIONS,
     ("grpc.service_config", '{"loadBalancingConfig":[{"round_robin":{}}]}'),
     ("grpc.use_local_subchannel_pool", 1),
 )
-_REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+_REFUSALS = (
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+)
 
 
 class ConnectionLost(Exception):
@@ -287,7 +291,7 @@ class Bridge:
         Each session opens a connection of its own, so that a new session never uses a dead connection.
         """
         channel = self._credentials.connect(self._core_api, _CHANNEL_OPTIONS)
-        stream = channel.stream_stream(SESSION)(metadata=self._credentials.metadata)
+        stream = channel.stream_stream(LINK)(metadata=self._credentials.metadata)
         session_task = asyncio.create_task(session.run(stream.read, stream.write, stream.done_writing))
         try:
             yield session_task
@@ -315,8 +319,9 @@ class Bridge:
             raise ConnectionLost(session_end.result() if session_end.done() else silence)
 
         try:
-            messages.check_protocol(greeting.result())
-            return messages.read(ServerHello, greeting.result())
+            hello = greeting.result()
+            messages.check_protocol(hello, sender="the orchestrator", receiver="this executor server")
+            return messages.read(ServerHello, hello)
         except CallFailed as exc:
             raise ConnectionLost(str(exc)) from exc
 
@@ -375,6 +380,9 @@ def _count_run(executor: Executor, method: str, body: Any) -> Iterator[None]:
 
 
 def _describe_failure(failure: Any) -> str:
+    if failure.code() == grpc.StatusCode.UNIMPLEMENTED:
+        return f"refused: upgrade the orchestrator to Portside {full_version()}, the version of this executor server"
     if failure.code() in _REFUSALS:
         return f"refused: {failure.details()}"
+
     return f"{failure.code().name}: {failure.details()}"

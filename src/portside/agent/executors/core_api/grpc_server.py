@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import OVERALL_HEALTH
 from grpc_health.v1.health import aio as health
 
-from portside.agent.executors.core_api.session import OPTIONS, SESSION
+from portside.agent.executors.core_api.session import SERVICE
 from portside.kernel.errors import DependencyUnavailable
 from portside.kernel.timeouts import timeout
 
@@ -23,7 +23,6 @@ _SERVER_OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
 )
-SERVICE = SESSION.split("/")[1]
 
 
 class GrpcServer:
@@ -38,7 +37,7 @@ class GrpcServer:
     async def start(self, listen: Callable[[Any], int], *handlers: Any) -> None:
         """Start within a minute. Raises DependencyUnavailable if the port is taken, or the server does not start."""
         self._servicer = health.HealthServicer()
-        self._server = grpc.aio.server(options=(*OPTIONS, *_SERVER_OPTIONS), maximum_concurrent_rpcs=MAX_SESSIONS)
+        self._server = grpc.aio.server(options=_SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_SESSIONS)
         self._server.add_generic_rpc_handlers(handlers)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
 

@@ -13,8 +13,8 @@ from typing import Any, cast
 import grpc
 
 from portside.agent.executors.core_api.credentials import PeerCredentials, read_credentials
-from portside.agent.executors.core_api.grpc_server import SERVICE, GrpcServer
-from portside.agent.executors.core_api.session import SESSION, PeerSession
+from portside.agent.executors.core_api.grpc_server import GrpcServer
+from portside.agent.executors.core_api.session import EARLIER_METHOD, METHOD, SERVICE, PeerSession
 from portside.agent.executors.member import Executor, ExecutorFailed, read_hello
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.queue.worker import Worker
@@ -26,6 +26,7 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.logs import get_logger
 from portside.kernel.tasks import cancel_and_wait
 from portside.kernel.timeouts import timeout, wait_at_most
+from portside.kernel.version import full_version
 
 log = get_logger(__name__)
 STOP_WITHIN_S = 5.0
@@ -82,8 +83,9 @@ class ExecutorListener:
 
     async def start(self) -> None:
         """Listen. Raises UserMistake if anybody on the network could connect, and DependencyUnavailable."""
-        session = grpc.stream_stream_rpc_method_handler(self._serve)
-        handlers = grpc.method_handlers_generic_handler(SERVICE, {SESSION.rsplit("/", 1)[1]: session})
+        methods = {METHOD: self._serve, EARLIER_METHOD: self._refuse_earlier_version}
+        streams = {name: grpc.stream_stream_rpc_method_handler(serve) for name, serve in methods.items()}
+        handlers = grpc.method_handlers_generic_handler(SERVICE, streams)
         settings = self._settings
         listen = partial(self._credentials.listen, host=settings.core_api_host, port=settings.core_api_port)
 
@@ -98,12 +100,22 @@ class ExecutorListener:
         """Whether the gRPC server answers."""
         return await self._server.is_healthy()
 
-    async def _serve(self, _requests: Any, context: Any) -> None:
-        """Serve one session."""
+    async def _authenticate(self, context: Any) -> None:
+        """End a call without the right key."""
         if context.peer().startswith("unix:") or not self._credentials.admit(context.invocation_metadata()):
             log.warning("an executor was refused: its key is not the one in CORE_API_KEY", peer=context.peer())
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the key is not the one that the orchestrator has")
 
+    async def _refuse_earlier_version(self, _requests: Any, context: Any) -> None:
+        """Tell an executor server of an earlier version what to upgrade."""
+        await self._authenticate(context)
+        log.warning("an executor was refused: upgrade its server to the version of this one", peer=context.peer())
+        reason = f"upgrade this executor server to Portside {full_version()}, the version of the orchestrator"
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
+
+    async def _serve(self, _requests: Any, context: Any) -> None:
+        """Serve one session."""
+        await self._authenticate(context)
         greeting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def on_hello(body: Any) -> None:

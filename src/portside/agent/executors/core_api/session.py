@@ -1,40 +1,39 @@
-"""A link over a gRPC stream of the core API.
+"""A link between machines: the same frames as on one machine, in a stream of gRPC.
 
-Frames that are queued while a message is being sent go together into the next message. While the peer does not read,
-callers and senders of items wait (`drain`), and `on_congestion` tells the bridge to stop reading. While too many bytes
-of an executor's calls are unanswered, nothing more is read from it. Messages have at most `MAX_MESSAGE_BYTES`.
+A message of the stream is the next piece of the bytes that a unix socket would carry (`executor/link.py`), wherever
+frames begin and end. While the peer does not read, callers and senders of items wait (`drain`), and `on_congestion`
+tells the bridge to stop reading. While too many bytes of an executor's calls are unanswered, nothing more is read from
+it. A frame has at most `MAX_FRAME_BYTES`.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, cast
 
 from grpc.aio import EOF
 
-from portside.agent.executors.core_api.codec import GO_AWAY, decode_frame, encode_frame, parse_frames
 from portside.executor import link as links
+from portside.executor import messages
 from portside.executor.link import CallFailed, Handlers, Link, LinkLimits, ProtocolBroken, ServedCall
+from portside.executor.messages import GoAway
 
-MAX_MESSAGE_BYTES = 128 * 1024 * 1024
-# A message is one frame of any size, or several of up to this.
-BATCH_BYTES = 1024 * 1024
-MAX_FRAME_BYTES = MAX_MESSAGE_BYTES - 1024
+MAX_FRAME_BYTES = 128 * 1024 * 1024
+# gRPC refuses messages of more than 4 MB.
+PIECE_BYTES = 1024 * 1024
 READ_AHEAD_BYTES = 16 * 1024 * 1024
-LIMITS = LinkLimits(frame_bytes=MAX_FRAME_BYTES, queued_bytes=2 * MAX_MESSAGE_BYTES)
+LIMITS = LinkLimits(frame_bytes=MAX_FRAME_BYTES, queued_bytes=2 * MAX_FRAME_BYTES)
 END_WITHIN_S = 5.0
-SESSION = "/portside.core.v1.Core/Session"
-OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-)
-_FRAMES_TAG = b"\x0a"
-_ANSWERS = frozenset({links.ITEM, links.RESULT, links.ERROR})
-_MALFORMED = (TypeError, ValueError, KeyError, AttributeError)
+SERVICE = "portside.core.v1.Core"
+METHOD = "Link"
+EARLIER_METHOD = "Session"
+"""What executor servers of earlier versions call: its messages were in protobuf."""
+LINK = f"/{SERVICE}/{METHOD}"
+GO_AWAY = links.PONG + 1
+"""The kind of a frame that ends the stream, and says why; links on one machine close their socket."""
 
 
 class PeerSession(Link):
-    """One end of a session. Make it on the loop that runs it."""
+    """One end of a link between machines. Make it on the loop that runs it."""
 
     def __init__(
         self,
@@ -56,15 +55,9 @@ class PeerSession(Link):
         self._is_executor = is_executor
         self._on_congestion = on_congestion
         self._take = (*self._take, self._take_go_away)
-        self._outgoing: deque[bytes] = deque()
-        self._methods: dict[int, str] = {}
-        self._has_frames = asyncio.Event()
         self._has_capacity = asyncio.Event()
-        self._is_ending = False
-        self._aborted: asyncio.Future[None] = self._loop.create_future()
-
-        # `Link` closes and aborts its transport.
-        self._transport = cast("asyncio.Transport", _SessionTransport(self))
+        self._outgoing = _Outgoing(self)
+        self.connection_made(self._outgoing)
 
     async def run(
         self,
@@ -74,15 +67,16 @@ class PeerSession(Link):
     ) -> None:
         """Carry frames in both directions until either side ends the session. Raises AioRpcError if gRPC fails."""
         reading = asyncio.create_task(self._read_all(read))
-        writing = asyncio.create_task(self._write_all(write))
+        writing = asyncio.create_task(self._outgoing.write_all(write))
+        aborted = self._outgoing.aborted
         reason: Exception | None = None
         try:
-            await asyncio.wait([reading, writing, self._aborted], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([reading, writing, aborted], return_when=asyncio.FIRST_COMPLETED)
 
-            if writing.done() and writing.exception() is None and not self._aborted.done():
+            if writing.done() and writing.exception() is None and not aborted.done():
                 if done_writing is not None:
                     await done_writing()
-                await asyncio.wait([reading, self._aborted], timeout=END_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([reading, aborted], timeout=END_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
 
             for task in (reading, writing):
                 if task.done() and (failure := task.exception()) is not None:
@@ -104,93 +98,28 @@ class PeerSession(Link):
         """The work for the peer's calls that has not ended yet."""
         return [served.work for served in self._served.values() if served.work is not None]
 
-    # Sending
-
-    def send_frame(self, kind: int, number: int, body: Any, *, is_followed: bool = False) -> None:  # noqa: ARG002 - it is sent soon
-        """Queue a frame. Raises CallFailed if it is too large, or not of its method's types."""
-        if self._reason is not None:
-            return
-
-        # Only for answers: both sides count their calls from 1.
-        method = self._methods.get(number) if kind in _ANSWERS else None
-        try:
-            data = encode_frame(kind, number, body, method=method, is_executor=self._is_executor)
-        except _MALFORMED as exc:
-            call_name = body[0] if kind == links.CALL else method
-            raise CallFailed("malformed", f"the message for {call_name} cannot be encoded: {exc}") from exc
-
-        if len(data) > self._limits.frame_bytes:
-            raise CallFailed(links.TOO_LARGE, links.describe_size(len(data), self._limits.frame_bytes))
-
-        if kind in (links.RESULT, links.ERROR):
-            self._methods.pop(number, None)
-
-        self._outgoing.append(data)
-        self._queued_bytes += len(data)
-        self._has_frames.set()
-
-        if self._queued_bytes > self._limits.queued_bytes:
-            self.abort("the peer does not read")
-        elif self._queued_bytes > links.HIGH_WATER_BYTES and self._writable is None:
-            self.pause_writing()
-            self._on_congestion(True)
-
     def close(self, reason: str = "closed by this side", *, is_planned: bool = True) -> None:
         """Send what is queued and the reason, then end the session."""
-        if self._reason is None:
-            self.send_frame(GO_AWAY, 0, {"reason": reason, "is_planned": is_planned})
+        if not self.is_closed:
+            self.send_frame(GO_AWAY, 0, GoAway(reason=reason, is_planned=is_planned))
         super().close(reason)
 
-    def end(self) -> None:
-        """End the stream when what is queued has been sent."""
-        self._is_ending = True
-        self._has_frames.set()
+    def pause_writing(self) -> None:
+        """Let senders wait, and tell the bridge."""
+        super().pause_writing()
+        self._on_congestion(True)
 
-    def end_now(self) -> None:
-        """End the stream at once."""
-        if not self._aborted.done():
-            self._aborted.set_result(None)
-
-    def _flush(self) -> None:
-        # Frames go out by themselves.
-        pass
-
-    async def _write_all(self, write: Callable[[bytes], Awaitable[Any]]) -> None:
-        while True:
-            while self._outgoing:
-                batch: list[bytes] = []
-                size = 0
-                while self._outgoing and (not batch or size + len(self._outgoing[0]) <= BATCH_BYTES):
-                    frame = self._outgoing.popleft()
-                    # Written as protobuf encodes the list in `Frames`, so that each frame is encoded only once.
-                    batch += (_FRAMES_TAG, _varint(len(frame)), frame)
-                    size += len(frame)
-
-                await write(b"".join(batch))
-                self._queued_bytes -= size
-                if self._writable is not None and self._queued_bytes <= links.HIGH_WATER_BYTES // 2:
-                    self.resume_writing()
-                    self._on_congestion(False)
-
-            if self._is_ending:
-                return
-
-            self._has_frames.clear()
-            await self._has_frames.wait()
-
-    # Receiving
+    def resume_writing(self) -> None:
+        """Let senders continue, and tell the bridge; also when the session has ended."""
+        if self.is_congested:
+            super().resume_writing()
+            self._on_congestion(False)
 
     async def _read_all(self, read: Callable[[], Awaitable[Any]]) -> None:
-        while (data := await read()) is not EOF:
+        while (piece := await read()) is not EOF:
             self.heard_at = self._loop.time()
-            try:
-                for frame in parse_frames(data).frames:
-                    kind, number, body = decode_frame(frame)
-                    self._take[kind](number, body, frame.ByteSize())
-            except ProtocolBroken as exc:
-                links.log.warning("a peer broke the protocol and was disconnected: %s", exc)
-                self.abort(f"the peer broke the protocol: {exc}")
-                return
+            if not self.is_closed:
+                self.data_received(piece)
 
             # Only the orchestrator pauses. An executor must read on, or the runs that it serves could not end; its
             # slots limit how many it gets.
@@ -201,41 +130,80 @@ class PeerSession(Link):
 
             self.is_reading_paused = False
 
-    def _take_call(self, number: int, body: Any, size: int) -> None:
-        self._methods[number] = body[0]
-        super()._take_call(number, body, size)
-
     def _on_served(self, served: ServedCall, work: asyncio.Future[Any]) -> None:
         super()._on_served(served, work)
         self._has_capacity.set()
 
     def _take_go_away(self, _number: int, body: Any, _size: int) -> None:
-        self.close_reason = str(body["reason"])[:1000]
-        self.was_planned = bool(body["is_planned"])
+        try:
+            farewell = messages.read(GoAway, body)
+        except CallFailed as exc:
+            raise ProtocolBroken(exc.message) from exc
+
+        self.close_reason = farewell.reason[:1000]
+        self.was_planned = farewell.is_planned
         if self._reason is None:
             self._reason = self.close_reason
 
-        self.end()
+        self._outgoing.close()
 
 
-class _SessionTransport:
-    """The part of `asyncio.Transport` that a link uses."""
+class _Outgoing(asyncio.Transport):
+    """What a session writes, as a transport of its link: it is sent in pieces while gRPC takes them."""
 
-    def __init__(self, session: PeerSession) -> None:
-        self._session = session
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self.aborted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the stream must end at once."""
+        self._link = link
+        self._queue = bytearray()
+        self._sent_bytes = 0
+        self._has_news = asyncio.Event()
+        self._is_ending = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Do nothing: the limit is that of all links."""
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes gRPC has not taken yet."""
+        return len(self._queue) + self._sent_bytes
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        """Queue the bytes of frames."""
+        for data in list_of_data:
+            self._queue += data
+
+        self._has_news.set()
+        if self.get_write_buffer_size() > links.HIGH_WATER_BYTES and not self._link.is_congested:
+            self._link.pause_writing()
 
     def close(self) -> None:
-        self._session.end()
+        """End the stream when what is queued has been sent."""
+        self._is_ending = True
+        self._has_news.set()
 
     def abort(self) -> None:
-        self._session.end_now()
+        """End the stream at once."""
+        if not self.aborted.done():
+            self.aborted.set_result(None)
 
+    async def write_all(self, write: Callable[[bytes], Awaitable[Any]]) -> None:
+        """Send what is queued, and what will be, until the stream ends."""
+        while True:
+            while self._queue:
+                with memoryview(self._queue)[:PIECE_BYTES] as view:
+                    piece = bytes(view)
 
-def _varint(number: int) -> bytes:
-    data = bytearray()
-    while number > 0x7F:
-        data.append(number & 0x7F | 0x80)
-        number >>= 7
+                del self._queue[: len(piece)]
+                self._sent_bytes = len(piece)
+                await write(piece)
 
-    data.append(number)
-    return bytes(data)
+                self._sent_bytes = 0
+                if self._link.is_congested and len(self._queue) <= links.HIGH_WATER_BYTES // 2:
+                    self._link.resume_writing()
+
+            if self._is_ending:
+                return
+
+            self._has_news.clear()
+            await self._has_news.wait()
