@@ -25,7 +25,10 @@ const WITHIN_THE_SCRIPT = [".gif", ".jpeg", ".jpg", ".otf", ".png", ".svg", ".tt
 
 interface Components {
   name: string;
+  /** The folder from which the path in the configuration file counts, and the file there. */
+  base: string;
   file: string;
+  /** The folder of the configuration file. */
   folder: string;
   shared: string[];
 }
@@ -87,12 +90,12 @@ export function render(name, shadowRootId) {
 }`;
 }
 
-function optionsFor({ name, file, folder, shared }: Components, isWatched: boolean): BuildOptions {
+function optionsFor({ name, base, file, folder, shared }: Components, isWatched: boolean): BuildOptions {
   return {
     stdin: { contents: entry(file), resolveDir: folder, sourcefile: `ui ${name}` },
     entryNames: "entrypoint",
-    // Components may import each other by paths from the folder of the configuration file, with no tsconfig.json.
-    nodePaths: [folder],
+    // Components may import each other by paths that count as their own does, with no tsconfig.json.
+    nodePaths: [folder, base],
     outdir: join(folder, ".langgraph_api", "ui", name),
     write: false,
     bundle: true,
@@ -109,14 +112,14 @@ function optionsFor({ name, file, folder, shared }: Components, isWatched: boole
   };
 }
 
-/** The file of components: from the folder of the configuration file, else from the nearest one above that has it. */
-function placeOf(folder: string, file: string): string {
+/** The folder from which a path counts: that of the configuration file, else the nearest one above that has the file. */
+function baseOf(folder: string, file: string): string {
   const folders = [folder];
   for (let above = 0; above < FOLDERS_ABOVE; above += 1) {
     folders.push(dirname(folders[above] as string));
   }
 
-  return folders.map((each) => resolve(each, file)).find((path) => existsSync(path)) ?? resolve(folder, file);
+  return folders.find((each) => existsSync(resolve(each, file))) ?? folder;
 }
 
 async function componentsOf(configFile: string): Promise<Components[]> {
@@ -127,7 +130,11 @@ async function componentsOf(configFile: string): Promise<Components[]> {
 
   const folder = dirname(resolve(configFile));
   const shared = config.ui_config?.shared ?? [];
-  return Object.entries(config.ui ?? {}).map(([name, file]) => ({ name, file: placeOf(folder, file), folder, shared }));
+
+  return Object.entries(config.ui ?? {}).map(([name, path]) => {
+    const base = baseOf(folder, path);
+    return { name, base, file: resolve(base, path), folder, shared };
+  });
 }
 
 async function main(configFile: string, isWatched: boolean): Promise<void> {

@@ -4,6 +4,7 @@ They are bundled by builds and by `portside dev`, also for graphs in Python.
 """
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -19,6 +20,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from portside.agent.config import load_config
+from portside.agent.ui import Bundles
 from tests.browser import NEEDS_CHROMIUM, open_chromium, open_page
 from tests.conftest import eventually
 from tests.node_packages import copy_of_project, javascript_runtime
@@ -113,6 +116,34 @@ def test_components_may_be_left_out(module_database: str, tmp_path: Path, disabl
     with agent_server(module_database, tmp_path, project="ui", **disabled) as running:
         assert httpx2.get(f"{running.url}{SCRIPT}").status_code == 404
         assert "/ui/{name}" not in httpx2.get(f"{running.url}/openapi.json").json()["paths"]
+
+
+@pytest.mark.parametrize(
+    ("components", "path"),
+    [
+        pytest.param("app/components", "./components/index.tsx", id="beside the configuration file"),
+        pytest.param("components", "./components/index.tsx", id="above it"),
+        pytest.param("app/components", "components/index.tsx", id="without a dot"),
+    ],
+)
+async def test_components_of_a_configuration_file_in_a_folder(tmp_path: Path, components: str, path: str):
+    """Both the path and those of imports count from its folder, else from one above; the dependency is above it."""
+    shutil.copytree(SOURCE / "components", tmp_path / components)
+    config = tmp_path / "app" / "langgraph.json"
+    config.parent.mkdir(exist_ok=True)
+    content = {
+        "dependencies": [".."],
+        "graphs": {"agent": "./agent.py:graph"},
+        "ui": {"agent": path},
+        "ui_config": {"shared": ["greetings"]},
+    }
+    config.write_text(json.dumps(content))
+
+    await asyncio.to_thread(node, str(javascript_runtime() / "ui.mjs"), "app/langgraph.json", cwd=tmp_path)
+    agent_config = load_config(config)
+    bundles = Bundles(agent_config.folder, agent_config.ui)
+    assert b"sun in" in (await bundles.file("agent", "entrypoint.js")).content
+    assert b"mine" in (await bundles.file("agent", "entrypoint.css")).content
 
 
 def test_mistake_in_a_component_is_named(tmp_path: Path):
