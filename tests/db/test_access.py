@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from portside.agent.access.filters import matches_filter
+from portside.agent.access.handler_values import matches_filter
 from portside.agent.sql import sql
 from portside.agent.threads import records
 from portside.agent.types.threads import ThreadCreate, ThreadSearch

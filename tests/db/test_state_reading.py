@@ -19,8 +19,8 @@ from portside.agent.local_graphs import LocalGraphs, PostgresSaver
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
+from portside.agent.threads.reading import MAX_BATCH
 from portside.agent.threads.records import ThreadNotFound
-from portside.agent.threads.state_loader import MAX_BATCH
 from portside.agent.threads.states import States
 from portside.agent.types.access import ANYONE, Caller
 from portside.agent.types.threads import (

@@ -21,8 +21,7 @@ from portside.agent.local_graphs import PostgresSaver
 from portside.agent.queue.types import Admission
 from portside.agent.sql import sql
 from portside.agent.threads import long_values, records
-from portside.agent.threads.lifetimes import ExpiredThreads, set_default_lifetime
-from portside.agent.threads.records import ThreadNotFound
+from portside.agent.threads.records import ExpiredThreads, ThreadNotFound, set_default_lifetime
 from portside.agent.threads.searches import ThreadSearches
 from portside.agent.types.access import Filter
 from portside.agent.types.threads import ThreadCount, ThreadCreate, ThreadPatch, ThreadPrune, ThreadSearch, Ttl

@@ -10,8 +10,7 @@ from langgraph_sdk.auth import is_studio_user
 from starlette.requests import Request
 
 from portside.agent.access.authentication import CustomAuthentication, caller_from
-from portside.agent.access.filters import check_store_filter
-from portside.agent.access.handler_values import apply_run_changes, to_run_handler_value
+from portside.agent.access.handler_values import apply_run_changes, check_store_filter, to_run_handler_value
 from portside.agent.config import load_config
 from portside.agent.types.runs import Command, RunConfig, RunCreate
 from portside.executor.authentication import Authentication

@@ -14,7 +14,7 @@ from portside.agent.middleware import wrap_for_clients
 from portside.agent.served_routes import OPTIONAL, ROUTES, list_served_routes
 from portside.agent.settings import AgentSettings
 from portside.agent.streams.events import ThreadMode
-from portside.kernel.http.reference_page import read_reference_page
+from portside.kernel.http.openapi import read_reference_page
 
 
 def paths(http: HttpConfig, *, has_diagnostics: bool = False) -> set[str]:

@@ -11,7 +11,7 @@ import portside
 from portside.dataplane.builds import node
 from portside.dataplane.builds.build import ExecutorFiles, Layout, choose_layout
 from portside.dataplane.builds.commands import CommandOutcome
-from portside.dataplane.builds.config import BuildConfig, read_config
+from portside.dataplane.builds.config import BuildConfig, read_config, read_pip_config
 from portside.dataplane.builds.conflicts import explain_conflict, find_missing_requirement, read_pins
 from portside.dataplane.builds.git import is_local, split_credential
 from portside.dataplane.builds.javascript import (
@@ -22,7 +22,6 @@ from portside.dataplane.builds.javascript import (
     read_node_versions,
 )
 from portside.dataplane.builds.node import NodeTools, NodeVersions, PackageManager, find_decisive_lines
-from portside.dataplane.builds.pip_config import read_pip_config
 from portside.dataplane.builds.pyproject import is_project, is_virtual, list_suitable_versions, read_required_python
 from portside.dataplane.builds.wheel import is_behind
 from portside.dataplane.failures import BuildFailed

@@ -7,7 +7,7 @@ import pytest
 
 from portside.control.git_hosts import is_at
 from portside.control.polling import is_new
-from portside.control.push_events import is_signed, normalize_address, read_delivery_id
+from portside.control.pushes import is_signed, normalize_address, read_delivery_id
 
 
 def test_the_published_example_of_a_signature() -> None:

@@ -8,7 +8,7 @@ from portside.control import rules, sources
 from portside.control.content import RevisionContent, apply_patch, build_first_content
 from portside.control.errors import BadCombination, IllegalTransition, Immutable, SourceNotAvailable
 from portside.control.http import routes
-from portside.control.placement import Placement, check_compute
+from portside.control.listeners import Placement, check_compute
 from portside.control.revisions import TERMINAL, TRANSITIONS, check_transition
 from portside.control.secrets import RESERVED, check_secrets
 from portside.control.types import DeploymentCreate, DeploymentPatch

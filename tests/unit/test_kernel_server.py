@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from portside.kernel.errors import UserMistake
-from portside.kernel.http.buffered_transport import MAX_BUFFERED_BYTES, BufferedTransport
+from portside.kernel.http.protocol import MAX_BUFFERED_BYTES, BufferedTransport
 from portside.kernel.http.routes import Context, Routes
 from portside.kernel.http.server import listen
 from tests.conftest import eventually

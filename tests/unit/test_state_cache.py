@@ -1,6 +1,6 @@
 """The cache of thread states: bounded by bytes, and an answer serves only the user it was computed for."""
 
-from portside.agent.threads.state_cache import ENTRY_BYTES, LARGEST_SHARE, CachedState, StateCache, StateKey
+from portside.agent.threads.reading import ENTRY_BYTES, LARGEST_SHARE, CachedState, StateCache, StateKey
 
 LIMIT = 20 * ENTRY_BYTES
 

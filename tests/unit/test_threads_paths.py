@@ -2,7 +2,7 @@
 
 import pytest
 
-from portside.agent.threads.paths import parse_paths
+from portside.agent.threads.records import parse_paths
 from portside.executor.requests import select_fields
 from portside.kernel.errors import Invalid
 

@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from portside.agent.types.webhooks import WebhooksConfig
-from portside.agent.webhooks.configuration import read_policy, read_secret
 from portside.agent.webhooks.deliveries import RetryPolicy
-from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy
+from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy, read_policy, read_secret
 from portside.kernel.errors import Invalid, UserMistake
 from portside.kernel.outbound import build_signature_headers
 

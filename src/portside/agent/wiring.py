@@ -48,15 +48,14 @@ from portside.agent.store.requests import StoreRequests
 from portside.agent.store.search_index import StoreSetup
 from portside.agent.streams.hub import Hub
 from portside.agent.streams.postgres_log import OldStreams
-from portside.agent.threads.lifetimes import ExpiredThreads, set_default_lifetime
 from portside.agent.threads.long_values import with_long_values
+from portside.agent.threads.records import ExpiredThreads, set_default_lifetime
 from portside.agent.threads.searches import ThreadSearches
 from portside.agent.threads.states import States
 from portside.agent.ui import Bundles
-from portside.agent.webhooks.configuration import read_policy
 from portside.agent.webhooks.deliveries import Deliveries, build_webhook_chores
 from portside.agent.webhooks.log import WebhookLog
-from portside.agent.webhooks.policy import Webhooks
+from portside.agent.webhooks.policy import Webhooks, read_policy
 from portside.kernel.db import Database
 from portside.kernel.diagnostics import Diagnostics
 from portside.kernel.disk import DiskWatch

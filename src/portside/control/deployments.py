@@ -21,7 +21,7 @@ from portside.control.content import (
 )
 from portside.control.errors import BadCombination, BeingDeleted, DeploymentNotFound, NameTaken, NoRegistry
 from portside.control.integrations import check_integration
-from portside.control.placement import Placement, check_compute, choose_placement, get_placement
+from portside.control.listeners import Placement, check_compute, choose_placement, get_placement
 from portside.control.revisions import lock_deployment, read_deployment
 from portside.control.scope import Scope
 from portside.control.secrets import encrypt_secrets

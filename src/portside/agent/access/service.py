@@ -14,11 +14,12 @@ from starlette.authentication import AuthCredentials
 from starlette.requests import HTTPConnection
 
 from portside.agent.access.authentication import OPEN, AccessPolicy, caller_from_user
-from portside.agent.access.filters import check_store_filter, matches_filter
 from portside.agent.access.handler_values import (
     apply_changes,
     apply_run_changes,
     apply_store_changes,
+    check_store_filter,
+    matches_filter,
     to_handler_value,
     to_run_handler_value,
     to_store_handler_value,

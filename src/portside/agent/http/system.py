@@ -16,9 +16,8 @@ from portside.agent.queue.backlog import GAUGES_OF_DATABASE, Backlog, Slots
 from portside.kernel.codec import dump_api
 from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.health import Health, HealthChecks, build_metrics_response, check_all
-from portside.kernel.http.openapi import ServerInfo
+from portside.kernel.http.openapi import ServerInfo, build_reference_response
 from portside.kernel.http.proxies import get_prefix
-from portside.kernel.http.reference_page import build_reference_response
 from portside.kernel.metrics import Family, Siblings, count_requests, format_metrics, list_families
 from portside.kernel.version import full_version
 

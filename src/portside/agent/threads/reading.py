@@ -5,19 +5,21 @@ that of a cached state. Only self-contained states are cached: the latest state 
 each use. A cached state always equals a freshly computed one. Nothing that is encrypted at rest is cached.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
+
+from cachetools import LRUCache
 
 from portside.agent.graphs import GraphStates
 from portside.agent.sql import sql
 from portside.agent.threads.records import ThreadNotFound
-from portside.agent.threads.state_cache import CachedState, StateCache, StateKey
-from portside.agent.threads.state_loader import StateLoader, StateRequest, StoredState
 from portside.agent.types.access import Caller, auth_configurable
 from portside.agent.types.threads import Checkpoint, StateAtCheckpoint
 from portside.executor.requests import StateRead, select_fields
-from portside.kernel.db import Database
+from portside.kernel.batching import Batcher
+from portside.kernel.db import Database, Record
 from portside.kernel.errors import NotFound
+from portside.kernel.large_reads import ReadReservation, ReservationNeeded, set_current_read
 from portside.kernel.user_json import dump_user
 
 LATEST = Checkpoint()
@@ -46,6 +48,39 @@ _EMPTY: dict[str, Any] = {
     "checkpoint_id": None,
     "parent_checkpoint_id": None,
 }
+# The memory that a cached state takes beside its texts.
+ENTRY_BYTES = 1000
+# One state may take an eighth of the cache.
+LARGEST_SHARE = 8
+# Concurrent statements. Most version checks return no checkpoint, so a single statement answers all that wait, which
+# costs Postgres half of what two would. Full reads may return much and should not wait for each other.
+CONCURRENT_VERSION_CHECKS = 1
+CONCURRENT_FULL_READS = 2
+# Checkpoints may be large, and those of one statement are in memory together.
+MAX_BATCH = 16
+MAX_BATCH_BYTES = 8_000_000
+
+
+class StateRequest(NamedTuple):
+    """The checkpoint to read, the latest unless one is named, and the version that the caller has cached."""
+
+    thread_id: UUID
+    checkpoint_ns: str = ""
+    checkpoint_id: str | None = None
+    cached_version: str | None = None
+
+
+class StoredState(NamedTuple):
+    """The stored state of a thread: its graph, and its checkpoint with a version.
+
+    The version changes whenever the checkpoint, its pending writes or the graph do; it is None for a state that
+    depends on other checkpoints as well. `row` is None if the caller has cached this version, and if there is no such
+    checkpoint.
+    """
+
+    graph_id: str | None
+    version: str | None
+    row: Record | None
 
 
 class CheckpointNotFound(NotFound):
@@ -195,3 +230,111 @@ async def get_graph_id(db: Database, thread_id: UUID) -> str | None:
 
     graph_id: str | None = row["graph_id"]
     return graph_id
+
+
+class StateLoader:
+    """Loads checkpoints, in batches, for all callers on one event loop."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._version_checks: Batcher[StateRequest, StoredState | None] = Batcher(
+            self._fetch_batch, max_concurrent=CONCURRENT_VERSION_CHECKS, max_batch=MAX_BATCH
+        )
+        self._full_reads: Batcher[StateRequest, StoredState | None] = Batcher(
+            self._fetch_batch, max_concurrent=CONCURRENT_FULL_READS, max_batch=MAX_BATCH
+        )
+
+    async def load(self, request: StateRequest) -> StoredState | None:
+        """Return what is stored; None if there is no such thread."""
+        if self._db.codec is not None:
+            # A thread that cannot be decrypted must not fail the others of a batch.
+            return await self._fetch_alone(request)
+
+        batcher = self._full_reads if request.cached_version is None else self._version_checks
+        try:
+            return await batcher.submit(request)
+        except ReservationNeeded:
+            # The batch is too large: read alone, on the memory budget of this request.
+            return await self._fetch_alone(request)
+
+    async def _fetch_alone(self, request: StateRequest) -> StoredState | None:
+        (state,) = await self._fetch([request])
+        return state
+
+    async def _fetch_batch(self, requests: list[StateRequest]) -> list[StoredState | None]:
+        set_current_read(ReadReservation(None, MAX_BATCH_BYTES))
+        return await self._fetch(requests)
+
+    async def _fetch(self, requests: list[StateRequest]) -> list[StoredState | None]:
+        # Several clients often watch the same thread.
+        places = {request: place for place, request in enumerate(dict.fromkeys(requests), 1)}
+        rows = await self._db.fetch(
+            sql.read_states,
+            thread_ids=[request.thread_id for request in places],
+            namespaces=[request.checkpoint_ns for request in places],
+            checkpoint_ids=[request.checkpoint_id for request in places],
+            known=[request.cached_version for request in places],
+        )
+
+        states: dict[int, StoredState] = {}
+        for row in rows:
+            checkpoint = row if row["checkpoint_id"] is not None else None
+            states[row["place"]] = StoredState(row["graph_id"], row["state_version"], checkpoint)
+
+        return [states.get(places[request]) for request in requests]
+
+
+class StateKey(NamedTuple):
+    """The key of a cached state: its thread, its fields, and the caller's identity, as a graph may depend on the user.
+
+    The thread's id is a number: `UUID` compares and hashes in Python, three times for each look into the cache.
+    """
+
+    thread_id: int
+    select: tuple[str, ...] | None
+    identity: str
+
+
+class CachedState(NamedTuple):
+    """The JSON of a state, the version it was computed from, and the user it was computed for."""
+
+    version: str
+    user: Any
+    body: bytes
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return ENTRY_BYTES + len(self.version) + len(self.body)
+
+
+class StateCache:
+    """The most recently used states, up to a number of bytes in all."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._states: LRUCache[StateKey, CachedState] = LRUCache(max_bytes, getsizeof=lambda state: state.size)
+
+    @property
+    def size(self) -> int:
+        """How many bytes the states take."""
+        return int(self._states.currsize)
+
+    def get(self, key: StateKey, user: Any) -> CachedState | None:
+        """Return the state for a key, unless it was computed for another user."""
+        # Not `get`, which looks for the key one more time.
+        try:
+            state = self._states[key]
+        except KeyError:
+            return None
+
+        return state if state.user == user else None
+
+    def put(self, key: StateKey, state: CachedState) -> None:
+        """Cache a state in place of the earlier one of this key; one that is too large is not cached."""
+        self.drop(key)
+        if state.size * LARGEST_SHARE <= self._states.maxsize:
+            self._states[key] = state
+
+    def drop(self, key: StateKey) -> None:
+        """Remove the state for a key, if there is one."""
+        self._states.pop(key, None)

@@ -1,20 +1,22 @@
 """Threads: created, found, changed, copied and deleted, also at the end of their lifetime.
 
-`states` reads and changes their state.
+`states` reads and changes their state. A search may return values at paths such as `values.messages[-1].content`.
 """
 
+import re
+from collections.abc import Mapping
 from typing import Any, get_args
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET
 
+from portside.agent.config import ThreadTtl
 from portside.agent.encryption.codec import find_encryptor
 from portside.agent.encryption.rebinding import rebind_checkpoints
 from portside.agent.rows import SearchPage
 from portside.agent.sql import sql
 from portside.agent.threads.long_values import find_matching_threads, with_long_values
-from portside.agent.threads.paths import parse_paths
 from portside.agent.types.access import Filter
 from portside.agent.types.threads import (
     ChannelSpace,
@@ -34,12 +36,20 @@ from portside.agent.types.threads import (
 from portside.kernel.clock import iso
 from portside.kernel.codec import load
 from portside.kernel.db import Database, Session
-from portside.kernel.errors import Conflict, NotFound
+from portside.kernel.errors import Conflict, Invalid, NotFound
 from portside.kernel.ids import uuid7
+from portside.kernel.reconcile import Status, Task
 
 _ALL = frozenset(get_args(ThreadField)) - {"context"}
 _TIMES = ("created_at", "updated_at", "state_updated_at")
 _JSON = ("metadata", "config", "values", "interrupts", "error")
+PATH_ROOTS = ("values", "metadata", "config", "interrupts")
+MAX_PATH_CHARACTERS = 1000
+_PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(-?\d{1,9})\]")
+# A thousand years; Postgres cannot represent the expiry of much longer lifetimes.
+MAX_TTL_MINUTES = 525_600_000.0
+# Histories are pruned under the locks of their threads; a batch of this size blocks others for less than a second.
+PRUNE_BATCH = 50
 
 
 class ThreadNotFound(NotFound):
@@ -282,3 +292,75 @@ def _to_thread(row: Any, fields: frozenset[str] = _ALL) -> Thread:
         values["extracted"] = msgspec.Raw(row["extracted"].encode())
 
     return Thread(**values)
+
+
+def parse_paths(extract: Mapping[str, str] | None) -> list[dict[str, Any]] | None:
+    """Split paths such as `values.messages[-1].content` for `search_threads`. Raises Invalid for a bad path."""
+    if not extract:
+        return None
+
+    return [_parse_path(alias, path) for alias, path in extract.items()]
+
+
+def _parse_path(alias: str, path: str) -> dict[str, Any]:
+    root = re.split(r"[.\[]", path, maxsplit=1)[0]
+    if root not in PATH_ROOTS:
+        raise _invalid_path(alias, f"a path starts with one of {', '.join(PATH_ROOTS)}, not with {root[:40]!r}")
+
+    steps = []
+    position = len(root)
+    while position < len(path) <= MAX_PATH_CHARACTERS:
+        step = _PATH_STEP.match(path, position)
+        if step is None:
+            break
+
+        steps.append(step[1] or step[2])
+        position = step.end()
+
+    if position != len(path):
+        why = f"a path looks like values.messages[-1].content, in {MAX_PATH_CHARACTERS} characters or less"
+        raise _invalid_path(alias, why)
+
+    return {"alias": alias, "root": root, "path": steps}
+
+
+def _invalid_path(alias: str, why: str) -> Invalid:
+    return Invalid.field(["body", "extract", alias], why)
+
+
+async def set_default_lifetime(db: Database, ttl: ThreadTtl) -> None:
+    """Set the lifetime of threads that are created without one; existing threads keep theirs."""
+    minutes = None if ttl.default_ttl is None else min(ttl.default_ttl, MAX_TTL_MINUTES)
+    await db.execute(sql.set_default_lifetime, ttl_minutes=minutes, strategy=ttl.strategy)
+
+
+class ExpiredThreads(Task):
+    """Deletes threads at the end of their lifetime, or all but their latest checkpoint."""
+
+    deletes = True
+
+    def __init__(self, db: Database, ttl: ThreadTtl) -> None:
+        super().__init__(every_s=ttl.sweep_interval_minutes * 60)
+        self._db = db
+        self._limit = ttl.sweep_limit
+
+    async def activate(self) -> Status:
+        """Delete one batch and prune one."""
+        deleted_count = await self._db.execute(sql.delete_expired_threads, limit=self._limit)
+        batch = min(self._limit, PRUNE_BATCH)
+        pruned_count = await self._prune(batch)
+
+        return Status(
+            did={"deleted": deleted_count, "pruned": pruned_count},
+            again=deleted_count == self._limit or pruned_count == batch,
+        )
+
+    async def _prune(self, batch: int) -> int:
+        async with self._db.transaction() as tx:
+            rows = await tx.fetch(sql.lock_threads_to_prune, limit=batch)
+            thread_ids = [row["thread_id"] for row in rows]
+            if thread_ids:
+                await tx.execute(sql.keep_latest_checkpoints, thread_ids=thread_ids)
+                await tx.execute(sql.note_pruned_threads, thread_ids=thread_ids)
+
+        return len(thread_ids)

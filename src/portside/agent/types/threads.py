@@ -28,7 +28,7 @@ ThreadField = Literal[
 SortBy = Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"]
 SortOrder = Literal["asc", "desc"]
 Json = msgspec.Raw
-# `threads/paths.py` parses these paths and refuses others; the pattern is only for the OpenAPI document.
+# `threads/records.py` parses these paths and refuses others; the pattern is only for the OpenAPI document.
 ExtractedPath = Annotated[
     str,
     msgspec.Meta(

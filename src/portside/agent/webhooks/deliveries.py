@@ -11,6 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,7 +23,6 @@ from portside.agent.problems import PROBLEMS
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.types.webhooks import DeliveryAttempt
-from portside.agent.webhooks.payload import build_payload
 from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy, Webhooks
 from portside.kernel.clock import iso, now
 from portside.kernel.codec import dump_api, load
@@ -33,22 +33,23 @@ from portside.kernel.reconcile import Status, Task
 
 log = get_logger(__name__)
 CALLS = prometheus_client.Counter("portside_webhook_calls_total", "Calls of webhooks by this process.", ["outcome"])
-
 CALLS_LIMIT = 64
 CALLS_LIMIT_OF_A_HOST = 8
 # Longer than a call may take (`OutboundRules.timeout_s`), so that no other process calls meanwhile.
 CLAIM_S = 30.0
 PAUSE_LIMIT_S = 3 * 3600.0
 PAUSE_GROWTH = 4.0
-
 RETRIED = frozenset({408, 425, 429})
 REFUSED = frozenset({401, 403})
 SUCCESSFUL = range(200, 300)
 SERVER_ERROR = 500
 ENCRYPTED = ("kwargs", "metadata", "error", "values")
-
 # Completes rows with the long lists that are stored apart (`threads/long_values.py`).
 WithLongValues = Callable[[Session, Sequence[Any]], Awaitable[list[Any]]]
+IDS = ("run_id", "thread_id", "assistant_id")
+AS_STORED = ("metadata", "status", "multitask_strategy", "error", "cancel_reason")
+# Keys of `configurable` that the receiver does not get: the user who started the run.
+WITHHELD = frozenset({"langgraph_auth_user"})
 
 
 class RetryPolicy(NamedTuple):
@@ -264,3 +265,29 @@ def build_webhook_chores(
         Deliveries(db, webhooks, retries=retries, with_long_values=with_long_values),
         WebhookCleanup(db, keep_s=settings.webhook_log_kept_hours * 3600),
     ]
+
+
+def build_payload(delivery: Record | dict[str, Any], policy: WebhookPolicy, sent_at: datetime) -> bytes:
+    """Return the body of a call as JSON, with the fields that the policy includes."""
+    kwargs: dict[str, Any] = delivery["kwargs"]
+    tracer: dict[str, Any] = kwargs.get("langsmith_tracer") or {}
+    fields = {
+        **{name: delivery[name] for name in AS_STORED},
+        **{name: str(delivery[name]) for name in IDS},
+        "kwargs": _without_caller(kwargs),
+        "created_at": iso(delivery["run_created_at"]),
+        "updated_at": iso(delivery["run_ended_at"]),
+        "langsmith_session_name": tracer.get("project_name"),
+        "run_started_at": None if delivery["run_started_at"] is None else iso(delivery["run_started_at"]),
+        "run_ended_at": iso(delivery["run_ended_at"]),
+        "webhook_sent_at": iso(sent_at),
+        "values": delivery["values"],
+    }
+
+    return dump_api({name: value for name, value in fields.items() if name in policy.payload_fields})
+
+
+def _without_caller(kwargs: dict[str, Any]) -> dict[str, Any]:
+    config = kwargs.get("config") or {}
+    configurable = {key: value for key, value in config.get("configurable", {}).items() if key not in WITHHELD}
+    return {**kwargs, "config": {**config, "configurable": configurable}}

@@ -1,16 +1,17 @@
 """The graph configuration of a project, as far as a build reads it.
 
-The other keys of the configuration file belong to the agent server. Every path must stay inside the repository, also
-when links are followed.
+The other keys of the configuration file belong to the agent server. Of a pip configuration file that it names, the
+options become variables for uv. Every path must stay inside the repository, also when links are followed.
 """
 
+import configparser
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from portside.dataplane.builds.pip_config import PipConfig, read_pip_config
 from portside.dataplane.builds.pyproject import (
     OLDEST_PYTHON,
     check_version,
@@ -50,6 +51,26 @@ _SKIPPED = (
     "pip_installer",
 )
 _Command = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)] | None
+_MAX_PIP_CONFIG_BYTES = 100_000
+_PIP_SECTIONS = ("global", "install")
+_UV_VARIABLES = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "no-index": "UV_NO_INDEX",
+    "trusted-host": "UV_INSECURE_HOST",
+}
+
+
+@dataclass(frozen=True)
+class PipConfig:
+    """Variables for uv, and the names of the options for which uv has none.
+
+    Addresses may contain passwords, so they are passed as variables and never as arguments.
+    """
+
+    variables: dict[str, str] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
 
 
 class UvSource(msgspec.Struct, frozen=True):
@@ -372,3 +393,33 @@ def _parse_node_version(value: str | int | None, name: str) -> int | None:
         raise BuildFailed(f"{name}: node_version {text!r} must be {_OLDEST_NODE} or newer, as the major version alone")
 
     return int(text)
+
+
+def read_pip_config(path: Path, name: str) -> PipConfig:
+    """Read a pip configuration file. Raises BuildFailed with its name."""
+    if not path.is_file() or path.stat().st_size > _MAX_PIP_CONFIG_BYTES:
+        raise BuildFailed(
+            f"pip_config_file {name!r}: there is no such file, or it is larger than {_MAX_PIP_CONFIG_BYTES} bytes"
+        )
+
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read_string(path.read_text())
+    except (configparser.Error, UnicodeDecodeError) as exc:
+        raise BuildFailed(f"pip_config_file {name!r} is not a valid pip configuration file") from exc
+
+    config = PipConfig()
+    for section in parser.sections():
+        for option, value in parser.items(section):
+            variable = _UV_VARIABLES.get(option.replace("_", "-")) if section in _PIP_SECTIONS else None
+            if variable is None:
+                config.skipped.append(f"{section}.{option}")
+            else:
+                config.variables[variable] = _uv_value(variable, value)
+
+    return config
+
+
+def _uv_value(variable: str, value: str) -> str:
+    words = value.split()
+    return ",".join(words) if variable == "UV_FIND_LINKS" else " ".join(words)

@@ -13,15 +13,15 @@ or if it encodes to the stored bytes. Only exact lists and dicts are cut; anythi
 import secrets
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from portside.executor.checkpoints.plain_messages import is_message, is_plain
-from portside.executor.checkpoints.sized_lru import SizedLruCache
 from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, parse_ranges
 
 # A shorter value is stored whole: several rows would cost more than what they share.
@@ -43,6 +43,51 @@ SAMPLE_BYTES = 64
 RECENT = 3
 _IMMUTABLE = frozenset({type(None), bool, int, float, str, bytes})
 CONTAINERS = frozenset({list, dict})
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class SizedLruCache(Generic[K, V]):
+    """The most recently used values, up to a total size. It has no lock of its own: callers hold one.
+
+    `cachetools` is not among the libraries of an executor.
+    """
+
+    def __init__(self, max_size: int, measure: Callable[[V], int] = lambda _: 1) -> None:
+        self._max_size = max_size
+        self._measure = measure
+        self._size = 0
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        """Return the value of a key, which is then the one that was used last."""
+        entry = self._values.get(key)
+        if entry is None:
+            return None
+
+        self._values.move_to_end(key)
+        return entry[0]
+
+    def put(self, key: K, value: V) -> None:
+        """Keep a value; those that were not used for longest go if there is no space."""
+        self.pop(key)
+        size = self._measure(value)
+        self._values[key] = value, size
+
+        self._size += size
+        while self._size > self._max_size:
+            self.pop(next(iter(self._values)))
+
+    def pop(self, key: K) -> None:
+        """Drop the value of a key, if there is one."""
+        entry = self._values.pop(key, None)
+        if entry is not None:
+            self._size -= entry[1]
+
+    def pop_all(self, is_dropped: Callable[[K], bool]) -> None:
+        """Drop the values of some keys."""
+        for key in [key for key in self._values if is_dropped(key)]:
+            self.pop(key)
 
 
 class _Key(NamedTuple):
@@ -124,6 +169,8 @@ class CutValue:
 
 
 PreviousValue = CutValue | bytes
+
+
 """The last version of a channel's value: its pieces, or the bytes of a value that was stored whole."""
 
 

@@ -17,8 +17,7 @@ import uvicorn
 
 from portside.kernel.errors import DependencyUnavailable
 from portside.kernel.files import short_path
-from portside.kernel.http.buffered_transport import BufferingProtocol
-from portside.kernel.http.protocol import BODY_WITHIN_S, BoundedConfig, close_slow
+from portside.kernel.http.protocol import BODY_WITHIN_S, BoundedConfig, BufferingProtocol, close_slow
 from portside.kernel.http.shared_listeners import ConnectionShare, SharedListener
 from portside.kernel.supervision import Supervision
 from portside.kernel.transient_errors import join_library_outages
