@@ -16,10 +16,12 @@ from portside.identity.keys import Owner, create_key
 from portside.identity.types import KeyRequest
 from portside.kernel.migrations import migrate
 from portside.platform.deleted_workspaces import DeletedWorkspaces
+from portside.platform.modules import MODULES
 from tests.api.control_server import Control, control, create_body
 from tests.api.hosted import Hosted, hosted
 
 AT_ONCE = timedelta(0)
+EMPTIERS = [module.empty_workspace for module in MODULES if module.empty_workspace]
 TABLES = (
     "runs",
     "feedback",
@@ -84,9 +86,9 @@ async def test_deleting_a_workspace_deletes_its_data(server: Hosted) -> None:
 
     assert (await server.client.delete(f"/workspaces/{made['id']}")).status_code == 404
     assert (await server.client.patch(f"/workspaces/{made['id']}", json={"display_name": "x"})).status_code == 404
-    not_yet = DeletedWorkspaces(server.db)
+    not_yet = DeletedWorkspaces(server.db, EMPTIERS)
     assert (await not_yet.activate()).did == {}
-    task = DeletedWorkspaces(server.db, AT_ONCE)
+    task = DeletedWorkspaces(server.db, EMPTIERS, AT_ONCE)
     assert (await task.activate()).did == {"workspaces": 1}
     assert (await task.activate()).did == {}
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from portside.audit.entries import BackgroundDatabase
 from portside.control import http
 from portside.control.archives import UnusedArchives
+from portside.control.deployments import empty_workspace
 from portside.control.polling import PolledBranches
 from portside.control.pushes import ExpiredPushDeliveries
 from portside.control.revision_logs import OldRevisionLogs
@@ -37,6 +38,7 @@ module = Module[ControlServices](
     package="portside.control",
     routes=list(http.routes),
     build_tasks=_build_tasks,
+    empty_workspace=empty_workspace,
     has_migrations=True,
     has_rate_limits=False,
 )

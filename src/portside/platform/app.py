@@ -33,7 +33,7 @@ from portside.operate.upgrade import read_upgrades
 from portside.platform.home import Home, read_key
 from portside.platform.listener import ensure_listener_key
 from portside.platform.master_key import check_key
-from portside.platform.modules import COMPONENTS, PACKAGES, PREFIXES, ROUTES, UNLIMITED
+from portside.platform.modules import COMPONENTS, MODULES, PACKAGES, PREFIXES, ROUTES, UNLIMITED
 from portside.platform.parts import Installation, PlatformParts, Problem, build_parts
 from portside.platform.settings import PlatformSettings
 from portside.platform.system import list_settings_in_force
@@ -69,8 +69,7 @@ async def open_platform(
         database_url=database_url,
         front=front,
         problems={} if problems is None else problems,
-        packages=PACKAGES,
-        routes=ROUTES,
+        modules=MODULES,
     )
     disk = DiskWatch(make_watched_folder(home.path), settings.disk_reserve)
 

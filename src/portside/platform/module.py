@@ -13,7 +13,12 @@ from portside.platform.system import SystemServices
 def _build_tasks(services: SystemServices) -> Sequence[Task]:
     db = services.db
     home = services.home
-    tasks: list[Task] = [services.disk, services.key_rotation, services.rollouts, DeletedWorkspaces(db)]
+    tasks: list[Task] = [
+        services.disk,
+        services.key_rotation,
+        services.rollouts,
+        DeletedWorkspaces(db, services.emptiers),
+    ]
     if services.settings.own_listener:
         tasks += [ListenerKey(db, home), ListenerLog(home.listener_log)]
 

@@ -18,8 +18,8 @@ from portside.identity.module import module as identity
 from portside.ingress.module import module as ingress
 from portside.kernel.http.health import module as health
 from portside.kernel.http.openapi import ServerInfo
-from portside.kernel.http.routes import Route, S
-from portside.kernel.modules import Module
+from portside.kernel.http.routes import S
+from portside.kernel.modules import Module, list_packages, list_routes
 from portside.limits.module import module as limits
 from portside.operate.module import module as operate
 from portside.platform import services
@@ -62,10 +62,11 @@ COMPONENTS: Sequence[Component] = (
 )
 MODULES: Sequence[Module[Any]] = [component.module for component in COMPONENTS]
 
-PACKAGES: list[str] = [module.package for module in MODULES if module.has_migrations]
+PACKAGES = list_packages(MODULES)
 """The packages with tables, in the order in which they are migrated."""
-ROUTES: Sequence[Route[Any]] = [route for module in MODULES for route in module.routes]
-UNLIMITED = frozenset(route.path for module in MODULES if not module.has_rate_limits for route in module.routes)
+ROUTES = list_routes(MODULES)
+_UNLIMITED_MODULES = [module for module in MODULES if not module.has_rate_limits]
+UNLIMITED = frozenset(route.path for route in list_routes(_UNLIMITED_MODULES))
 """The paths outside of the hosted API, to which its rate limits do not apply."""
 PREFIXES = ("/api/v1", "/api-host", "/api")
 SERVER_INFO = ServerInfo("Portside platform", __version__, unlimited=UNLIMITED)

@@ -18,8 +18,8 @@ from portside.kernel.db import Database
 from portside.kernel.disk import DiskWatch
 from portside.kernel.http.health import HealthChecks
 from portside.kernel.http.proxies import Network, read_networks
-from portside.kernel.http.routes import Route
 from portside.kernel.large_reads import ReadBudget
+from portside.kernel.modules import Module
 from portside.limits.callers import Callers
 from portside.limits.table import Table, read_table
 from portside.limits.windows import Windows
@@ -48,10 +48,7 @@ class Installation:
     database_url: str
     front: Front | None
     problems: MutableMapping[str, Problem]
-    packages: Sequence[str]
-    """The packages with tables."""
-    routes: Sequence[Route[Any]]
-    """The routes of all packages."""
+    modules: Sequence[Module[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)

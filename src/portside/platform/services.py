@@ -22,6 +22,7 @@ from portside.kernel.crypto import SecretBox
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.health import HealthServices
 from portside.kernel.http.routes import BaseServices
+from portside.kernel.modules import list_packages, list_routes
 from portside.kernel.outbound import OutboundRules
 from portside.kernel.version import full_version
 from portside.limits.middleware import BudgetReader
@@ -93,7 +94,7 @@ def build_audit_services(parts: PlatformParts) -> AuditServices:
     installation = parts.installation
     return AuditServices(
         db=parts.db,
-        operations=build_operations(installation.routes),
+        operations=build_operations(list_routes(installation.modules)),
         recorder=parts.recorder,
         log_days=installation.settings.audit_log_days,
     )
@@ -157,7 +158,7 @@ def build_operate_services(parts: PlatformParts) -> OperateServices:
     return OperateServices(
         db=parts.db,
         disk_usage=DiskUsage(parts.db, installation.database_url, home, settings.disk_reserve),
-        installation=build_installation(settings, installation.packages),
+        installation=build_installation(settings, list_packages(installation.modules)),
         disk=parts.disk,
         database_limit=DatabaseLimit(parts.db, home, settings.database_max_bytes),
         trusted_proxies=parts.trusted_proxies,
@@ -229,11 +230,14 @@ def build_system_services(parts: PlatformParts) -> SystemServices:
     settings = parts.installation.settings
     home = parts.installation.home
     is_automatic = settings.roll_forward == "automatic"
+    emptiers = [module.empty_workspace for module in parts.installation.modules if module.empty_workspace is not None]
+
     return SystemServices(
         db=parts.db,
         settings=settings,
         home=home,
         disk=parts.disk,
+        emptiers=emptiers,
         key_rotation=KeyRotation(parts.db, home, parts.box),
         rollouts=ServerRollouts(parts.db, parts.changes, full_version(), is_automatic=is_automatic),
     )

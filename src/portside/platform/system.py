@@ -26,6 +26,7 @@ from portside.control.server_rollouts import (
 from portside.kernel.disk import DiskWatch, measure
 from portside.kernel.http import routes as kernel_routes
 from portside.kernel.http.audit_actions import Action
+from portside.kernel.modules import EmptyWorkspace
 from portside.kernel.settings import describe
 from portside.kernel.version import full_version
 from portside.operate.findings import ExaminedInstallation
@@ -80,6 +81,7 @@ class SystemServices(kernel_routes.BaseServices):
     settings: PlatformSettings
     home: Home
     disk: DiskWatch
+    emptiers: Sequence[EmptyWorkspace]
     key_rotation: KeyRotation
     rollouts: ServerRollouts
 

@@ -8,7 +8,7 @@ from portside.tracing import charts_http, http, prices_http
 from portside.tracing.costs import RecomputedCosts
 from portside.tracing.feedback_tokens import ExpiredFeedbackTokens
 from portside.tracing.pieces import UnusedPieces
-from portside.tracing.retention import ExpiredTraces, OrphanedData
+from portside.tracing.retention import ExpiredTraces, OrphanedData, empty_workspace
 from portside.tracing.rollups import DailyRollups
 from portside.tracing.services import TracingServices
 
@@ -29,5 +29,6 @@ module = Module[TracingServices](
     package="portside.tracing",
     routes=[*http.routes, *charts_http.routes, *prices_http.routes],
     build_tasks=_build_tasks,
+    empty_workspace=empty_workspace,
     has_migrations=True,
 )
