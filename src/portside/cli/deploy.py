@@ -19,6 +19,7 @@ from portside.cli.packing import pack, read_project
 from portside.cli.project_check import check_project, check_source_path, describe_missing_config
 from portside.cli.revisions import ACCESS_MODES, PIN_HOURS, build_agent_access, build_create_body, wait_for_revision
 from portside.kernel.errors import UserMistake
+from portside.kernel.graph_config import read_env_file
 from portside.kernel.local_addresses import is_loopback_url
 
 _GIT_TIMEOUT_S = 30
@@ -309,12 +310,10 @@ def _with_env_file(env_file: Path | None, secrets: list[dict[str, str]]) -> list
     if env_file is None:
         return secrets
 
-    from dotenv import dotenv_values
-
     from portside.control.secrets import RESERVED
 
     try:
-        values = {name: value for name, value in dotenv_values(env_file).items() if value is not None}
+        values = read_env_file(env_file)
     except UnicodeDecodeError as exc:
         raise UserMistake(f"{env_file} is not UTF-8 text") from exc
 

@@ -19,7 +19,7 @@ import msgspec
 
 from portside.cli.project_check import describe_missing_config
 from portside.kernel.errors import UserMistake
-from portside.kernel.graph_config import parse_config, with_paths_from_above
+from portside.kernel.graph_config import find_env_file, parse_config, with_paths_from_above
 
 # Of an archive that is too large.
 _SHOWN_FILES = 5
@@ -62,12 +62,11 @@ def read_project(folder: Path, config_name: str) -> ProjectFiles:
     root = Path(os.path.commonpath(folders))
 
     env = content.get("env")
-    env_file = _get_env_file(config, folder, env) if isinstance(env, str) and env else None
-
+    env_file = None
     missing_env = None
-    if env_file is not None and not (env_file.is_file() and env_file.is_relative_to(root)):
-        env_file = None
-        missing_env = f'{config}: env is "{env}", but there is no such file in {root}'
+    if isinstance(env, str) and env:
+        env_file = _find_env_file(env, [config.parent, folder], root)
+        missing_env = None if env_file else f'{config}: env is "{env}", but there is no such file in {root}'
 
     return ProjectFiles(
         root=root,
@@ -84,10 +83,10 @@ def _drop_nested(folders: list[Path]) -> list[Path]:
     return [folder for folder in distinct if not any(parent in distinct for parent in folder.parents)]
 
 
-def _get_env_file(config: Path, folder: Path, name: str) -> Path:
-    """Return the file that `env` names, from the folder of the configuration file or else from the deployed one."""
-    beside = (config.parent / name).resolve()
-    return beside if beside.is_file() else (folder / name).resolve()
+def _find_env_file(name: str, folders: list[Path], root: Path) -> Path | None:
+    """Return the file that `env` names, unless it is outside of what is deployed."""
+    file = find_env_file(name, folders)
+    return file.resolve() if file is not None and file.resolve().is_relative_to(root) else None
 
 
 def _find_workspace(folder: Path) -> list[Path]:

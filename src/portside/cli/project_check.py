@@ -13,12 +13,12 @@ from portside.cli.output import say
 from portside.kernel.errors import UserMistake
 from portside.kernel.graph_config import (
     CONFIG_KEYS,
-    FOLDERS_ABOVE,
     find_configs,
     find_misspelt_keys,
     missing_graphs,
     parse_config,
 )
+from portside.kernel.project_files import FOLDERS_ABOVE
 from portside.kernel.spelling import did_you_mean
 
 Exists = Callable[[str], bool]

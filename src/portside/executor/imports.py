@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from portside.executor.project import Project
 from portside.kernel.errors import UserMistake
+from portside.kernel.project_files import FOLDERS_ABOVE, POETRY_BUILD_SYSTEM, lacks_build_system
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -35,7 +36,6 @@ _MAX_CAUSES = 5
 _SHOWN_FRAMES = 8
 # A project may have its virtual environment in its folder.
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
-_FOLDERS_ABOVE = 3
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
 _ENVIRONMENT = re.compile(r"\benv(?:ironment)?[ _]var", re.IGNORECASE)
 _MISSING = re.compile(
@@ -43,9 +43,6 @@ _MISSING = re.compile(
 )
 _CREDENTIAL = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_URL", "_URI", "_ENDPOINT")
 _PACKAGE_FILES = ("pyproject.toml", "setup.py", "requirements.txt")
-_POETRY_BUILD_SYSTEM = (
-    'add [build-system] with requires = ["poetry-core"] and build-backend = "poetry.core.masonry.api"'
-)
 
 
 def add_to_path(project: Project) -> list[Path]:
@@ -153,25 +150,20 @@ def _describe_missing_package(project: Project) -> str:
                 "nothing for it: add one there, or name the file that lists the packages as a dependency"
             )
 
-        if _lacks_build_system(folder):
+        if lacks_build_system(folder, _read_pyproject(folder)):
             return (
                 f'; pyproject.toml of the dependency "{entry}" has [tool.poetry] and no [build-system], so a build '
-                f"does not read the packages that it lists: {_POETRY_BUILD_SYSTEM}"
+                f"does not read the packages that it lists: {POETRY_BUILD_SYSTEM}"
             )
 
     return "; add the package that has it to the project's dependencies"
 
 
-def _lacks_build_system(folder: Path) -> bool:
-    """Whether a folder lists packages for poetry alone, which builds read only with poetry's build system."""
+def _read_pyproject(folder: Path) -> dict[str, Any]:
     try:
-        content = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
+        return tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
-        return False
-
-    tool = content.get("tool")
-    has_others = {"build-system", "project"} & content.keys() or (folder / "setup.py").is_file()
-    return isinstance(tool, dict) and "poetry" in tool and not has_others
+        return {}
 
 
 def _get_message(exc: BaseException) -> str:
@@ -286,7 +278,7 @@ def _find_file(project: Project, label: str, location: str) -> Path:
 
     # Other servers read the paths from the folder in which they are started, which is often above a file in a folder
     # of its own.
-    for above in project.folder.resolve().parents[:_FOLDERS_ABOVE]:
+    for above in project.folder.resolve().parents[:FOLDERS_ABOVE]:
         candidate = (above / location).resolve()
         if candidate.is_file() and candidate.is_relative_to(above):
             if str(above) not in sys.path:

@@ -6,12 +6,13 @@ a file that none of them can read, and of a key that none of them knows.
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from portside.kernel.aliases import CONFIG_FILES, is_javascript
 from portside.kernel.errors import UserMistake
+from portside.kernel.project_files import FOLDERS_ABOVE
 from portside.kernel.spelling import find_nearest
 
 EXAMPLE = '{"graphs": {"agent": "./agent.py:graph"}}'
@@ -48,9 +49,6 @@ CONFIG_KEYS = frozenset(
     }
 )
 """The keys that this platform or another server of such files reads."""
-
-FOLDERS_ABOVE = 3
-"""How many folders above the file's own one may be meant by a path in it."""
 
 # Where a file has paths; `*` stands for each entry.
 _PATHS = (
@@ -199,6 +197,18 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except (OSError, ValueError):
         return False
+
+
+def find_env_file(name: str, folders: Iterable[Path]) -> Path | None:
+    """Return the file that `env` of a configuration names: in the first of these folders that has it."""
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+
+
+def read_env_file(file: Path) -> dict[str, str]:
+    """Return the variables of an env file that have values. Raises OSError and UnicodeDecodeError."""
+    from dotenv import dotenv_values
+
+    return {name: value for name, value in dotenv_values(file).items() if value is not None}
 
 
 def find_configs(folder: Path) -> list[str]:

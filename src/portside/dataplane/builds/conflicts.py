@@ -17,6 +17,7 @@ from packaging.version import Version
 
 from portside.dataplane.builds.config import BuildConfig
 from portside.dataplane.builds.pyproject import is_poetry_alone
+from portside.kernel.project_files import POETRY_BUILD_SYSTEM
 
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+?)(?:\s.*?)?(?:\s+# via (?P<via>.+))?$")
 # How many packages a sentence names, because most of a project may require the same old library.
@@ -138,7 +139,7 @@ def find_missing_build_system(config: BuildConfig) -> str | None:
     path = Path(os.path.relpath(folder / "pyproject.toml", config.path.parent))
     return (
         f"{path} has [tool.poetry] and no [build-system], so it is built by setuptools, which does not know poetry's "
-        'fields: add [build-system] with requires = ["poetry-core"] and build-backend = "poetry.core.masonry.api"'
+        f"fields: {POETRY_BUILD_SYSTEM}"
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from portside.dataplane.failures import BuildFailed
+from portside.kernel.project_files import lacks_build_system
 
 _MAX_BYTES = 1_000_000
 OLDEST_PYTHON = (3, 11)
@@ -36,9 +37,7 @@ def is_virtual(folder: Path) -> bool:
 
 def is_poetry_alone(folder: Path) -> bool:
     """Whether a folder is a project that only poetry can read: it names no build system."""
-    content = _read_pyproject(folder)
-    has_others = bool({"build-system", "project"} & content.keys()) or (folder / "setup.py").is_file()
-    return "poetry" in _table(content, "tool") and not has_others
+    return lacks_build_system(folder, _read_pyproject(folder))
 
 
 def read_required_python(folder: Path) -> str:

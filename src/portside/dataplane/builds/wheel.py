@@ -98,6 +98,7 @@ EXECUTOR = WheelContent(
         "kernel/errors.py",
         "kernel/http/__init__.py",
         "kernel/http/in_process.py",
+        "kernel/project_files.py",
         "kernel/startup.py",
         "kernel/tasks.py",
         "kernel/timeouts.py",
