@@ -476,7 +476,7 @@ async def test_spare_is_not_started_with_the_executor_that_a_run_waits_for(proje
         assert (await execute(pool, "nothing"))["do"] == "nothing"
         await eventually(partial(has, pool, 2))
         began: list[int] = []
-        pool.on_join = lambda _executor: began.append(len(pool._starting))
+        pool.subscribe(on_join=lambda _executor: began.append(len(pool._starting)))
 
         for executor in pool.executors:
             executor.retire()

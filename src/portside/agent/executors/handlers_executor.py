@@ -68,10 +68,8 @@ class HandlersExecutor:
 
     def __init__(self, program: Program, max_memory_bytes: int = 0) -> None:
         self.exchanges = Exchanges()
-        self._pool = ExecutorPool(
-            program, PoolLimits(executors=1, max_memory_bytes=max_memory_bytes), self._build_handlers
-        )
-        self._pool.prepare = self._prepare
+        limits = PoolLimits(executors=1, max_memory_bytes=max_memory_bytes)
+        self._pool = ExecutorPool(program, limits, self._build_handlers, prepare=self._prepare)
         self._facts: Mapping[str, Any] = {}
         self.app: ServedApp | None = None
         self._call_first: Callable[[Executor], Awaitable[None]] | None = None

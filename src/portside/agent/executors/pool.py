@@ -88,19 +88,20 @@ class _WithRetirement:
 class ExecutorPool:
     """Starts, watches and assigns executors. `make_handlers` returns the handlers of one executor's calls.
 
-    `on_join` is called with each executor that has joined, and `on_change` when one has joined or left. `prepare` is
-    awaited before one that was started joins.
+    `prepare` is awaited before one that was started joins.
     """
 
-    def __init__(self, program: Program, limits: PoolLimits, make_handlers: MakeHandlers) -> None:
+    def __init__(
+        self, program: Program, limits: PoolLimits, make_handlers: MakeHandlers, *, prepare: Prepare | None = None
+    ) -> None:
         self.facts: dict[str, GraphFacts] = {}
         self.libraries: dict[str, str] = {}
-        self.on_change: Callable[[], None] = lambda: None
-        self.on_join: Callable[[Executor], None] = lambda _executor: None
-        self.prepare: Prepare | None = None
         self.program = program
         self.make_handlers = make_handlers
 
+        self._prepare = prepare
+        self._on_join: list[Callable[[Executor], None]] = []
+        self._on_change: list[Callable[[], None]] = []
         self._limits = limits
         self._target_size = limits.executors
         self._executors: list[Executor] = []
@@ -122,6 +123,24 @@ class ExecutorPool:
         self._changed = asyncio.Event()
         self._due = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
+
+    def subscribe(
+        self,
+        *,
+        on_join: Callable[[Executor], None] | None = None,
+        on_change: Callable[[], None] | None = None,
+    ) -> None:
+        """Call back with each executor that has joined, and when one has joined, left or begun to retire."""
+        if on_join is not None:
+            self._on_join.append(on_join)
+
+        if on_change is not None:
+            self._on_change.append(on_change)
+
+    def report_change(self) -> None:
+        """Tell subscribers that executors, or their slots, are not the same any more."""
+        for on_change in self._on_change:
+            on_change()
 
     async def start(self) -> None:
         """Start the first process, which describes the graphs, and then the others.
@@ -525,8 +544,8 @@ class ExecutorPool:
         started_executors.append(executor)
 
         try:
-            if self.prepare is not None:
-                await self.prepare(executor)
+            if self._prepare is not None:
+                await self._prepare(executor)
         except BaseException:
             await executor.close()
             raise
@@ -550,8 +569,10 @@ class ExecutorPool:
             **fields,
         )
 
-        self.on_join(executor)
-        self.on_change()
+        for on_join in self._on_join:
+            on_join(executor)
+
+        self.report_change()
         self._due.set()
         self._notify()
 
@@ -565,7 +586,7 @@ class ExecutorPool:
             if not (self._is_closing or executor.has_been_used) and isinstance(executor, SpawnedExecutor):
                 self._note_failed_start(f"an executor {reason} before it had work")
 
-        self.on_change()
+        self.report_change()
         self._due.set()
         self._notify()
 

@@ -107,7 +107,7 @@ class Bridge:
 
         self.pools = [ExecutorPool(program, limits, self._handlers) for program in self._programs(hello)]
         for pool in self.pools:
-            pool.on_join = self._connect
+            pool.subscribe(on_join=self._connect)
             await pool.start()
 
     async def close(self, grace_s: float = 0.0) -> None:

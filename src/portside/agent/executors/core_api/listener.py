@@ -181,7 +181,7 @@ class ExecutorListener:
             worker.set_slots(own_slots + sum(executor.hello.slots for executor in executors))
 
         for pool in self._pools:
-            pool.on_change = share
+            pool.subscribe(on_change=share)
 
         share()
 
@@ -191,4 +191,4 @@ def _retire(executor: ConnectedExecutor, pool: ExecutorPool, body: Any, _call: S
     executor.retire()
 
     # Its slots are gone.
-    pool.on_change()
+    pool.report_change()
