@@ -30,7 +30,6 @@ from portside.kernel.http.server import Server, listen
 from portside.kernel.large_reads import ReadBudget
 from portside.kernel.migrations import is_migrated, migrate
 from portside.prompts import http as prompts_http
-from portside.tracing import charts_http, prices_http
 from portside.tracing import http as tracing_http
 from portside.tracing.prices import sync_prices
 from portside.tracing.quotas import Quotas
@@ -121,8 +120,6 @@ async def hosted(url: str, **services: Any) -> AsyncIterator[Hosted]:
         *signin.routes,
         *oauth.routes,
         *tracing_http.routes,
-        *charts_http.routes,
-        *prices_http.routes,
         *datasets_http.routes,
         *prompts_http.routes,
         *annotation_http.routes,

@@ -14,9 +14,7 @@ from portside.datasets import http as datasets
 from portside.identity import http as identity
 from portside.kernel.http.routes import Route
 from portside.prompts import http as prompts
-from portside.tracing import charts_http as charts
 from portside.tracing import http as tracing
-from portside.tracing import prices_http as prices
 from portside.usage import http as usage
 from tests.api.hosted import Hosted, hosted
 
@@ -162,7 +160,7 @@ async def looked_at(client: httpx2.AsyncClient, ids: dict[str, str]) -> dict[str
 
 
 def named() -> list[Route]:
-    packages = (identity, tracing, charts, prices, datasets, prompts, annotation, usage)
+    packages = (identity, tracing, datasets, prompts, annotation, usage)
     routes = [route for package in packages for route in package.routes if route.path_types and not route.public]
     return [route for route in routes if not route.path.startswith(OF_ORGANIZATIONS)]
 

@@ -36,7 +36,7 @@ def _build_polling(services: ControlServices, period_s: float) -> PolledBranches
 
 module = Module[ControlServices](
     package="portside.control",
-    routes=list(http.routes),
+    routes=http.routes,
     build_tasks=_build_tasks,
     empty_workspace=empty_workspace,
     has_migrations=True,

@@ -6,5 +6,5 @@ from portside.kernel.modules import Module
 from portside.tracing.services import TracingServices
 
 module = Module[TracingServices](
-    package="portside.datasets", routes=list(http.routes), empty_workspace=empty_workspace, has_migrations=True
+    package="portside.datasets", routes=http.routes, empty_workspace=empty_workspace, has_migrations=True
 )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from portside.kernel.modules import Module
 from portside.kernel.reconcile import Task
-from portside.tracing import charts_http, http, prices_http
+from portside.tracing import http
 from portside.tracing.costs import RecomputedCosts
 from portside.tracing.feedback_tokens import ExpiredFeedbackTokens
 from portside.tracing.pieces import UnusedPieces
@@ -27,7 +27,7 @@ def _build_tasks(services: TracingServices) -> Sequence[Task]:
 
 module = Module[TracingServices](
     package="portside.tracing",
-    routes=[*http.routes, *charts_http.routes, *prices_http.routes],
+    routes=http.routes,
     build_tasks=_build_tasks,
     empty_workspace=empty_workspace,
     has_migrations=True,

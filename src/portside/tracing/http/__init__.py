@@ -1,7 +1,19 @@
 """The routes of tracing."""
 
 from portside.kernel.http.routes import Route
-from portside.tracing.http import feedback, info, ingest, projects, public, reports, runs, unsupported, usage_limits
+from portside.tracing.http import (
+    charts,
+    feedback,
+    info,
+    ingest,
+    prices,
+    projects,
+    public,
+    reports,
+    runs,
+    unsupported,
+    usage_limits,
+)
 from portside.tracing.services import Context
 
 routes: list[Route[Context]] = [
@@ -14,4 +26,6 @@ routes: list[Route[Context]] = [
     *usage_limits.routes,
     *reports.routes,
     *unsupported.routes,
+    *charts.routes,
+    *prices.routes,
 ]
