@@ -6,6 +6,7 @@ select matches_access(metadata, :access) from threads where thread_id = :thread_
 select true from threads where thread_id = :thread_id
 
 -- name: metadata_of_thread
+-- Not of a thread with `delete_after`, which belonged to a stateless run and counts as gone.
 select metadata from threads where thread_id = :thread_id and delete_after is null
 
 -- name: assistant_matches

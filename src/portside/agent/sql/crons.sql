@@ -129,6 +129,7 @@ where is_enabled and scheduled_at > now() + make_interval(secs => :fast_by_s)
 order by scheduled_at limit :limit
 
 -- name: reschedule_cron
+-- Only if the cron is still due at the time that was read: another process may have fired or changed it since.
 update crons set next_run_date = :next_run_date, claimed_until = null, scheduled_at = now()
 where cron_id = :cron_id and is_enabled and next_run_date is not distinct from :was_due_at
 
@@ -138,4 +139,5 @@ select extract(epoch from min(greatest(next_run_date, claimed_until)) - now())::
 from crons where is_enabled and next_run_date <= now() + make_interval(secs => :within_s)
 
 -- name: run_is_waiting
+-- The last run of a cron, behind which another one would only wait.
 select exists (select from runs where run_id = :run_id and status = 'pending')

@@ -40,4 +40,5 @@ with finished as (
 delete from thread_revisions p using finished f where p.thread_id = f.thread_id
 
 -- name: delete_orphaned_pins
+-- Pins have no foreign key to threads, so those of deleted threads are looked for.
 delete from thread_revisions p where not exists (select from threads t where t.thread_id = p.thread_id)

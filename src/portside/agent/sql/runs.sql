@@ -98,6 +98,7 @@ from runs where thread_id = :thread_id and run_id <> :run_id and status <> 'pend
 order by number desc limit 1
 
 -- name: has_run
+-- Asked until the worker that executes the run has deleted it.
 select exists (select 1 from runs where thread_id = :thread_id and run_id = any(:run_ids::uuid[]))
 
 -- name: run_result

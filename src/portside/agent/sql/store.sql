@@ -220,6 +220,7 @@ cross join lateral (
 order by a.place, n.namespace
 
 -- name: delete_expired_items
+-- Several servers do this at once: each skips the rows that another one deletes.
 delete from store_items where id in (
     select id from store_items where expires_at <= now() order by expires_at limit :limit for update skip locked
 )
@@ -229,6 +230,7 @@ delete from store_items where id in (
 select pg_advisory_xact_lock(hashtext('portside.store_indexes'))
 
 -- name: find_vector_type
+-- Whether the extension is installed where `search_path` finds its type. It may be in another schema.
 select to_regtype('vector') is not null
 
 -- name: install_vector
@@ -255,6 +257,7 @@ select coalesce((select generation from made), (select generation from latest))
 select pg_try_advisory_xact_lock(hashtext('portside.store_items'))
 
 -- name: keep_transaction
+-- Keeps a transaction that waits for embeddings from being ended as idle.
 select true
 
 -- name: list_items_to_index

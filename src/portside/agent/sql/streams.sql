@@ -59,6 +59,7 @@ where c.before < :page_bytes
 order by c.number
 
 -- name: last_stream_chunk
+-- The ids of new events must be above those in here, whichever process wrote them.
 select body from stream_chunks where thread_id = :thread_id order by number desc limit 1
 
 -- name: renew_stream_process
@@ -93,6 +94,7 @@ on conflict do nothing
 delete from stream_subscriptions where process_id = :process_id and thread_id = any(:thread_ids::uuid[])
 
 -- name: followed_elsewhere
+-- Of living processes only: one that crashed leaves its subscriptions until it is swept.
 select distinct i.thread_id
 from stream_subscriptions i join stream_processes p on p.process_id = i.process_id and p.alive_until > now()
 where i.process_id <> :process_id and i.thread_id = any(:thread_ids::uuid[])
@@ -103,6 +105,7 @@ where i.process_id <> :process_id and i.thread_id = any(:thread_ids::uuid[])
 select run_id, thread_id, status, started_at is not null as was_started, error from runs where run_id = any(:run_ids::uuid[])
 
 -- name: threads_that_exist
+-- A subscription ends when its thread existed and is no longer among these.
 select thread_id from threads where thread_id = any(:thread_ids::uuid[])
 
 -- name: thread_created_at
@@ -167,4 +170,5 @@ delete from stream_sequences where thread_id in (
 select pg_notify(:channel, :payload)
 
 -- name: bus_name
+-- Part of the channel in Redis, so that several databases can share one.
 select name from stream_bus

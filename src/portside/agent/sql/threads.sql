@@ -182,9 +182,11 @@ select
 from threads t where t.thread_id = :thread_id and t.delete_after is null
 
 -- name: graph_of_thread
+-- Not of a thread with `delete_after`, which belonged to a stateless run and counts as gone.
 select metadata ->> 'graph_id' as graph_id from threads where thread_id = :thread_id and delete_after is null
 
 -- name: assistant_of_thread
+-- Clients can write the metadata, so its id may be any text, and is not cast to a uuid.
 select a.assistant_id, a.config, a.context
 from threads t join assistants a on a.assistant_id::text = t.metadata ->> 'assistant_id'
 where t.thread_id = :thread_id
@@ -208,6 +210,7 @@ update threads set
 where thread_id = :thread_id
 
 -- name: set_default_lifetime
+-- Every start of a server calls this, and most change nothing.
 update thread_lifetime set ttl_minutes = :ttl_minutes, strategy = :strategy
 where (ttl_minutes, strategy) is distinct from (:ttl_minutes::double precision, :strategy::text)
 
@@ -221,15 +224,18 @@ delete from threads where thread_id in (
 )
 
 -- name: lock_threads_to_prune
+-- Threads that changed since they were last pruned. Their rows are locked, so that no run begins meanwhile.
 select thread_id::text as thread_id from threads
 where ttl_minutes is not null and pruned_for is distinct from updated_at
     and thread_expiry(updated_at, ttl_minutes) < now() and ttl_strategy = 'keep_latest' and active_runs = 0
 order by thread_expiry(updated_at, ttl_minutes) limit :limit for update skip locked
 
 -- name: note_pruned_threads
+-- Pruned threads stay expired; they are due again when they change.
 update threads set pruned_for = updated_at where thread_id = any (:thread_ids::text[]::uuid[])
 
 -- name: delete_due_threads
+-- The threads of stateless runs, once clients had time to join these.
 delete from threads where thread_id in (
     select thread_id from threads where delete_after < now() and active_runs = 0
     order by delete_after limit :limit for update skip locked

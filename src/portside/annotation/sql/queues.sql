@@ -1,4 +1,5 @@
 -- name: create_queue
+-- No row if the workspace has a queue of this id.
 insert into annotation_queues (workspace_id, id, name, description, rubric_instructions, rubric_items)
 values (:workspace_id, :id, :name, :description, :rubric_instructions, :rubric_items)
 on conflict do nothing
@@ -54,6 +55,7 @@ order by q.position
 limit :limit::int offset :offset::int
 
 -- name: count_queued_runs
+-- Only runs that still exist, as in `queued_runs`.
 select count(*) as size, count(q.last_reviewed_time) as completed from queued_runs q
 where q.workspace_id = :workspace_id and q.queue_id = :queue_id
   and exists (select from readable_runs r where r.workspace_id = q.workspace_id and r.id = q.run_id)

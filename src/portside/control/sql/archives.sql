@@ -1,4 +1,5 @@
 -- name: insert_archive
+-- Only the hash of the token is stored: whoever reads the database cannot upload.
 insert into source_archives (id, deployment_id, token_hash, expires_at)
 values (:id, :deployment_id, :token_hash, now() + make_interval(secs => :lifetime_s))
 

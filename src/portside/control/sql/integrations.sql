@@ -6,6 +6,7 @@ on conflict (workspace_id, name) do nothing
 returning id, installation_id, kind, name, base_url, token_sealed is not null as has_token, false as has_webhook
 
 -- name: list_integrations
+-- Without the secrets, of which a client learns only whether there are any.
 select id, installation_id, kind, name, base_url, token_sealed is not null as has_token,
        webhook_secret_sealed is not null as has_webhook
 from integrations where workspace_id = :workspace_id

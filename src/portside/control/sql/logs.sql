@@ -6,6 +6,7 @@ where r.id = :id and r.deployment_id = :deployment_id and d.workspace_id = :work
 for key share of d
 
 -- name: insert_logs
+-- In the order of the batch: ids are given in it, and lists are sorted by id.
 insert into revision_logs (deployment_id, revision_id, type, at, level, message)
 select :deployment_id, :revision_id, :type, entry.at, entry.level, entry.message
 from unnest(:moments::timestamptz[], :levels::text[], :messages::text[])

@@ -1,4 +1,5 @@
 -- name: create_dataset
+-- No row if the workspace has a dataset of this name or id.
 insert into datasets (workspace_id, id, name, description, data_type, extra, inputs_schema, outputs_schema)
 values (
     :workspace_id, :id, :name, :description, :data_type, :extra::jsonb, :inputs_schema::json, :outputs_schema::json
@@ -81,6 +82,7 @@ where workspace_id = :workspace_id and id = :dataset_id
 for update
 
 -- name: share_dataset
+-- A dataset that is shared already keeps its token.
 insert into shared_datasets (share_token, workspace_id, dataset_id)
 select :share_token::uuid, d.workspace_id, d.id from datasets d where d.workspace_id = :workspace_id and d.id = :dataset_id
 on conflict do nothing

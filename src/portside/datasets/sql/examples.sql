@@ -30,6 +30,7 @@ where x.workspace_id = :workspace_id and x.id = any(:ids::uuid[])
 select dataset_id from examples where workspace_id = :workspace_id and id = :example_id order by since desc limit 1
 
 -- name: examples_to_change
+-- Only the current version of an example can be changed: earlier ones end before `infinity`.
 select id, created_at, position, inputs, outputs, metadata, source_run_id, attachments
 from examples
 where workspace_id = :workspace_id and dataset_id = :dataset_id and id = any(:ids::uuid[]) and until = 'infinity'
@@ -97,6 +98,7 @@ order by name
 select id, inputs, outputs from readable_runs where workspace_id = :workspace_id and id = any(:ids::uuid[])
 
 -- name: list_splits
+-- Clients write the metadata, so a `dataset_split` of another type counts as none.
 select distinct s.split
 from examples x, jsonb_array_elements_text(
     case when jsonb_typeof(x.metadata -> 'dataset_split') = 'array' then x.metadata -> 'dataset_split' else '[]' end
@@ -125,6 +127,7 @@ where x.workspace_id = :workspace_id and x.dataset_id = :dataset_id and x.id = a
 order by x.created_at, x.position, x.id
 
 -- name: bytes_of_some_examples
+-- How much reading them would take, so that a response is cut before it is read.
 select x.id, octet_length(x.inputs::text)::bigint + coalesce(octet_length(x.outputs::text), 0) as bytes
 from examples x
 where x.workspace_id = :workspace_id and x.id = any(:ids::uuid[]) and x.until = 'infinity'

@@ -42,6 +42,7 @@ order by s.created_at desc, s.id desc
 limit 1000
 
 -- name: end_session
+-- A session belongs to the organization of its user or of its key; those of others count as missing.
 delete from sessions s
 where s.id = :id
   and (:user_id::uuid is null or s.user_id = :user_id::uuid)

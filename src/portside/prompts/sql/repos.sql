@@ -47,12 +47,14 @@ order by
 limit :limit::int offset :offset::int
 
 -- name: create_repo
+-- No row if the workspace has a repository of this handle.
 insert into prompt_repos (id, workspace_id, handle, description, readme, tags, is_public, repo_type)
 values (:id, :workspace_id, :handle, :description, :readme, :tags::text[], :is_public, :repo_type)
 on conflict do nothing
 returning id
 
 -- name: update_repo
+-- Null leaves a field as it is.
 update prompt_repos set
     description = coalesce(:description::text, description),
     readme = coalesce(:readme::text, readme),

@@ -180,6 +180,7 @@ select from readable_runs r where exists (
 )
 
 -- name: when_root_of_trace
+-- Runs of the traces whose root meets the condition that replaces `true`.
 select from readable_runs r where r.trace_id in (
     select r.id from readable_runs r where r.workspace_id = :workspace_id::uuid and r.is_root and true
 )

@@ -3,9 +3,11 @@
 select pg_advisory_xact_lock(hashtext('portside.tracing.prices'))
 
 -- name: prices_of_files
+-- Prices from files belong to no workspace and are valid in all.
 select id from model_prices where workspace_id is null
 
 -- name: delete_prices_of_files
+-- Those that the files no longer have.
 delete from model_prices where workspace_id is null and not id = any(:ids::uuid[])
 
 -- name: insert_price
@@ -103,6 +105,7 @@ from (
 ) x
 
 -- name: recomputations
+-- Only the latest: the list shows what is going on.
 select c.id, c.project_id as session_id, p.name as session_name, c.start_time, c.end_time, c.reached_time, c.runs,
        c.changed, c.created_at, c.finished_at, c.cancelled_at, c.error, c.retry_at
 from cost_recomputations c
@@ -112,6 +115,7 @@ order by c.created_at desc, c.id desc
 limit 20
 
 -- name: cancel_recomputation
+-- A second cancellation keeps the time of the first one.
 update cost_recomputations set cancelled_at = coalesce(cancelled_at, now())
 where id = :id and workspace_id = :workspace_id and finished_at is null
 returning id
@@ -192,6 +196,7 @@ update cost_recomputations set
 where id = :id
 
 -- name: postpone_recomputation
+-- Counted, because the pause grows with the failures.
 update cost_recomputations set
     failures = failures + 1, retry_at = now() + :pause_s::float8 * interval '1 s', error = :error
 where id = :id and finished_at is null

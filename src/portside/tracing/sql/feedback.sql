@@ -15,6 +15,7 @@ order by modified_at desc, id desc
 limit :limit::int offset :offset::int
 
 -- name: feedback_to_change
+-- Locked, so that two changes of different fields do not undo each other.
 select body from feedback where workspace_id = :workspace_id and id = :feedback_id for update
 
 -- name: change_feedback

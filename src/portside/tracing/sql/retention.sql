@@ -47,6 +47,7 @@ where t.workspace_id = d.workspace_id and t.trace_id = d.trace_id and exists (
 returning t.workspace_id, t.trace_id
 
 -- name: traces_of_project
+-- Ids of other projects are ignored, and traces that have expired have no runs left.
 select trace_id from traces
 where workspace_id = :workspace_id and project_id = :project_id and trace_id = any(:trace_ids::uuid[])
   and expired_at is null
@@ -68,6 +69,7 @@ expired as (
 select delete_rows_of_runs(array_agg(workspace_id), array_agg(id)) from deleted
 
 -- name: empty_workspace_of_runs
+-- A batch, so that the statement does not hold its locks for long.
 with deleted as (
     delete from runs where workspace_id = :workspace_id and id in (
         select id from runs where workspace_id = :workspace_id order by id limit :batch::int

@@ -92,6 +92,7 @@ cross join lateral (
 ) c
 
 -- name: delete_daily_usage
+-- Final rows stay: runs of their days have been deleted, so a new count would be too low.
 delete from daily_usage d
 using unnest(:project_ids::uuid[], :days::timestamptz[]) as t (project_id, day)
 where d.project_id = t.project_id and d.day = t.day and not d.is_final

@@ -52,12 +52,14 @@ from (
 ) r where true order by r.start_time desc, r.id desc offset :rows::int limit 1
 
 -- name: oldest_runs
+-- As `newest_runs`, in the other order.
 select r.id, r.start_time,
        run_bytes(:fields::text[], r.tags, r.error, r.stored_inputs, r.stored_outputs, r.extra, r.events, r.serialized)
            as bytes
 from readable_runs r where true order by r.start_time, r.id limit :limit::int
 
 -- name: bytes_of_runs
+-- How much reading the fields would take, so that a response is cut before it is read.
 select r.id,
        run_bytes(:fields::text[], r.tags, r.error, r.stored_inputs, r.stored_outputs, r.extra, r.events, r.serialized)
            as bytes
@@ -190,6 +192,7 @@ where :moment::timestamptz is null or (t.max_start_time, t.thread_id) < (:moment
 order by t.max_start_time desc, t.thread_id desc limit :limit::int
 
 -- name: usage_of_traces
+-- Only model runs have tokens and costs. The sum is cut to what fits into a bigint.
 select r.trace_id, least(sum(r.total_tokens), 9e18)::bigint as total_tokens, sum(r.total_cost) as total_cost
 from readable_runs r
 where r.workspace_id = :workspace_id and r.trace_id = any(:trace_ids::uuid[]) and r.run_type = 'llm'
