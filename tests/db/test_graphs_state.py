@@ -96,7 +96,7 @@ async def graphs(agent_databases) -> AsyncIterator[dict[str, Any]]:
     db = await Database.connect(await agent_databases(), max_size=5, schema="portside")
     attached = Graphs(GRAPHS, {}).attach(PostgresSaver(db))
     opened = {}
-    for graph_id in attached.ids():
+    for graph_id in attached.list_ids():
         async with attached.open(graph_id) as found:
             opened[graph_id] = found
 

@@ -8,7 +8,7 @@ import pytest
 from langgraph.types import Interrupt
 
 from portside.executor import interrupts
-from portside.executor.interrupts import get_interrupt_id, with_id, with_ids
+from portside.executor.interrupts import add_id, add_ids, get_interrupt_id
 
 
 @dataclass
@@ -31,15 +31,15 @@ SHOWN = {"value": "go on?", "id": OLDER.interrupt_id}
 
 def test_interrupts_of_newer_versions_stay() -> None:
     newer = Interrupt(value="go on?", id="1")
-    assert (get_interrupt_id(newer), with_id(newer)) == ("1", newer)
-    assert with_ids("updates", {"__interrupt__": (newer,)}) == {"__interrupt__": (newer,)}
+    assert (get_interrupt_id(newer), add_id(newer)) == ("1", newer)
+    assert add_ids("updates", {"__interrupt__": (newer,)}) == {"__interrupt__": (newer,)}
 
 
 def test_interrupts_of_older_versions_get_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "Interrupt", OlderInterrupt)
     task = {"id": "1", "interrupts": [asdict(OLDER)]}
     shown = {"id": "1", "interrupts": [SHOWN]}
-    assert (get_interrupt_id(OLDER), with_id(OLDER)) == (OLDER.interrupt_id, SHOWN)
+    assert (get_interrupt_id(OLDER), add_id(OLDER)) == (OLDER.interrupt_id, SHOWN)
 
     for mode, payload, expected in (
         ("updates", {"__interrupt__": (OLDER,)}, {"__interrupt__": (SHOWN,)}),
@@ -52,4 +52,4 @@ def test_interrupts_of_older_versions_get_an_id(monkeypatch: pytest.MonkeyPatch)
         ),
         ("values", [1], [1]),
     ):
-        assert with_ids(mode, payload) == expected
+        assert add_ids(mode, payload) == expected

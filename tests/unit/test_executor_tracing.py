@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 from langchain_core.runnables import RunnableLambda
 
-from portside.executor.tracer import tracer_with_input
+from portside.executor.tracer import build_tracer
 
 
 class Recorder:
@@ -27,7 +27,7 @@ class Recorder:
 @pytest.mark.parametrize("given", [{"a": 1}, "text"])
 def test_the_root_of_a_continued_attempt_has_the_input_of_the_run(given: Any):
     client = Recorder()
-    tracer = tracer_with_input(given, {"client": client, "project_name": "p"})
+    tracer = build_tracer(given, {"client": client, "project_name": "p"})
     chain = RunnableLambda(lambda _none: {"b": 2}).with_config(run_name="root") | RunnableLambda(lambda state: state)
     run_id = uuid4()
 
@@ -38,7 +38,7 @@ def test_the_root_of_a_continued_attempt_has_the_input_of_the_run(given: Any):
 
 
 def test_a_copied_tracer_keeps_the_input():
-    tracer = tracer_with_input({"a": 1}, {"client": Recorder()})
+    tracer = build_tracer({"a": 1}, {"client": Recorder()})
     copied = type(tracer)(client=tracer.client)
     copied.on_chain_start({}, None, run_id=uuid4())
     assert [run.inputs for run in copied.run_map.values()] == [{"a": 1}]

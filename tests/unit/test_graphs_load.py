@@ -225,7 +225,7 @@ async def test_packages_modules_and_source_folders(project):
     async with graphs.open("file") as one, graphs.open("module") as two:
         assert one.builder is two.builder
 
-    assert [await text_of(graphs, graph_id) for graph_id in graphs.ids()] == [
+    assert [await text_of(graphs, graph_id) for graph_id in graphs.list_ids()] == [
         "relative",
         "relative",
         "shared first",
@@ -370,13 +370,13 @@ def test_an_import_that_hangs_is_logged_with_its_stack(project, monkeypatch):
 def test_a_folder_may_have_the_name_of_an_installed_package(project):
     """Python prefers a package with an `__init__.py`, wherever it is, to a folder without one."""
     files = {"httpx2/bot.py": "import httpx2\nhttpx2.AsyncClient\n" + GRAPH + "graph = make('x')\n"}
-    assert load(project(files, graphs={"agent": "./httpx2/bot.py:graph"})).ids() == ["agent"]
+    assert load(project(files, graphs={"agent": "./httpx2/bot.py:graph"})).list_ids() == ["agent"]
 
 
 def test_paths_may_be_those_from_the_folder_above(project, tmp_path):
     files = {"sub/agent.py": "from sub.helper import X\n" + GRAPH + "graph = make(X)\n", "sub/helper.py": "X = 'x'\n"}
     config = project(files, graphs={"agent": "./sub/agent.py:graph"})
-    assert load(config.rename(tmp_path / "sub" / "langgraph.json")).ids() == ["agent"]
+    assert load(config.rename(tmp_path / "sub" / "langgraph.json")).list_ids() == ["agent"]
 
 
 def test_files_and_modules_that_are_not_there(project):
@@ -394,7 +394,7 @@ def test_a_dependency_may_name_a_file_of_its_folder(project):
     }
 
     config = project(files, graphs={"agent": "./agent.py:graph"}, dependencies=["./lib/pyproject.toml", "", "httpx"])
-    assert load(config).ids() == ["agent"]
+    assert load(config).list_ids() == ["agent"]
 
 
 async def test_a_factory_that_returns_no_graph(project):

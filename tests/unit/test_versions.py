@@ -5,7 +5,7 @@ import importlib.metadata
 import pytest
 
 from portside.executor import versions
-from portside.executor.versions import Feature, missing_features
+from portside.executor.versions import Feature, list_missing_features
 from portside.kernel.errors import UserMistake
 
 
@@ -35,10 +35,10 @@ def test_a_version_is_new_enough(monkeypatch: pytest.MonkeyPatch, installed: str
 
 def test_old_libraries_are_named_once_with_what_they_lack() -> None:
     old = {"langgraph-sdk": "0.2.0", "langgraph": "1.2.22"}
-    assert [line.partition(" needs ")[0] for line in missing_features(old)] == [
+    assert [line.partition(" needs ")[0] for line in list_missing_features(old)] == [
         versions.ENCRYPTION.name,
         versions.SERVER_RUNTIME.name,
         versions.CACHE.name,
     ]
 
-    assert "encryption.path needs langgraph-sdk 0.2.14 or newer; installed is 0.2.0" in missing_features(old)
+    assert "encryption.path needs langgraph-sdk 0.2.14 or newer; installed is 0.2.0" in list_missing_features(old)

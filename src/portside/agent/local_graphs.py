@@ -43,7 +43,7 @@ from portside.executor.requests import (
     StateCreation,
     StateRead,
 )
-from portside.executor.versions import installed_libraries
+from portside.executor.versions import list_installed_libraries
 from portside.kernel.db import Database, Session
 
 CLOSED_WITHIN_S = 3.0
@@ -93,7 +93,7 @@ class LocalGraphs:
 
     def __init__(self, graphs: Graphs, loops: list[GraphLoop], db: Database, saver: PostgresSaver) -> None:
         self.facts: Mapping[str, GraphFacts] = graphs.facts()
-        self.libraries: Mapping[str, str] = installed_libraries()
+        self.libraries: Mapping[str, str] = list_installed_libraries()
         self.writer = saver.writer
         self.pools: Sequence[Any] = ()
         self._loops = loops

@@ -26,7 +26,7 @@ from portside.agent.http.services import Traffic
 from portside.agent.log_reports import forwarded_logs
 from portside.agent.settings import AgentSettings
 from portside.agent.wiring import AgentApp
-from portside.executor.versions import missing_features
+from portside.executor.versions import list_missing_features
 from portside.kernel import interruption
 from portside.kernel.http.server import Server, listen
 from portside.kernel.http.shared_listeners import ConnectionShare
@@ -121,7 +121,7 @@ async def _serve(
         address = str(listening.getsockname())
 
         log.info("agent server ready", address=address, tier=settings.tier, graphs=list(served.config.graphs))
-        if lacks := missing_features(app.libraries):
+        if lacks := list_missing_features(app.libraries):
             log.info("some features are off, because the project's libraries are too old for them", features=lacks)
 
         tune_garbage_collection()

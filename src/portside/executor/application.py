@@ -92,12 +92,12 @@ class ProjectApp:
         _put_prefix_before_documents(routes)
 
         position = next((index for index, route in enumerate(routes) if _takes_everything(route)), len(routes))
-        routes.insert(position, _server_routes(server, leaves_root=position < len(routes)))
+        routes.insert(position, _build_server_route(server, leaves_root=position < len(routes)))
         self.app.router.default = server.serve
 
         if server.is_auth_first or server.authenticates_project:
-            rule = _authentication_rule(routes, custom=server.authenticates_project)
-            layer = _starlette("middleware").Middleware(server.make_authenticate, requires_auth=rule)
+            rule = _build_authentication_rule(routes, custom=server.authenticates_project)
+            layer = _import_starlette("middleware").Middleware(server.make_authenticate, requires_auth=rule)
             self.app.user_middleware.insert(0 if server.is_auth_first else len(self.app.user_middleware), layer)
 
     @property
@@ -110,7 +110,7 @@ class ProjectApp:
     def takes_post(self, path: str) -> bool:
         """Whether a path is that of a project's route that takes a POST."""
         scope = {"type": "http", "method": "POST", "path": path, ORIGINAL_PATH: path, "root_path": "", "headers": []}
-        full = _starlette("routing").Match.FULL
+        full = _import_starlette("routing").Match.FULL
         first = next((route for route in self.app.router.routes if route.matches(scope)[0] is full), None)
         return first is not None and not hasattr(first, "find_server_route")
 
@@ -143,14 +143,14 @@ class ProjectApp:
         state.setdefault("route", getattr(scope.get("route"), "path", "unrouted"))
 
 
-def _starlette(module: str) -> Any:
+def _import_starlette(module: str) -> Any:
     return importlib.import_module(f"starlette.{module}")
 
 
 def _is_application(value: Any) -> bool:
     """Whether a value is an application; without Starlette nothing is one."""
     try:
-        return isinstance(value, _starlette("applications").Starlette)
+        return isinstance(value, _import_starlette("applications").Starlette)
     except ImportError:
         return False
 
@@ -161,9 +161,9 @@ def _is_plain(app: Any) -> bool:
     return kinds <= _PLAIN_PACKAGES and app.middleware_stack is None
 
 
-def _server_routes(server: ServerRoutes, *, leaves_root: bool) -> Any:
+def _build_server_route(server: ServerRoutes, *, leaves_root: bool) -> Any:
     """Return all routes of the server as one of a Starlette application."""
-    routing = _starlette("routing")
+    routing = _import_starlette("routing")
     full = routing.Match.FULL
     none = routing.Match.NONE
 
@@ -198,13 +198,13 @@ def _to_facts(route: Any) -> RouteFacts:
     return RouteFacts(pattern if is_plain else None, sorted(methods) if methods else None)
 
 
-def _authentication_rule(routes: list[Any], *, custom: bool) -> Callable[[Any], bool]:
+def _build_authentication_rule(routes: list[Any], *, custom: bool) -> Callable[[Any], bool]:
     """Return the rule that decides which requests have to be authenticated.
 
     `custom` says whether routes of the project are among them; every route that is not the server's counts as the
     project's. The rule tries the routes in the order of the router, so both always find the same one.
     """
-    full = _starlette("routing").Match.FULL
+    full = _import_starlette("routing").Match.FULL
 
     def requires_auth(scope: Any) -> bool:
         match = next((route for route in routes if route.matches(scope)[0] is full), None)
@@ -217,7 +217,9 @@ def _authentication_rule(routes: list[Any], *, custom: bool) -> Callable[[Any], 
 
 def _takes_everything(route: Any) -> bool:
     path = getattr(route, "path", None)
-    return (isinstance(route, _starlette("routing").Mount) and path == "") or bool(path and _EVERYTHING.fullmatch(path))
+    return (isinstance(route, _import_starlette("routing").Mount) and path == "") or bool(
+        path and _EVERYTHING.fullmatch(path)
+    )
 
 
 def _drop_documentation_pages(app: Any, find: Find) -> None:
@@ -238,7 +240,7 @@ def _is_documentation(route: Any) -> bool:
 
 def _put_prefix_before_documents(routes: list[Any]) -> None:
     """Let the pages and documents of FastAPI name the paths that clients ask for. It builds them from the root path."""
-    routing = _starlette("routing")
+    routing = _import_starlette("routing")
     for route in routes:
         if isinstance(route, routing.Route) and _is_documentation(route):
             route.app = _BelowPrefix(route.app)
@@ -268,15 +270,15 @@ def _set_error_handlers(app: Any) -> None:
     if not app.exception_handlers.keys() & {500, Exception}:
         app.exception_handlers[Exception] = _answer_failure
 
-    app.exception_handlers.setdefault(_starlette("exceptions").HTTPException, _answer_http_exception)
+    app.exception_handlers.setdefault(_import_starlette("exceptions").HTTPException, _answer_http_exception)
 
 
 def _answer_failure(_request: Any, _exc: Exception) -> Any:
-    return _starlette("responses").JSONResponse({"detail": PortsideError().message}, PortsideError.status)
+    return _import_starlette("responses").JSONResponse({"detail": PortsideError().message}, PortsideError.status)
 
 
 def _answer_http_exception(_request: Any, exc: Any) -> Any:
-    responses = _starlette("responses")
+    responses = _import_starlette("responses")
     if exc.status_code in {204, 304}:
         return responses.Response(status_code=exc.status_code, headers=exc.headers)
 
@@ -299,17 +301,17 @@ async def run_lifespan(
     # One task for startup and shutdown: task groups and cancel scopes must be closed in the task that opened them.
     task = asyncio.create_task(app(scope, inbox.get, outbox.put))
     try:
-        if failure := await _lifespan_step(inbox, outbox, task, "startup"):
+        if failure := await _run_lifespan_step(inbox, outbox, task, "startup"):
             raise describe(failure) from failure
 
         yield
-        if failure := await _lifespan_step(inbox, outbox, task, "shutdown"):
+        if failure := await _run_lifespan_step(inbox, outbox, task, "shutdown"):
             log.error("the application of the project failed while it stopped", exc_info=failure)
     finally:
         await cancel_and_wait(task)
 
 
-async def _lifespan_step(
+async def _run_lifespan_step(
     inbox: "asyncio.Queue[dict[str, str]]",
     outbox: "asyncio.Queue[dict[str, str]]",
     task: "asyncio.Task[None]",

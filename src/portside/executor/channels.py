@@ -41,20 +41,20 @@ class Channels:
         if mode == "updates":
             yield from _convert_updates(namespace, payload)
         elif mode == "messages":
-            yield from self._messages(namespace, *payload)
+            yield from self._convert_message(namespace, *payload)
         elif mode == "custom" and isinstance(payload, ModelEvent):
             for event in self._get_messages(namespace).convert_native(payload):
                 yield ChannelEvent("messages", namespace, event)
         elif mode == "custom":
             yield ChannelEvent("custom", namespace, payload)
         elif mode == "tasks":
-            yield from self._tasks(namespace, payload)
+            yield from self._convert_task(namespace, payload)
         elif mode == "checkpoints":
             yield ChannelEvent("checkpoints", namespace, _convert_checkpoint(payload))
         elif mode == "tools":
             yield ChannelEvent("tools", namespace, payload)
 
-    def _messages(self, namespace: Namespace, message: Any, metadata: dict[str, Any]) -> Iterator[ChannelEvent]:
+    def _convert_message(self, namespace: Namespace, message: Any, metadata: dict[str, Any]) -> Iterator[ChannelEvent]:
         if not isinstance(message, BaseMessage):
             message = _read_message(message)
 
@@ -64,7 +64,7 @@ class Channels:
     def _get_messages(self, namespace: Namespace) -> Messages:
         return self._messages_by_namespace.setdefault(namespace, Messages())
 
-    def _tasks(self, namespace: Namespace, task: dict[str, Any]) -> Iterator[ChannelEvent]:
+    def _convert_task(self, namespace: Namespace, task: dict[str, Any]) -> Iterator[ChannelEvent]:
         if "result" not in task:
             yield from self._start(namespace, task)
             yield ChannelEvent("tasks", namespace, task)

@@ -38,11 +38,11 @@ class ProjectEmbeddings:
         """Call asynchronous embeddings on the running loop from now on."""
         self._loop = asyncio.get_running_loop()
 
-    async def documents(self, texts: list[str]) -> Any:
+    async def embed_documents(self, texts: list[str]) -> Any:
         """Return the vectors of texts. Raises EmbeddingFailed."""
         return await self._call(lambda: self._embeddings.aembed_documents(texts))
 
-    async def query(self, text: str) -> Any:
+    async def embed_query(self, text: str) -> Any:
         """Return the vector of a search query. Raises EmbeddingFailed."""
         return await self._call(lambda: self._embeddings.aembed_query(text))
 

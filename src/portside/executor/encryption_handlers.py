@@ -89,7 +89,7 @@ class EncryptionHandlers:
         """Whether blobs are encrypted by handlers."""
         return self._blob[0] is not None
 
-    async def context(self, user: Any, metadata: Json) -> Json:
+    async def derive_context(self, user: Any, metadata: Json) -> Json:
         """Have the handler derive the context of a request from its user. Raises EncryptionFailed."""
         handler = self._context
         if handler is None:

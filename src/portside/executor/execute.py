@@ -25,7 +25,7 @@ from portside.executor.channels import MODES as CHANNEL_MODES
 from portside.executor.channels import Channels
 from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.errors import RunTimeout, check_size
-from portside.executor.interrupts import get_interrupt_id, with_id, with_ids
+from portside.executor.interrupts import add_id, add_ids, get_interrupt_id
 from portside.executor.load import Graph, Graphs, convert_context
 from portside.executor.model_events import ModelListener
 from portside.executor.requests import (
@@ -38,7 +38,7 @@ from portside.executor.requests import (
     RunRequest,
 )
 from portside.executor.run_commands import parse_command
-from portside.executor.tracer import tracer_with_input
+from portside.executor.tracer import build_tracer
 from portside.executor.user import User
 from portside.executor.versions import CONTEXT, INTERRUPTS_IN_VALUES
 from portside.kernel.timeouts import timeout
@@ -81,7 +81,7 @@ class Execution:
         self._input = None if request.resume else graph_input
         self._config = _build_config(request)
         if request.resume and tracing_is_enabled():
-            self._config["callbacks"] = [tracer_with_input(graph_input, request.tracer or {})]
+            self._config["callbacks"] = [build_tracer(graph_input, request.tracer or {})]
 
         if self._encoder.has_channels:
             self._config["callbacks"] = [*self._config.get("callbacks", ()), ModelListener()]  # type: ignore[misc]
@@ -100,7 +100,7 @@ class Execution:
         try:
             opening = self._graphs.open(request.graph_id, self._config, context=request.context)
             async with opening as graph, aclosing(self._stream(graph)) as items:
-                output = _output_keys(graph)
+                output = _get_output_keys(graph)
                 checkpointer = graph.checkpointer
 
                 async for chunk in items:
@@ -136,7 +136,7 @@ class Execution:
 
     def _build_outcome_of_failure(self, failure: BaseException, output: str | list[str], checkpointer: Any) -> Outcome:
         """Return the outcome of a run that an exception has ended."""
-        error = {"error": type(failure).__name__, "message": _text(failure)}
+        error = {"error": type(failure).__name__, "message": _to_text(failure)}
         is_refused = type(failure).__name__ in (UNKNOWN_INTERRUPT, OTHER_LANGUAGE)
 
         values = None if self._values is _MISSING else _select(self._values, output)
@@ -146,7 +146,7 @@ class Execution:
             values = data = None
 
         outcome = Outcome(values=data, interrupts={}, has_next=False, error=error, is_refused=is_refused)
-        return _without_long_lists(outcome, values, long_lists(checkpointer, self._config, values))
+        return _remove_long_lists(outcome, values, get_long_lists(checkpointer, self._config, values))
 
     def _stream(self, graph: Graph) -> Any:
         """Start the graph. Its chunks are (mode, payload), with the namespace in front where subgraphs are streamed."""
@@ -166,16 +166,16 @@ class Execution:
             "subgraphs": request.stream_subgraphs,
             "interrupt_before": request.interrupt_before or None,
             "interrupt_after": request.interrupt_after or None,
-            **_context_and_durability(graph, request),
+            **_build_options(graph, request),
         }
 
         chunks: Any
         if "events" in request.stream_modes:
-            chunks = _chunks_among_events(graph.astream_events(self._input, self._config, version="v2", **options))
+            chunks = _split_events(graph.astream_events(self._input, self._config, version="v2", **options))
         else:
             chunks = graph.astream(self._input, self._config, **options)
 
-        return chunks if _HAS_INTERRUPTS_IN_VALUES else _with_interrupts(chunks)
+        return chunks if _HAS_INTERRUPTS_IN_VALUES else _add_interrupts(chunks)
 
     def _remember(self, namespace: tuple[str, ...], mode: str, payload: Any) -> None:
         """Remember the last values, and whether the graph stopped at an interrupt, for the outcome."""
@@ -194,16 +194,18 @@ class Execution:
     async def _build_outcome_at_end(self, graph: Graph) -> Outcome:
         if graph.checkpointer and (self._stopped or self._values is _MISSING):
             # Before reading the state, which makes other objects.
-            versions = {} if self._values is _MISSING else long_lists(graph.checkpointer, self._config, self._values)
+            versions = (
+                {} if self._values is _MISSING else get_long_lists(graph.checkpointer, self._config, self._values)
+            )
             state = await graph.aget_state(_build_latest_config(self._config))
             if self._values is _MISSING:
-                versions = long_lists(graph.checkpointer, self._config, state.values)
+                versions = get_long_lists(graph.checkpointer, self._config, state.values)
                 return _build_outcome(graph, state, state.values, versions)
 
             return _build_outcome(graph, state, self._values, versions)
 
         state_values: Any = None if self._values is _MISSING else self._values
-        values = _select(state_values, _output_keys(graph))
+        values = _select(state_values, _get_output_keys(graph))
 
         # Encoding a long conversation costs most of a run: reuse the last event if it holds the same values.
         has_all_values = isinstance(values, dict) and len(values) == len(state_values)
@@ -211,10 +213,10 @@ class Execution:
         data = self._last_values_event if is_encoded else dump_user(values)
         outcome = Outcome(values=data, interrupts={}, has_next=False, error=None)
 
-        return _without_long_lists(outcome, values, long_lists(graph.checkpointer, self._config, values))
+        return _remove_long_lists(outcome, values, get_long_lists(graph.checkpointer, self._config, values))
 
 
-def _context_and_durability(graph: Graph, request: RunRequest) -> dict[str, Any]:
+def _build_options(graph: Graph, request: RunRequest) -> dict[str, Any]:
     """Return the options for a run's context and for how its checkpoints are written.
 
     Before langgraph 0.6 a graph has no context, and writes each checkpoint in the background or only the last one.
@@ -271,32 +273,32 @@ async def read_outcome(graphs: Graphs, request: RunRequest) -> Outcome:
         if state is None or state.metadata is None:
             return Outcome(values=None, interrupts={}, has_next=False, error=None)
 
-        versions = long_lists(graph.checkpointer, config, state.values)
+        versions = get_long_lists(graph.checkpointer, config, state.values)
         return _build_outcome(graph, state, state.values, versions)
 
 
 def _build_outcome(graph: Graph, state: StateSnapshot, values: Any, versions: dict[str, str]) -> Outcome:
     # A task with a result was answered, although older versions of langgraph still list its interrupts.
     open_tasks = [task for task in state.tasks if task.interrupts and task.result is None]
-    open_interrupts = [with_id(interrupt) for task in open_tasks for interrupt in task.interrupts]
+    open_interrupts = [add_id(interrupt) for task in open_tasks for interrupt in task.interrupts]
     interrupts = {task.id: [_to_stored_interrupt(interrupt) for interrupt in task.interrupts] for task in open_tasks}
 
-    selected = values = _select(values, _output_keys(graph))
+    selected = values = _select(values, _get_output_keys(graph))
     if open_interrupts:
         values = {**values, INTERRUPT: open_interrupts} if isinstance(values, dict) else {INTERRUPT: open_interrupts}
 
     outcome = Outcome(values=dump_user(values), interrupts=plain(interrupts), has_next=bool(state.next), error=None)
-    return _without_long_lists(outcome, selected, versions)
+    return _remove_long_lists(outcome, selected, versions)
 
 
-def long_lists(checkpointer: Any, config: RunnableConfig, values: Any) -> dict[str, str]:
+def get_long_lists(checkpointer: Any, config: RunnableConfig, values: Any) -> dict[str, str]:
     """Return the versions of those values that are long lists in the last checkpoint, by their keys."""
     if not isinstance(checkpointer, Checkpointer) or not isinstance(values, dict):
         return {}
-    return checkpointer.long_lists(config, values)
+    return checkpointer.get_long_lists(config, values)
 
 
-def _without_long_lists(outcome: Outcome, values: Any, versions: dict[str, str]) -> Outcome:
+def _remove_long_lists(outcome: Outcome, values: Any, versions: dict[str, str]) -> Outcome:
     outcome.row_values, outcome.long_values = split_for_row(outcome.values, values, versions)
     return outcome
 
@@ -321,7 +323,7 @@ def split_for_row(
     return dump_user(other_values), list_versions
 
 
-async def _chunks_among_events(stream: Any) -> AsyncGenerator[Any, None]:
+async def _split_events(stream: Any) -> AsyncGenerator[Any, None]:
     """Split `astream_events` into the graph's own stream and the other events."""
     root: str | None = None
     async with aclosing(stream):
@@ -333,13 +335,13 @@ async def _chunks_among_events(stream: Any) -> AsyncGenerator[Any, None]:
                 yield (), "events", event
 
 
-async def _with_interrupts(chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+async def _add_interrupts(chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
     """Add an interrupt that arrives as an update to the values as well, as newer versions of langgraph do."""
     values: dict[tuple[str, ...], Any] = {}
     async with aclosing(chunks):
         async for chunk in chunks:
             namespace, mode, payload = chunk if len(chunk) == 3 else ((), *chunk)
-            payload = with_ids(mode, payload)
+            payload = add_ids(mode, payload)
             yield namespace, mode, payload
 
             if mode == "values":
@@ -349,7 +351,7 @@ async def _with_interrupts(chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[
                 yield namespace, "values", {**last_values, **payload} if isinstance(last_values, dict) else payload
 
 
-def _text(failure: BaseException) -> str:
+def _to_text(failure: BaseException) -> str:
     """Return the message of an exception, in a form that every client and Postgres accept."""
     try:
         return storable(str(failure))
@@ -399,7 +401,7 @@ def _build_latest_config(config: RunnableConfig) -> RunnableConfig:
     return {"configurable": {"thread_id": config["configurable"].get("thread_id"), "checkpoint_ns": ""}}
 
 
-def _output_keys(graph: Graph) -> str | list[str]:
+def _get_output_keys(graph: Graph) -> str | list[str]:
     """Return the keys of the output schema, or "" if the output is the values themselves."""
     if isinstance(graph.stream_channels_asis, str):
         return ""
@@ -450,22 +452,22 @@ class EventEncoder:
         """Yield the events for one item of langgraph's stream. Raises EventTooLarge."""
         suffix = "|".join(("", *namespace))
         if mode == "messages":
-            yield from self._message(suffix, *payload)
+            yield from self._encode_message(suffix, *payload)
         elif mode in self._modes and (mode != "values" or self._is_followed is None or self._is_followed()):
             is_checkpoint = mode == "debug" and payload["type"] == "checkpoint"
-            yield self._encode(mode + suffix, _with_checkpoints(payload) if is_checkpoint else payload)
+            yield self._encode(mode + suffix, _convert_debug_event(payload) if is_checkpoint else payload)
 
         if self._channels is not None:
             for method, event_namespace, data in self._channels.convert(namespace, mode, payload):
                 yield self._encode("|".join((f"@{method}", *event_namespace)), data)
 
-    def _message(self, suffix: str, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[Emitted]:
+    def _encode_message(self, suffix: str, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[Emitted]:
         if "messages-tuple" in self._modes:
             yield self._encode("messages" + suffix, [message, metadata])
         elif "messages" in self._modes:
-            yield from self._whole_message(message, metadata)
+            yield from self._encode_whole_message(message, metadata)
 
-    def _whole_message(self, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[Emitted]:
+    def _encode_whole_message(self, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[Emitted]:
         message_id = str(message.id)
         before = self._partial.get(message_id)
         if before is None:
@@ -494,19 +496,19 @@ def find_checkpoint(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {key: configurable[key] for key in _CHECKPOINT_KEYS if key in configurable} or None
 
 
-def _with_checkpoints(payload: dict[str, Any]) -> dict[str, Any]:
+def _convert_debug_event(payload: dict[str, Any]) -> dict[str, Any]:
     """Write the checkpoints of a debug event as the rest of the API does."""
     step = payload["payload"]
     checkpoints = {
         "checkpoint": find_checkpoint(step["config"]),
         "parent_checkpoint": find_checkpoint(step["parent_config"]),
-        "tasks": [_with_checkpoint(task) for task in step["tasks"]],
+        "tasks": [_convert_debug_task(task) for task in step["tasks"]],
     }
 
     return {**payload, "payload": {**step, **checkpoints}}
 
 
-def _with_checkpoint(task: dict[str, Any]) -> dict[str, Any]:
+def _convert_debug_task(task: dict[str, Any]) -> dict[str, Any]:
     """Replace the config that langgraph gives as the state of a subgraph's task by the checkpoint."""
     checkpoint = find_checkpoint(task["state"])
     if checkpoint is None:

@@ -29,7 +29,7 @@ from pydantic.errors import PydanticUserError
 from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.checkpoints.serde import UnsafeCheckpoint
 from portside.executor.errors import GraphFailed
-from portside.executor.execute import find_checkpoint, long_lists, read_outcome, split_for_row
+from portside.executor.execute import find_checkpoint, get_long_lists, read_outcome, split_for_row
 from portside.executor.interrupts import get_interrupt_id
 from portside.executor.load import Graph, Graphs
 from portside.executor.requests import (
@@ -85,7 +85,7 @@ class GraphOperations:
         refuses.
         """
         async with self._graphs.open(request.graph_id, request.config, access="threads.read") as opened_graph:
-            graph = opened_graph if _needs_tasks(request.select) else _without_models(opened_graph)
+            graph = opened_graph if _needs_tasks(request.select) else _remove_models(opened_graph)
             checkpointer: Any = graph.checkpointer
 
             # Pending writes are applied to the values by the graph's reducers.
@@ -109,7 +109,7 @@ class GraphOperations:
         and Invalid if `before` names no checkpoint.
         """
         async with self._graphs.open(request.graph_id, request.config, access="threads.read") as opened_graph:
-            graph = opened_graph if _needs_tasks(request.select) else _without_models(opened_graph)
+            graph = opened_graph if _needs_tasks(request.select) else _remove_models(opened_graph)
             bounds: Any = {"limit": request.limit, "before": request.before, "filter": request.filter}
             with _reading_for_json(graph, request.config):
                 states = await read_history(graph, request.config, **bounds)
@@ -130,7 +130,7 @@ class GraphOperations:
             if is_named and await checkpointer.aget_tuple(change.config) is None:
                 return None
 
-            config = _with_graph_id(change.config, change.graph_id)
+            config = _add_graph_id(change.config, change.graph_id)
             checkpoint = await update_state(graph, config, change.values, change.as_node)
             return await _read_changed_state(graph, change.config, checkpoint)
 
@@ -142,7 +142,7 @@ class GraphOperations:
         """
         supersteps = read_supersteps(creation.supersteps)
         async with self._open_to_change(creation.graph_id, creation.config, scope) as graph:
-            await apply_supersteps(graph, _with_graph_id(creation.config, creation.graph_id), supersteps)
+            await apply_supersteps(graph, _add_graph_id(creation.config, creation.graph_id), supersteps)
             return await _read_changed_state(graph, creation.config, {})
 
     @asynccontextmanager
@@ -185,7 +185,7 @@ def _reading_for_json(graph: Graph, config: Config, *, is_plain: bool = True) ->
     return manager
 
 
-def _with_graph_id(config: Config, graph_id: str) -> Config:
+def _add_graph_id(config: Config, graph_id: str) -> Config:
     """Return a config whose checkpoints have the graph's id in their metadata, like those of runs."""
     return {**config, "metadata": {"graph_id": graph_id}}
 
@@ -196,7 +196,7 @@ async def _read_changed_state(graph: Graph, config: Config, checkpoint: dict[str
     state = await read_state(graph, latest)
     interrupts = {task["id"]: task["interrupts"] for task in state["tasks"] if task["interrupts"]}
     values = dump_user(state["values"])
-    versions = long_lists(graph.checkpointer, latest, state["values"])
+    versions = get_long_lists(graph.checkpointer, latest, state["values"])
     row_values, long_values = split_for_row(values, state["values"], versions)
 
     return ChangedState(
@@ -265,11 +265,11 @@ async def update_state(graph: Graph, config: RunnableConfig, values: Any, as_nod
 
         try:
             # The graph may refuse the values that this change mends. What it makes of the new ones is read afterwards.
-            new_config = await _without_models(graph).aupdate_state(config, values, as_node=as_node)
+            new_config = await _remove_models(graph).aupdate_state(config, values, as_node=as_node)
         except Exception as again:
             if not is_refusal(again):
                 raise
-            raise BadRequest(_reason(exc)) from exc
+            raise BadRequest(_explain(exc)) from exc
 
     return find_checkpoint(new_config) or {}
 
@@ -281,7 +281,7 @@ async def apply_supersteps(graph: Graph, config: RunnableConfig, supersteps: Seq
     except Exception as exc:
         if not is_refusal(exc):
             raise
-        raise Invalid.field(["body", "supersteps"], _reason(exc)) from exc
+        raise Invalid.field(["body", "supersteps"], _explain(exc)) from exc
 
 
 def read_supersteps(supersteps: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[StateUpdate]]:
@@ -337,13 +337,13 @@ def _needs_tasks(select: Sequence[str] | None) -> bool:
     return not select or not _FIELDS_OF_TASKS.isdisjoint(select)
 
 
-def _without_models(graph: Graph) -> Graph:
+def _remove_models(graph: Graph) -> Graph:
     """Return a graph whose states can be read although its models refuse their values: no input of nodes is made."""
     nodes = {name: node.copy({"mapper": None}) for name, node in graph.nodes.items()}
     return graph.copy({"nodes": nodes})
 
 
-def _reason(exc: Exception) -> str:
+def _explain(exc: Exception) -> str:
     """Return why a graph refused values, with the class of the exception if the graph's own code raised it."""
     is_plain = isinstance(exc, (InvalidUpdateError, EmptyInputError, ValueError, TypeError))
     return str(exc) if is_plain else f"{type(exc).__name__}: {exc}"
@@ -416,7 +416,7 @@ def _refusing_state(config: RunnableConfig) -> Iterator[None]:
         if config["configurable"].get("checkpoint_ns") and type(exc) is ValueError:
             raise BadRequest(str(exc)) from exc
 
-        raise BadRequest(f"{STATE_REFUSED}: {_reason(exc)}") from exc
+        raise BadRequest(f"{STATE_REFUSED}: {_explain(exc)}") from exc
 
 
 def _is_named(config: RunnableConfig) -> bool:
@@ -468,16 +468,16 @@ def get_schemas(graph: Any) -> Schemas:
 
 
 def _build_schemas(graph: Any) -> Schemas:
-    context = _attempt("context", lambda: _context_schema(graph))
+    context = _attempt("context", lambda: _build_context_schema(graph))
     if not CONTEXT.is_available:
-        config = _attempt("config", lambda: _config_schema(graph))
+        config = _attempt("config", lambda: _build_config_schema(graph))
     else:
         config = {} if context is None and _has_no_context(graph) else context
 
     return Schemas(
-        input_schema=_attempt("input", lambda: _input_schema(graph)),
-        output_schema=_attempt("output", lambda: _output_schema(graph)),
-        state_schema=_attempt("state", lambda: _state_schema(graph)),
+        input_schema=_attempt("input", lambda: _build_input_schema(graph)),
+        output_schema=_attempt("output", lambda: _build_output_schema(graph)),
+        state_schema=_attempt("state", lambda: _build_state_schema(graph)),
         config_schema=config,
         context_schema=context,
     )
@@ -496,12 +496,12 @@ def _attempt(kind: str, make: Callable[[], Schema | None]) -> Schema | None:
         return None
 
 
-def _input_schema(graph: Any) -> Schema:
+def _build_input_schema(graph: Any) -> Schema:
     kind = _get_builder_type(graph, "input") if isinstance(graph, CompiledStateGraph) else graph.InputType
     return _build_schema(graph.get_input_jsonschema, kind)
 
 
-def _output_schema(graph: Any) -> Schema:
+def _build_output_schema(graph: Any) -> Schema:
     kind = _get_builder_type(graph, "output") if isinstance(graph, CompiledStateGraph) else graph.OutputType
     return _build_schema(graph.get_output_jsonschema, kind)
 
@@ -512,17 +512,17 @@ def _get_builder_type(graph: Any, which: str) -> Any:
     return getattr(builder, f"{which}_schema", None) or getattr(builder, which)
 
 
-def _config_schema(graph: Any) -> Schema | None:
+def _build_config_schema(graph: Any) -> Schema | None:
     """Return the schema of `configurable`, which graphs have instead of a context before langgraph 0.6."""
     kind = getattr(graph, "config_type", None)
     return {} if kind is None else TypeAdapter(modernize(kind)).json_schema()
 
 
-def _context_schema(graph: Any) -> Schema | None:
+def _build_context_schema(graph: Any) -> Schema | None:
     return None if _has_no_context(graph) else _build_schema(graph.get_context_jsonschema, graph.context_schema)
 
 
-def _state_schema(graph: Any) -> Schema:
+def _build_state_schema(graph: Any) -> Schema:
     """Return the schema of a thread's state: every channel, none required; or the value of the only channel."""
     channel_names = graph.stream_channels_asis
     if isinstance(channel_names, str):

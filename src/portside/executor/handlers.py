@@ -121,7 +121,7 @@ async def _encrypt(handlers: EncryptionHandlers, users: "Users", body: Any) -> b
     call = messages.read(messages.EncryptionCall, body)
     metadata = unpack(call.metadata)
     if call.operation == "context":
-        return pack(await handlers.context(users.find(call.about), metadata))
+        return pack(await handlers.derive_context(users.find(call.about), metadata))
     if call.operation not in _ENCRYPTION:
         raise CallFailed("unknown_operation", f"there is no operation {call.operation!r} of encryption")
 
@@ -133,7 +133,7 @@ async def _encrypt(handlers: EncryptionHandlers, users: "Users", body: Any) -> b
 async def _embed(embeddings: ProjectEmbeddings, source: str, body: Any) -> list[list[float]]:
     """Serve a call of the embedding. Raises EmbeddingFailed."""
     texts = body["texts"]
-    vectors = [await embeddings.query(texts[0])] if body["is_query"] else await embeddings.documents(texts)
+    vectors = [await embeddings.embed_query(texts[0])] if body["is_query"] else await embeddings.embed_documents(texts)
     try:
         return [[float(number) for number in vector] for vector in vectors]
     except (TypeError, ValueError) as exc:

@@ -68,7 +68,7 @@ def add_to_path(project: Project) -> list[Path]:
 
 def import_export(project: Project, graph_id: str, roots: list[Path]) -> Any:
     """Import the graph or factory of `graphs.<graph_id>`. Raises UserMistake with the line of the user's code."""
-    return import_object(project, *_graph(project, graph_id), roots)
+    return import_object(project, *_locate_graph(project, graph_id), roots)
 
 
 def import_object(project: Project, label: str, source: str, roots: list[Path]) -> Any:
@@ -98,7 +98,7 @@ def import_object(project: Project, label: str, source: str, roots: list[Path]) 
 
 def describe_graph_failure(project: Project, graph_id: str, exc: BaseException) -> UserMistake:
     """Describe an exception of a graph's code, with the line of the project."""
-    return describe_failure(project, *_graph(project, graph_id), exc)
+    return describe_failure(project, *_locate_graph(project, graph_id), exc)
 
 
 def describe_failure(project: Project, label: str, source: str, exc: BaseException) -> UserMistake:
@@ -117,7 +117,7 @@ def describe_failure(project: Project, label: str, source: str, exc: BaseExcepti
 
 def find_missing_variables(exc: BaseException) -> list[str]:
     """Return the environment variables whose absence caused an exception of the user's code, if any."""
-    for cause in _with_causes(exc):
+    for cause in _iterate_causes(exc):
         if names := [*_find_in_environ(cause), *_find_in_settings(cause)] or _find_in_message(cause):
             return names
 
@@ -184,7 +184,7 @@ def _is_invalid(exc: BaseException) -> "TypeGuard[ValidationError]":
     return pydantic is not None and isinstance(exc, pydantic.ValidationError)
 
 
-def _with_causes(exc: BaseException) -> Iterator[BaseException]:
+def _iterate_causes(exc: BaseException) -> Iterator[BaseException]:
     current: BaseException | None = exc
     for _ in range(_MAX_CAUSES):
         if current is None:
@@ -194,7 +194,7 @@ def _with_causes(exc: BaseException) -> Iterator[BaseException]:
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
 
 
-def _tracebacks(exc: BaseException) -> Iterator[TracebackType]:
+def _iterate_tracebacks(exc: BaseException) -> Iterator[TracebackType]:
     step = exc.__traceback__
     while step is not None:
         yield step
@@ -203,7 +203,7 @@ def _tracebacks(exc: BaseException) -> Iterator[TracebackType]:
 
 def _find_in_environ(exc: BaseException) -> list[str]:
     """Return the key of a failed `os.environ[…]`."""
-    steps = list(_tracebacks(exc))
+    steps = list(_iterate_tracebacks(exc))
     is_environ = isinstance(exc, KeyError) and steps and steps[-1].tb_frame.f_locals.get("self") is os.environ
     return [str(exc.args[0])] if is_environ else []
 
@@ -214,7 +214,7 @@ def _find_in_settings(exc: BaseException) -> list[str]:
     if settings is None or not _is_invalid(exc):
         return []
 
-    instances = [step.tb_frame.f_locals.get("__pydantic_self__") for step in _tracebacks(exc)]
+    instances = [step.tb_frame.f_locals.get("__pydantic_self__") for step in _iterate_tracebacks(exc)]
     kinds = [type(item) for item in instances if isinstance(item, settings.BaseSettings)]
     if not kinds:
         return []
@@ -253,7 +253,7 @@ def _logging_slow_import(project: Project, label: str, source: str) -> Iterator[
             frames = traceback.extract_stack(sys._current_frames().get(importing))  # noqa: SLF001
             stack = "".join(traceback.format_list(_select_frames(project.folder, frames))).rstrip()
             if stack != logged:
-                line = _project_line(project.folder, frames)
+                line = _find_project_line(project.folder, frames)
                 message = f"{project.file}: {label} ({source}) is still importing after {seconds:g} s{line}"
                 log.warning(message, extra={"fields": {"stack": stack}})
 
@@ -267,7 +267,7 @@ def _logging_slow_import(project: Project, label: str, source: str) -> Iterator[
         is_imported.set()
 
 
-def _graph(project: Project, graph_id: str) -> tuple[str, str]:
+def _locate_graph(project: Project, graph_id: str) -> tuple[str, str]:
     return f"graph {graph_id!r}", project.graphs[graph_id].path
 
 
@@ -289,7 +289,7 @@ def _find_file(project: Project, label: str, location: str) -> Path:
 
 
 def _import_file(file: Path, roots: list[Path]) -> ModuleType:
-    root, name = _module_name(file, roots)
+    root, name = _find_module(file, roots)
     if all(part.isidentifier() for part in name.split(".")) and _is_free(name, file):
         if str(root) not in sys.path:
             sys.path.insert(0, str(root))
@@ -302,7 +302,7 @@ def _import_file(file: Path, roots: list[Path]) -> ModuleType:
     return _import_alone(file)
 
 
-def _module_name(file: Path, roots: list[Path]) -> tuple[Path, str]:
+def _find_module(file: Path, roots: list[Path]) -> tuple[Path, str]:
     """Find the folder to import from and the dotted name of a file in it."""
     root = file.parent
     while (root / "__init__.py").is_file() and root.name.isidentifier():
@@ -364,10 +364,10 @@ def _describe_place(folder: Path, exc: BaseException) -> str:
     """Return the innermost line of the project in an exception's traceback."""
     if isinstance(exc, SyntaxError) and exc.filename:
         return f" ({_shorten(folder, exc.filename)}, line {exc.lineno}: {(exc.text or '').strip()})"
-    return _project_line(folder, traceback.extract_tb(exc.__traceback__))
+    return _find_project_line(folder, traceback.extract_tb(exc.__traceback__))
 
 
-def _project_line(folder: Path, frames: Iterable[traceback.FrameSummary]) -> str:
+def _find_project_line(folder: Path, frames: Iterable[traceback.FrameSummary]) -> str:
     for frame in reversed(list(frames)):
         if _is_of_project(folder, frame):
             return f" ({_shorten(folder, frame.filename)}, line {frame.lineno}: {frame.line})"

@@ -369,7 +369,7 @@ class Link(asyncio.Protocol):
             with memoryview(data) as view:
                 while end - at >= HEADER_BYTES and self._reason is None:
                     start = at + HEADER_BYTES
-                    size = self._checked_size(int.from_bytes(view[at:start], "big"))
+                    size = self._check_size(int.from_bytes(view[at:start], "big"))
                     if end - start < size:
                         break
 
@@ -384,7 +384,7 @@ class Link(asyncio.Protocol):
 
         return at
 
-    def _checked_size(self, size: int) -> int:
+    def _check_size(self, size: int) -> int:
         if size > self._limits.frame_bytes:
             raise ProtocolBroken(f"a frame of {size} bytes")
         return size

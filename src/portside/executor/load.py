@@ -79,7 +79,7 @@ class GraphFactory:
             yield self._check(graph_or_context)
 
     def _check(self, value: Any) -> Graph:
-        graph = as_graph(value, self._graph_id)
+        graph = to_graph(value, self._graph_id)
         if graph is None:
             raise TypeError(
                 f"the factory of graph {self._graph_id!r} returned a value of type {type(value).__name__}, not a graph"
@@ -88,7 +88,7 @@ class GraphFactory:
         return graph
 
 
-def as_graph(value: Any, graph_id: str) -> Graph | None:
+def to_graph(value: Any, graph_id: str) -> Graph | None:
     """Return a value as a graph, and compile it if it is a builder; None if it is neither."""
     if isinstance(value, StateGraph):
         return value.compile(name=graph_id)
@@ -167,7 +167,7 @@ class Graphs:
         self.checkpointer: BaseCheckpointSaver[Any] | None = None
         self._store: BaseStore | None = None
 
-    def ids(self) -> list[str]:
+    def list_ids(self) -> list[str]:
         """List the graphs in the order of the configuration."""
         return list(self._exports)
 
@@ -216,7 +216,7 @@ class Graphs:
         """
         export = self._exports.get(graph_id)
         if export is None:
-            raise NotFound(f"Graph '{graph_id}' not found. Expected one of: {self.ids()}")
+            raise NotFound(f"Graph '{graph_id}' not found. Expected one of: {self.list_ids()}")
 
         set_current_user(((config or {}).get("configurable") or {}).get("langgraph_auth_user"))
         if not isinstance(export, GraphFactory):
@@ -267,7 +267,7 @@ def convert_context(schema: Any, context: dict[str, Any] | None) -> Any:
 
 def _to_export(project: Project, graph_id: str, value: Any) -> Export:
     try:
-        graph = as_graph(value, graph_id)
+        graph = to_graph(value, graph_id)
         if graph is None and callable(value):
             return GraphFactory(value, graph_id)
     except Exception as exc:

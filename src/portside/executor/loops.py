@@ -77,7 +77,7 @@ class CrossLoopCall(Generic[T]):
             await _wait_for_stop(self._has_stopped)
 
     def _start(self) -> None:
-        self._task = self._loop.create_task(_with_jobs(self._work))
+        self._task = self._loop.create_task(_await_with_jobs(self._work))
         self._task.add_done_callback(self._on_done)
 
     def _cancel(self) -> None:
@@ -108,7 +108,7 @@ class CrossLoopCall(Generic[T]):
             self.result.set_result(task.result())
 
 
-async def _with_jobs(work: Coroutine[Any, Any, T]) -> T:
+async def _await_with_jobs(work: Coroutine[Any, Any, T]) -> T:
     """Await work. If it is cancelled or runs too long, also wait for the jobs that it started in threads."""
     jobs: _Jobs = set()
     _jobs.set(jobs)

@@ -62,21 +62,21 @@ class MessageStream:
             if index is None:
                 index = self._index_of_block[key] = len(self._blocks)
                 self._blocks.append(_build_empty_block(block))
-                yield self._event("content-block-start", index=index, content=dict(self._blocks[index]))
+                yield self._build_event("content-block-start", index=index, content=dict(self._blocks[index]))
 
             delta = _append_piece(self._blocks[index], block)
             if delta is not None:
-                yield self._event("content-block-delta", index=index, delta=delta)
+                yield self._build_event("content-block-delta", index=index, delta=delta)
 
     def finish(self) -> Iterator[MessageEvent]:
         """Yield each block as a whole, and the end of the message."""
         for index, block in enumerate(self._blocks):
-            yield self._event("content-block-finish", index=index, content=_build_finished_block(block))
+            yield self._build_event("content-block-finish", index=index, content=_build_finished_block(block))
 
         usage = {} if self._usage is None else {"usage": self._usage}
-        yield self._event("message-finish", **usage)
+        yield self._build_event("message-finish", **usage)
 
-    def _event(self, name: str, **rest: Any) -> MessageEvent:
+    def _build_event(self, name: str, **rest: Any) -> MessageEvent:
         return {"event": name, "message_id": self.message_id, **rest}
 
 

@@ -50,7 +50,7 @@ from portside.executor.server_calls import (
     run_rows,
 )
 from portside.executor.tracing import watch_tracing
-from portside.executor.versions import installed_libraries
+from portside.executor.versions import list_installed_libraries
 from portside.kernel.errors import PortsideError, UserMistake
 from portside.kernel.startup import tune_garbage_collection
 
@@ -103,7 +103,7 @@ class ExecutorProcess:
         self._report: asyncio.Future[Any] | None = None
         self._notification: asyncio.Future[Any] | None = None
 
-        self._link = Link(self._handlers, on_hello=self._on_hello, pong=self._pong)
+        self._link = Link(self._handlers, on_hello=self._on_hello, pong=self._answer_ping)
         self._server = ServerCalls(self._link)
 
     async def run(self) -> str:
@@ -280,13 +280,13 @@ class ExecutorProcess:
             self._link.close("a run did not stop")
             asyncio.get_running_loop().call_later(END_WITHIN_S, self._link.abort, "a run did not stop")
 
-    def _pong(self) -> Pong:
+    def _answer_ping(self) -> Pong:
         if work_left_behind.is_set() and not self._is_retiring:
             self._is_retiring = True
             self._notify(messages.RETIRE, Retirement(reason="cancelled work still runs"))
 
         return Pong(
-            blocked_s=max((watch.blocked_s() for watch in self._watches), default=0.0),
+            blocked_s=max((watch.measure_blocked_s() for watch in self._watches), default=0.0),
             memory_bytes=messages.measure_memory("self"),
             clock_s=time.monotonic(),
         )
@@ -299,7 +299,7 @@ class _LoopWatch:
         self._loop = loop
         self._scheduled_at: float | None = None
 
-    def blocked_s(self) -> float:
+    def measure_blocked_s(self) -> float:
         """Return for how many seconds the loop has not run a callback; schedule the next one if it has run the last."""
         if self._scheduled_at is None:
             self._scheduled_at = time.monotonic()
@@ -337,7 +337,7 @@ def _build_hello(**fields: Any) -> ExecutorHello:
         language=f"Python {platform.python_version()}",
         pid=os.getpid(),
         clock_s=time.monotonic(),
-        libraries=installed_libraries(),
+        libraries=list_installed_libraries(),
         **fields,
     )
 

@@ -94,12 +94,12 @@ def _describe_op(op: Op) -> str:
 def dump_json(value: Any, name: str) -> bytes:
     """Return a value of the project's code as JSON. Raises ValueError that names `what` cannot be encoded."""
     try:
-        return orjson.dumps(value, _json_default, orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(value, _to_json, orjson.OPT_NON_STR_KEYS)
     except TypeError as exc:
         raise ValueError(f"{name} cannot be stored as JSON: {exc}") from exc
 
 
-def _json_default(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Return the JSON form of pydantic models, such as messages; nothing else has one."""
     dump = getattr(value, "model_dump", None)
     if callable(dump) and not isinstance(value, type):

@@ -157,9 +157,9 @@ class RunRows:
     def _send(self, message: messages.CheckpointPut, size: int) -> None:
         call = asyncio.ensure_future(self._server.call(messages.CHECKPOINTS_PUT, message))
         self._sent.add(call)
-        call.add_done_callback(partial(self._answered, size))
+        call.add_done_callback(partial(self._on_answered, size))
 
-    def _answered(self, size: int, call: asyncio.Future[Any]) -> None:
+    def _on_answered(self, size: int, call: asyncio.Future[Any]) -> None:
         self._sent.discard(call)
         with self._lock:
             self._size -= size
@@ -180,7 +180,7 @@ class RemoteBackend:
         self, thread_id: str, checkpoint_ns: str, rows: Rows, *, run: tuple[str, int] | None, is_awaited: bool
     ) -> None:
         """Send rows; the server buffers them with those of the run."""
-        make = partial(self._message, thread_id, checkpoint_ns, rows, run=run, is_awaited=is_awaited)
+        make = partial(self._build_message, thread_id, checkpoint_ns, rows, run=run, is_awaited=is_awaited)
         rows_of_run = self._find_rows_of_run(thread_id)
         if rows_of_run is not None:
             if run is not None and not is_awaited:
@@ -199,7 +199,7 @@ class RemoteBackend:
 
         return rows
 
-    def _message(
+    def _build_message(
         self, thread_id: str, checkpoint_ns: str, rows: Rows, *, run: tuple[str, int] | None, is_awaited: bool
     ) -> messages.CheckpointPut:
         return messages.CheckpointPut(

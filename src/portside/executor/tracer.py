@@ -10,7 +10,7 @@ from uuid import UUID
 from langchain_core.tracers import LangChainTracer
 
 
-def tracer_with_input(run_input: Any, options: Mapping[str, Any]) -> LangChainTracer:
+def build_tracer(run_input: Any, options: Mapping[str, Any]) -> LangChainTracer:
     """Return a tracer that shows the input of a run, where its attempt continues from a checkpoint without one.
 
     All attempts of a run are one trace. Without this its input would be null after the first attempt was lost.

@@ -22,7 +22,7 @@ def set_current_user(user: Any) -> None:
     _current.set(user)
 
 
-def current_user() -> Any:
+def get_current_user() -> Any:
     """Return the user for whom the current code of a graph executes; None without a user, and outside of graphs.
 
     The user follows Python's context: into tasks, and into the threads of synchronous nodes. A thread that the graph's
@@ -145,12 +145,12 @@ def _to_user(returned: Any) -> User:
     if not hasattr(returned, "identity"):
         raise NoUser(f"{type(returned).__name__} is neither a name nor a mapping or object with an identity")
 
-    return User(_complete_fields(returned, _object_fields(returned)), original=returned)
+    return User(_complete_fields(returned, _read_fields(returned)), original=returned)
 
 
 def _complete_fields(source: Any, fields: dict[str, Any]) -> dict[str, Any]:
     """Return all fields of a user, including those that every user has."""
-    complete = {**_user_attributes(source), **fields}
+    complete = {**_read_attributes(source), **fields}
     if "identity" not in complete:
         raise NoUser("it has no identity")
 
@@ -160,7 +160,7 @@ def _complete_fields(source: Any, fields: dict[str, Any]) -> dict[str, Any]:
     return complete
 
 
-def _user_attributes(source: Any) -> dict[str, Any]:
+def _read_attributes(source: Any) -> dict[str, Any]:
     """Return the standard properties that an object has; Starlette's base class raises for those it lacks."""
     attributes = {}
     for name in USER_FIELDS:
@@ -170,7 +170,7 @@ def _user_attributes(source: Any) -> dict[str, Any]:
     return attributes
 
 
-def _object_fields(source: Any) -> dict[str, Any]:
+def _read_fields(source: Any) -> dict[str, Any]:
     """Return the fields that an object has beside the standard properties."""
     if hasattr(source, "model_dump"):
         return dict(source.model_dump())

@@ -30,9 +30,9 @@ class Feature(NamedTuple):
     def is_in(self, libraries: Mapping[str, str]) -> bool:
         """Whether the version in a map is new enough. A library that is not in the map counts as new enough."""
         version = libraries.get(self.library)
-        return version is None or _parts(version) >= self.since
+        return version is None or _parse_version(version) >= self.since
 
-    def requirement(self, libraries: Mapping[str, str]) -> str:
+    def describe_requirement(self, libraries: Mapping[str, str]) -> str:
         """Return a sentence that names the needed version and the installed one."""
         needed = ".".join(map(str, self.since))
         installed = libraries.get(self.library)
@@ -41,7 +41,7 @@ class Feature(NamedTuple):
     def require(self) -> None:
         """Raise UserMistake if the installed version is too old."""
         if not self.is_available:
-            requirement = self.requirement({self.library: importlib.metadata.version(self.library)})
+            requirement = self.describe_requirement({self.library: importlib.metadata.version(self.library)})
             raise UserMistake(f"{requirement}; raise the version in the project's dependencies")
 
 
@@ -56,23 +56,23 @@ TOOL_EVENTS = Feature("events of tools", "langgraph", (1, 2, 0))
 _LOGGED_AT_START = (CONTEXT, ENCRYPTION, SERVER_RUNTIME, CACHE, TOOL_EVENTS, STRICT_RESUME)
 
 
-def installed_libraries() -> dict[str, str]:
+def list_installed_libraries() -> dict[str, str]:
     """Return the versions of the libraries that are installed in this process's environment."""
-    return {name: version for name in LIBRARIES if (version := _version(name))}
+    return {name: version for name in LIBRARIES if (version := _find_version(name))}
 
 
-def missing_features(libraries: Mapping[str, str]) -> list[str]:
+def list_missing_features(libraries: Mapping[str, str]) -> list[str]:
     """Return the requirement of each feature that is off with these versions of libraries."""
-    return [feature.requirement(libraries) for feature in _LOGGED_AT_START if not feature.is_in(libraries)]
+    return [feature.describe_requirement(libraries) for feature in _LOGGED_AT_START if not feature.is_in(libraries)]
 
 
-def _version(package: str) -> str | None:
+def _find_version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def _parts(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     """Return the first three numbers of a version; a release candidate counts as its release."""
     return tuple(int(part) for part in _NUMBER.findall(version)[:3])

@@ -6,7 +6,7 @@ The clients work once the server runs, from any event loop.
 from typing import TYPE_CHECKING
 
 from portside.executor.sdk_modules import SdkCache, install_sdk_modules
-from portside.executor.user import current_user
+from portside.executor.user import get_current_user
 from portside.kernel.http.in_process import InProcessRequest, InProcessServer, ResponseHead
 
 if TYPE_CHECKING:
@@ -23,4 +23,4 @@ def let_sdk_find_server(cache: SdkCache) -> None:
 
 async def send_as_current_user(request: InProcessRequest) -> "tuple[ResponseHead, ResponseBody]":
     """Send a request for the user that the code runs for. Raises ServerNotRunning and ResponseCutOff."""
-    return await LOOPBACK.send(request._replace(user=current_user()))
+    return await LOOPBACK.send(request._replace(user=get_current_user()))

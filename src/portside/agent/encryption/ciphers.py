@@ -103,7 +103,7 @@ class EncryptionCalls(Protocol):
         """Whether blobs are encrypted by handlers."""
         ...
 
-    async def context(self, user: Any, metadata: Json) -> Json:
+    async def derive_context(self, user: Any, metadata: Json) -> Json:
         """Have the handler derive the context of a request from its user. Raises EncryptionFailed."""
         ...
 

@@ -377,7 +377,7 @@ def with_encryption_context(guard: Guard[S], encryptor: Encryptor | None) -> Gua
             return actor
 
         user = getattr(actor, "user", None) or UnauthenticatedUser()
-        set_context(await encryptor.context(user, read_header(header)))
+        set_context(await encryptor.derive_context(user, read_header(header)))
         return actor
 
     return guarded

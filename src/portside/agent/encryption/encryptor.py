@@ -103,9 +103,9 @@ class Encryptor:
 
         return [await call for call in calls]
 
-    async def context(self, user: Any, header: Json) -> Json:
+    async def derive_context(self, user: Any, header: Json) -> Json:
         """Return the encryption context of a request, from its user and its header. Raises EncryptionFailed."""
-        return header if self._handlers is None else await self._handlers.context(user, header)
+        return header if self._handlers is None else await self._handlers.derive_context(user, header)
 
     async def encrypt_document(self, value: Any, target: ModelField, row: Row) -> Any:
         """Return a document as it is stored in a row. Raises EncryptionFailed."""

@@ -262,7 +262,7 @@ class RemoteEncryption:
         self.does_json = facts["does_json"]
         self.does_blobs = facts["does_blobs"]
 
-    async def context(self, user: Any, metadata: dict[str, Any]) -> dict[str, Any]:
+    async def derive_context(self, user: Any, metadata: dict[str, Any]) -> dict[str, Any]:
         """Have the handler derive the context of a request from its user. Raises EncryptionFailed."""
         about = None if user is None else to_sent_user(user)
         context: dict[str, Any] = await self._call("context", about, metadata)
@@ -306,11 +306,11 @@ class RemoteEmbeddings:
     def use_running_loop(self) -> None:
         """Do nothing: the executor has a loop for it."""
 
-    async def documents(self, texts: list[str]) -> Any:
+    async def embed_documents(self, texts: list[str]) -> Any:
         """Return the vectors of texts. Raises EmbeddingFailed."""
         return await self._vectors(texts, is_query=False)
 
-    async def query(self, text: str) -> Any:
+    async def embed_query(self, text: str) -> Any:
         """Return the vector of a search query. Raises EmbeddingFailed."""
         return (await self._vectors([text], is_query=True))[0]
 

@@ -37,11 +37,11 @@ class Embeds(Protocol):
         """Call asynchronous embeddings on the running loop from now on."""
         ...
 
-    async def documents(self, texts: list[str]) -> Any:
+    async def embed_documents(self, texts: list[str]) -> Any:
         """Return the vectors of texts. Raises EmbeddingFailed."""
         ...
 
-    async def query(self, text: str) -> Any:
+    async def embed_query(self, text: str) -> Any:
         """Return the vector of a search query. Raises EmbeddingFailed."""
         ...
 
@@ -64,7 +64,7 @@ class Embedder:
         if not unique:
             return []
 
-        vectors = await self._embeddings.documents(unique)
+        vectors = await self._embeddings.embed_documents(unique)
         if len(vectors) != len(unique):
             raise self._failure(f"it returned {len(vectors)} vectors for {len(unique)} texts")
 
@@ -73,7 +73,7 @@ class Embedder:
 
     async def embed_query(self, text: str) -> str:
         """Return the vector of a search query. Raises EmbeddingFailed."""
-        return self._to_text_form(await self._embeddings.query(text))
+        return self._to_text_form(await self._embeddings.embed_query(text))
 
     def _to_text_form(self, vector: Any) -> str:
         try:

@@ -81,7 +81,7 @@ class _Pairs:
     """The entries of a dict with keys that MessagePack does not have."""
 
     def __init__(self, entries: dict[Any, Any]) -> None:
-        self.pairs = [[key, _with_pairs(value)] for key, value in entries.items()]
+        self.pairs = [[key, _replace_dicts(value)] for key, value in entries.items()]
 
 
 def pack(value: Any) -> bytes:
@@ -92,17 +92,17 @@ def pack(value: Any) -> bytes:
         if "key" not in str(exc):
             raise
 
-    return ormsgpack.packb(_with_pairs(value), default=_encode, option=_OPTIONS)
+    return ormsgpack.packb(_replace_dicts(value), default=_encode, option=_OPTIONS)
 
 
-def _with_pairs(value: Any) -> Any:
+def _replace_dicts(value: Any) -> Any:
     """Replace the dicts that have other keys than plain ones."""
     if type(value) in (list, tuple):
-        return [_with_pairs(item) for item in value]
+        return [_replace_dicts(item) for item in value]
     if not isinstance(value, dict):
         return value
     if all(type(key) in _PLAIN_KEYS for key in value):
-        return {key: _with_pairs(item) for key, item in value.items()}
+        return {key: _replace_dicts(item) for key, item in value.items()}
 
     return _Pairs(value)
 
@@ -225,11 +225,11 @@ def _encode_as_langgraph(value: Any) -> Any:
 
 def make_dict(pairs: list[list[Any]]) -> dict[Any, Any]:
     """Make a dict of stored pairs, whose keys may be tuples."""
-    return {_as_key(key): value for key, value in pairs}
+    return {_to_key(key): value for key, value in pairs}
 
 
-def _as_key(value: Any) -> Any:
-    return tuple(_as_key(part) for part in value) if isinstance(value, list) else value
+def _to_key(value: Any) -> Any:
+    return tuple(_to_key(part) for part in value) if isinstance(value, list) else value
 
 
 def find_numpy_kind(name: str) -> Callable[..., Any] | None:

@@ -248,7 +248,7 @@ class ValuePieces:
             if values.channels and values.size <= KNOWN_BYTES:
                 self._others.put((thread_id, checkpoint_ns), values)
 
-    def long_lists(self, thread_id: str, values: dict[str, Any]) -> dict[str, str]:
+    def get_long_lists(self, thread_id: str, values: dict[str, Any]) -> dict[str, str]:
         """Return the versions of those values that are lists in pieces of the last checkpoint that was written or read.
 
         Only lists of messages and of plain JSON data: what is read later has the same JSON.
@@ -284,7 +284,7 @@ class ValuePieces:
         """Return how a list or dict is stored in pieces, and its pieces; None if it should be stored whole."""
         return _Cut(self, serde, thread_id, value, before).result()
 
-    def place_after(self, thread_id: str, before: Piece | None) -> tuple[int, int]:
+    def find_place_after(self, thread_id: str, before: Piece | None) -> tuple[int, int]:
         """Return the place of a new piece: after this one if its series ends there, else in a new series."""
         with self._lock:
             if before is not None:
@@ -386,14 +386,14 @@ class _Cut:
         by_first: dict[Any, int] | None = None
         at = expected = 0
         while at < len(leaves):
-            index_of_piece = self._matching(before, (expected, expected + 1), at)
+            index_of_piece = self._find_match(before, (expected, expected + 1), at)
             if index_of_piece is None and before:
                 if by_first is None:
                     by_first = {_get_name(piece.leaves[0]): index for index, piece in enumerate(before)}
 
                 same_first = by_first.get(_get_name(leaves[at]))
                 if same_first is not None:
-                    index_of_piece = self._matching(before, (same_first,), at)
+                    index_of_piece = self._find_match(before, (same_first,), at)
 
             if index_of_piece is None:
                 self._wait(at)
@@ -408,7 +408,7 @@ class _Cut:
 
         self._flush()
 
-    def _matching(self, before: list[Piece], candidates: tuple[int, ...], at: int) -> int | None:
+    def _find_match(self, before: list[Piece], candidates: tuple[int, ...], at: int) -> int | None:
         """Return the first of these pieces that holds the leaves from a position on."""
         for index in candidates:
             if index >= len(before):
@@ -467,7 +467,7 @@ class _Cut:
 
         # A header changes whenever its list grows: in a series of its own it leaves those of the items in one range.
         last = self._pieces[-1] if self._pieces and type(leaves[0]) is not _Opener else None
-        place = self._owner.place_after(self._thread_id, last)
+        place = self._owner.find_place_after(self._thread_id, last)
         self._add(Piece(place, leaves, source=data, start=0, end=len(data)))
         self._waiting = []
         self._waiting_bytes = 0
@@ -494,7 +494,7 @@ class _Cut:
 
             last = self._pieces[-1] if is_joining else None
             for piece in group:
-                place = self._owner.place_after(self._thread_id, last)
+                place = self._owner.find_place_after(self._thread_id, last)
                 last = Piece(place, piece.leaves, source=piece.data, start=0, end=piece.end - piece.start)
                 self._add(last)
 

@@ -280,9 +280,11 @@ class JsonValues:
         """Return the values of a row of `checkpoint_tuples` by their channels."""
         columns = ("value_channels", "value_kinds", "value_datas", "value_pieces", "value_sizes")
         entries = zip(*(row[column] or () for column in columns), strict=True)
-        return {channel: self._value((kind, data), ranges, sizes) for channel, kind, data, ranges, sizes in entries}
+        return {
+            channel: self._decode_value((kind, data), ranges, sizes) for channel, kind, data, ranges, sizes in entries
+        }
 
-    def _value(self, typed: tuple[str, bytes], ranges: str | None, sizes: bytes | None) -> Any:
+    def _decode_value(self, typed: tuple[str, bytes], ranges: str | None, sizes: bytes | None) -> Any:
         kind, data = typed
         counts = list(PIECE_SIZE.iter_unpack(sizes or b""))
         start = len(data) - sum(size for size, _ in counts)

@@ -106,7 +106,7 @@ class Checkpointer(BaseCheckpointSaver[str]):
         finally:
             _is_for_json.reset(token)
 
-    def _json_values(self) -> JsonValues | None:
+    def _make_json_values(self) -> JsonValues | None:
         return JsonValues(self.serde) if _is_for_json.get() and isinstance(self.serde, SafeSerializer) else None
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -114,7 +114,7 @@ class Checkpointer(BaseCheckpointSaver[str]):
         preloaded = _preloaded.get()
         if preloaded is not None and preloaded[0] == _get_name(config):
             row = preloaded[1]
-            return read_tuple(self.serde, row, self._json_values()) if row else None
+            return read_tuple(self.serde, row, self._make_json_values()) if row else None
 
         row = await self.backend.read(*_get_name(config))
         if row is None or (row["metadata"].get("source") == DELETED and not _is_replaying.get()):
@@ -141,9 +141,9 @@ class Checkpointer(BaseCheckpointSaver[str]):
         with _replaying():
             return super().get_delta_channel_history(config=config, channels=channels)
 
-    def long_lists(self, config: RunnableConfig, values: dict[str, Any]) -> dict[str, str]:
+    def get_long_lists(self, config: RunnableConfig, values: dict[str, Any]) -> dict[str, str]:
         """Return the versions of those values of a run that are long lists in its last checkpoint, by their keys."""
-        return self.pieces.long_lists(get_thread_id(config), values)
+        return self.pieces.get_long_lists(get_thread_id(config), values)
 
     async def alist(
         self,
@@ -163,7 +163,7 @@ class Checkpointer(BaseCheckpointSaver[str]):
             filter=dump_filter(filter) if filter else None,
         )
 
-        json_values = self._json_values()
+        json_values = self._make_json_values()
         while limit is None or limit > 0:
             count = PAGE if limit is None else min(limit, PAGE)
             rows = await self.backend.list(query._replace(page_size=count))
