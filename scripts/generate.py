@@ -18,7 +18,7 @@ from portside.dataplane.settings import ListenerSettings
 from portside.kernel.errors import error_classes
 from portside.kernel.http.openapi import ServerInfo, build_document
 from portside.kernel.http.routes import Route
-from portside.kernel.migrations import read_functions
+from portside.kernel.schema_files import read_functions
 from portside.kernel.settings import describe
 from portside.platform.modules import ROUTES as PLATFORM_ROUTES
 from portside.platform.modules import SERVER_INFO as PLATFORM

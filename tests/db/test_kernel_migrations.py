@@ -14,14 +14,8 @@ import pytest
 
 from portside.kernel.db import Database
 from portside.kernel.errors import DependencyUnavailable, UserMistake
-from portside.kernel.migrations import (
-    TABLES,
-    DatabaseIsNewer,
-    find_pending,
-    migrate,
-    read_functions,
-    read_migrations,
-)
+from portside.kernel.migrations import DatabaseIsNewer, find_pending, migrate
+from portside.kernel.schema_files import TABLES, read_functions, read_migrations
 from portside.platform.modules import PACKAGES
 
 FIRST = "create table things (id int primary key); insert into things values (1);"

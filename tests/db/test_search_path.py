@@ -12,7 +12,8 @@ import pytest
 
 from portside.agent.app import SCHEMA
 from portside.kernel.db import Database
-from portside.kernel.migrations import list_created, migrate, read_functions, read_migrations
+from portside.kernel.migrations import migrate
+from portside.kernel.schema_files import list_created, read_functions, read_migrations
 from portside.platform.modules import PACKAGES
 
 OURS = {"platform": (PACKAGES, "public"), "agent": (["portside.agent"], SCHEMA)}

@@ -15,7 +15,7 @@ from portside.agent.settings import AgentSettings
 from portside.cli.main import COMMANDS, portside
 from portside.dataplane.settings import ListenerSettings
 from portside.kernel.errors import error_classes
-from portside.kernel.migrations import read_migrations
+from portside.kernel.schema_files import read_migrations
 from portside.kernel.settings import describe
 from portside.platform.modules import PACKAGES
 from portside.platform.modules import ROUTES as PLATFORM_ROUTES

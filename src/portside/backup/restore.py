@@ -37,7 +37,7 @@ from portside.backup.work import InterruptibleWork, Phases
 from portside.kernel import interruption
 from portside.kernel.embedded import EmbeddedPostgres, read_bundled_version
 from portside.kernel.files import get_user_name, make_private_dir
-from portside.kernel.migrations import read_migrations
+from portside.kernel.schema_files import read_migrations
 
 # Recover with the WAL inside the backup alone: the server asks for more, gets none, and begins a new timeline, so that
 # its WAL cannot be confused with that of the original.

@@ -1,14 +1,7 @@
 """The schema of a database: forward-only migrations of tables, and SQL functions that are replaced as a whole.
 
-A package has up to two folders:
-
-- `migrations/0001_baseline.sql`, `0002_what.sql`, …: tables, indexes and triggers. Each file is applied once and
-  recorded with a checksum.
-- `functions/*.sql`: functions and views, as `create or replace`. `order.txt` lists the files in the order of their
-  dependencies. Those above the line `(migrations)` are applied before the migrations, because tables use them
-  (generated columns, defaults, indexes, triggers). `revision.txt`, written by `make generate`, contains a number that
-  grows with every change, and the checksum of all files. When the checksum differs from the recorded one, all files are
-  applied again, and functions that are no longer in the files are dropped.
+`schema_files.py` reads the files. When the checksum of the files of functions differs from the recorded one, all of
+them are applied again, and functions that are no longer in the files are dropped.
 
 `create or replace` can change neither the result and the parameter names of a function nor the columns of a view. If it
 fails for that reason, all functions and views of the package that no table uses are dropped and created again, in the
@@ -17,36 +10,28 @@ such a function is refused unless a new migration is applied in the same start, 
 
 Everything that is missing is applied in one transaction under an advisory lock. Several processes may start at once:
 one applies, the others wait. These databases are refused: one with a migration whose file has changed, one that lacks
-an object that an applied file creates, and one that is newer than the program, unless older versions run on it.
-
-Whether they do is declared. A migration says it in a line, with the reason: `-- Older versions run: …` or
-`-- Older versions are refused: …`. The third word in `revision.txt` is the oldest revision of the functions whose
-programs can call today's. Both are recorded in the database, for older programs to read.
+an object that an applied file creates, and one that is newer than the program, unless older versions run on it. What
+the files declare about older versions is recorded in the database, for those versions to read.
 """
 
-import hashlib
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
-from importlib.resources import files
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import asyncpg
 
 from portside.kernel.db import Database
 from portside.kernel.errors import DependencyUnavailable, UserMistake
+from portside.kernel.schema_files import (
+    OLDER_VERSIONS_RUN,
+    FunctionFiles,
+    Migration,
+    list_created,
+    read_functions,
+    read_migrations,
+)
 
 # For the lock of migrations, and for each lock of a table that a migration changes.
 LOCK_TIMEOUT_S = 60
-_DECLARATION = re.compile(r"^-- Older versions (run|are refused): (.+)$", re.MULTILINE)
-_RUN = "run"
-# The tables of statements that read each row. Adding a column with a constant default reads none, but counts too.
-_TABLES_USED = re.compile(
-    r"\b(?:alter table|update|delete from|from|join|index \w+ on)\s+(?:only\s+)?(\w+)", re.IGNORECASE
-)
-TABLES = "(migrations)"  # in order.txt
 _LOCK_KEY = 0x706F7274  # "port"
 _RECORDS = """
 create table if not exists applied_migrations (
@@ -69,23 +54,16 @@ alter table applied_functions add column if not exists oldest int"""
 _INSERT_MIGRATION = (
     "insert into applied_migrations (package, number, name, checksum, older_versions) values ($1, $2, $3, $4, $5)"
 )
-
 # Functions with `set search_path from current` get this path: the schema of the tables, and the one of extensions.
 _PIN_SEARCH_PATH = """
 select set_config(
     'search_path', concat_ws(', ', quote_ident(current_schema()), nullif('public', current_schema())), true
 )"""
-
-# Statements begin in the first column; those in the body of a function do not.
-_CREATED = re.compile(
-    r"^(create|drop) (?:or replace )?(?:unlogged |constraint )?(table|view|function|trigger|unique index|index) "
-    r"(?:if (?:not )?exists )?(\w+)",
-    re.MULTILINE,
-)
 _WAY_BACK = (
     "Install the version again that changed the database. To go back to this one, restore the backup that was taken "
     "before the upgrade: portside backup restore FILE --home NEW_HOME"
 )
+# Of the objects that the applied migrations created, those that are not there any more.
 _FIND_MISSING = """
 select kind || ' ' || name from unnest($1::text[], $2::text[]) with ordinality as made (kind, name, number)
 where not case kind
@@ -99,6 +77,7 @@ where not case kind
     else exists (select from pg_class where relnamespace = current_schema()::regnamespace and relname = name)
 end
 order by number"""
+# The same of recorded functions and views, which are named with their parameters.
 _FIND_MISSING_OBJECTS = """
 select object from unnest($1::text[]) with ordinality as made (object, number)
 where case split_part(object, ' ', 1)
@@ -106,15 +85,13 @@ where case split_part(object, ' ', 1)
     else to_regclass(substr(object, 6)) is null
 end
 order by number"""
-
-# A row of the catalog that this transaction wrote has the age 0, or a negative age if a savepoint wrote it.
+# The functions and views that this transaction created or replaced. A row of the catalog that this transaction wrote has the age 0, or a negative age if a savepoint wrote it.
 _FIND_REPLACED = """
 select kind || ' ' || coalesce(p.oid::regprocedure::text, name) as object
 from unnest($1::text[], $2::text[]) with ordinality as made (kind, name, number)
 left join pg_proc p on kind = 'function' and p.proname = name and p.pronamespace = current_schema()::regnamespace
     and age(p.xmin) <= 0
 order by number, object"""
-
 # Postgres does not record which functions a body in PL/pgSQL calls. Functions of stored data are in SQL, or call none
 # of ours (`tests/db/test_search_path.py`).
 _FUNCTIONS_OF_STORED_DATA = """
@@ -133,131 +110,20 @@ from pg_proc p where p.oid in (select oid from used) and p.pronamespace = curren
 order by 1"""
 
 
-@dataclass(frozen=True)
-class Migration:
-    """One SQL file of a package."""
-
-    package: str
-    number: int
-    name: str
-    sql: str
-
-    @property
-    def checksum(self) -> str:
-        """The SHA-256 of the file's text."""
-        return hashlib.sha256(self.sql.encode()).hexdigest()
-
-    @property
-    def tables(self) -> set[str]:
-        """The names of the tables that the file may read or write as a whole."""
-        return set(_TABLES_USED.findall(self.sql))
-
-    @property
-    def older_versions(self) -> str | None:
-        """The declaration of the file: "run", or the reason why older versions are refused; None without one."""
-        declaration = _DECLARATION.search(self.sql)
-        if declaration is None:
-            return None
-
-        verb, reason = declaration.groups()
-        return _RUN if verb == _RUN else reason.rstrip(".")
-
-
 class DatabaseIsNewer(UserMistake):
     """The database was changed by a newer version, and this one does not run on it."""
 
 
-@dataclass(frozen=True)
-class FunctionFiles:
-    """The SQL functions and views of a package: name and text of each file, before and after the migrations.
+class _PackageState(NamedTuple):
+    """The files of a package's folders, and which of them the database lacks."""
 
-    `oldest` is the oldest revision whose programs can call them.
-    """
-
-    package: str
-    revision: int
-    oldest: int = 0
-    before: tuple[tuple[str, str], ...] = ()
-    after: tuple[tuple[str, str], ...] = ()
-
-    @cached_property
-    def checksum(self) -> str:
-        """The SHA-256 of all files, in their order."""
-        digest = hashlib.sha256()
-        for name, sql in (*self.before, (TABLES, ""), *self.after):
-            digest.update(f"{name}\0{len(sql)}\0{sql}".encode())
-
-        return digest.hexdigest()
-
-    @property
-    def created(self) -> list[tuple[str, str]]:
-        """Kind and name of the functions and views, without their parameters."""
-        return _find_created(sql for _, sql in (*self.before, *self.after))
-
-
-def read_migrations(package: str) -> list[Migration]:
-    """Read a package's migrations in order. Raises ValueError if two have the same number."""
-    name = _shorten(package)
-    migrations: list[Migration] = []
-    for file in files(package).joinpath("migrations").iterdir():
-        if match := re.match(r"(\d+)_.*\.sql$", file.name):
-            migration = Migration(package=name, number=int(match[1]), name=file.name, sql=file.read_text("utf-8"))
-            migrations.append(migration)
-
-    migrations.sort(key=lambda migration: migration.number)
-    for former, latter in pairwise(migrations):
-        if former.number == latter.number:
-            raise ValueError(
-                f"{package}/migrations: {former.name} and {latter.name} have the same number; renumber one"
-            )
-
-    return migrations
-
-
-def read_functions(package: str) -> FunctionFiles:
-    """Read a package's function files. Raises ValueError if order.txt does not name exactly the files there are."""
-    folder = files(package).joinpath("functions")
-    if not folder.is_dir():
-        return FunctionFiles(_shorten(package), 0)
-
-    lines = folder.joinpath("order.txt").read_text("utf-8").splitlines()
-    order = [line for line in lines if line and not line.startswith("#")]
-    names = [file.name for file in folder.iterdir() if file.name.endswith(".sql")]
-    if sorted([*names, TABLES]) != sorted(order):
-        raise ValueError(f"{package}/functions/order.txt must name {TABLES} and each .sql file of its folder once")
-
-    # The words are the revision, the checksum, and the oldest revision; older files have no third one.
-    words = folder.joinpath("revision.txt").read_text("utf-8").split()
-    revision = int(words[0])
-    oldest = int(words[2]) if len(words) > 2 else revision
-
-    texts = {name: folder.joinpath(name).read_text("utf-8") for name in names}
-    tables = order.index(TABLES)
-    return FunctionFiles(
-        package=_shorten(package),
-        revision=revision,
-        oldest=oldest,
-        before=tuple((name, texts[name]) for name in order[:tables]),
-        after=tuple((name, texts[name]) for name in order[tables + 1 :]),
-    )
-
-
-def list_created(migrations: Iterable[Migration]) -> list[tuple[str, str]]:
-    """Return kind and name of the tables, views, functions, triggers and unique indexes that migrations leave."""
-    return _find_created(migration.sql for migration in migrations)
-
-
-def _find_created(texts: Iterable[str]) -> list[tuple[str, str]]:
-    created: dict[tuple[str, str], None] = {}
-    for text in texts:
-        for verb, kind, name in _CREATED.findall(text):
-            if verb == "drop":
-                created_kind = "unique index" if kind == "index" else kind
-                created.pop((created_kind, name), None)
-            elif kind != "index":
-                created[kind, name] = None
-
-    return list(created)
+    functions: FunctionFiles
+    # The migrations that are to be applied.
+    missing: list[Migration]
+    # Whether the functions are to be applied.
+    is_stale: bool
+    # The functions and views that the database has.
+    objects: list[str]
 
 
 async def migrate(db: Database, packages: list[str], *, schema: str | None = None) -> int:
@@ -283,15 +149,6 @@ async def is_migrated(db: Database) -> bool:
     return bool(await db.pool.fetchval("select to_regclass('applied_migrations') is not null"))
 
 
-async def _acquire_lock(connection: Any) -> None:
-    try:
-        await connection.execute("select pg_advisory_xact_lock($1)", _LOCK_KEY)
-    except asyncpg.LockNotAvailableError as exc:
-        raise DependencyUnavailable(
-            f"another process is changing the database and has not ended within {LOCK_TIMEOUT_S} s; stop it"
-        ) from exc
-
-
 async def find_pending(db: Database, packages: list[str]) -> list[str]:
     """Return what the next start will apply to a database that was migrated before, as `package/file`.
 
@@ -300,8 +157,8 @@ async def find_pending(db: Database, packages: list[str]) -> list[str]:
     pending: list[str] = []
     async with db.pool.acquire() as connection:
         for package in packages:
-            name = _shorten(package)
             state = await _examine_package(connection, package)
+            name = state.functions.package
             pending += [f"{name}/{migration.name}" for migration in state.missing]
             if state.is_stale:
                 pending.append(f"{name}/functions")
@@ -316,23 +173,20 @@ async def find_missing(db: Database, packages: list[str]) -> list[Migration]:
     return [migration for state in states for migration in state.missing]
 
 
-class _PackageState(NamedTuple):
-    """The files of a package's folders, and which of them the database lacks."""
-
-    functions: FunctionFiles
-    # The migrations that are to be applied.
-    missing: list[Migration]
-    # Whether the functions are to be applied.
-    is_stale: bool
-    # The functions and views that the database has.
-    objects: list[str]
+async def _acquire_lock(connection: Any) -> None:
+    try:
+        await connection.execute("select pg_advisory_xact_lock($1)", _LOCK_KEY)
+    except asyncpg.LockNotAvailableError as exc:
+        raise DependencyUnavailable(
+            f"another process is changing the database and has not ended within {LOCK_TIMEOUT_S} s; stop it"
+        ) from exc
 
 
 async def _examine_package(connection: Any, package: str) -> _PackageState:
     """Compare the files of a package with the records of the database. Raises UserMistake if it is refused."""
     migrations = {migration.number: migration for migration in read_migrations(package)}
     functions = read_functions(package)
-    name = _shorten(package)
+    name = functions.package
 
     rows = await connection.fetch(
         # The column is missing until a version that has it migrates the database.
@@ -341,11 +195,10 @@ async def _examine_package(connection: Any, package: str) -> _PackageState:
         name,
     )
 
-    function_row = await connection.fetchrow("select * from applied_functions where package = $1", name)
-
     for row in rows:
         _check_migration(name, row, migrations.get(row["number"]))
 
+    function_row = await connection.fetchrow("select * from applied_functions where package = $1", name)
     is_stale = _are_stale(functions, function_row)
     objects = function_row["objects"] if function_row else []
 
@@ -360,7 +213,7 @@ async def _examine_package(connection: Any, package: str) -> _PackageState:
 def _check_migration(package: str, row: Any, migration: Migration | None) -> None:
     """Raise UserMistake if a recorded migration differs from its file, or has none and this program cannot run."""
     if migration is None:
-        if row["older_versions"] == _RUN:
+        if row["older_versions"] == OLDER_VERSIONS_RUN:
             return
 
         reason = f" ({row['older_versions']})" if row["older_versions"] else ""
@@ -395,22 +248,6 @@ def _are_stale(functions: FunctionFiles, row: Any) -> bool:
     return False
 
 
-async def _migrate_package(connection: Any, package: str) -> int:
-    name = _shorten(package)
-    state = await _examine_package(connection, package)
-    if state.is_stale:
-        await _replace_functions_for_tables(connection, state.functions, may_change=bool(state.missing))
-
-    for migration in state.missing:
-        await _execute(connection, migration.sql, f"{name}/migrations/{migration.name}")
-        await _record(connection, migration)
-
-    if state.is_stale:
-        await _replace_functions(connection, state.functions, state.objects)
-
-    return len(state.missing)
-
-
 async def _check_complete(connection: Any, package: str, *, applied: list[Migration], objects: list[str]) -> None:
     """Raise UserMistake if an object of the applied migrations or function files is missing."""
     created = list_created(applied)
@@ -422,6 +259,22 @@ async def _check_complete(connection: Any, package: str, *, applied: list[Migrat
             f"{', '.join(row[0] for row in rows)}. A restore that failed leaves such a database. "
             "Restore the backup again into an empty database, and stop at the first error of the restore"
         )
+
+
+async def _migrate_package(connection: Any, package: str) -> int:
+    state = await _examine_package(connection, package)
+    name = state.functions.package
+    if state.is_stale:
+        await _replace_functions_for_tables(connection, state.functions, may_change=bool(state.missing))
+
+    for migration in state.missing:
+        await _execute(connection, migration.sql, f"{name}/migrations/{migration.name}")
+        await _record(connection, migration)
+
+    if state.is_stale:
+        await _replace_functions(connection, state.functions, state.objects)
+
+    return len(state.missing)
 
 
 async def _replace_functions_for_tables(connection: Any, functions: FunctionFiles, *, may_change: bool) -> None:
@@ -451,9 +304,8 @@ async def _replace_functions(connection: Any, functions: FunctionFiles, old_obje
             await _apply(connection, functions)
     except (asyncpg.InvalidFunctionDefinitionError, asyncpg.InvalidTableDefinitionError):
         # A result, a parameter name or a column has changed, which `create or replace` cannot do.
-        used_by_tables = {name for _, name in _find_created(sql for _, sql in functions.before)}
         # An object is its kind, its name and its parameters: function name(text).
-        replaceable = [item for item in old_objects if re.split(r"[ (]", item)[1] not in used_by_tables]
+        replaceable = [item for item in old_objects if re.split(r"[ (]", item)[1] not in functions.names_in_tables]
         await _drop(connection, replaceable)
         await _apply(connection, functions)
 
@@ -502,7 +354,3 @@ async def _execute(connection: Any, sql: str, file: str) -> None:
 async def _record(connection: Any, migration: Migration) -> None:
     values = (migration.package, migration.number, migration.name, migration.checksum, migration.older_versions)
     await connection.execute(_INSERT_MIGRATION, *values)
-
-
-def _shorten(package: str) -> str:
-    return package.rsplit(".", 1)[-1]
