@@ -233,6 +233,26 @@ async def test_a_deployment_report_is_stored(plane: Control) -> None:
     assert (await plane.client.put(path, json={"status": "AWAITING_DELETE"})).status_code == 422
 
 
+async def test_deployments_without_servers_are_not_ready_when_the_platform_starts(plane: Control) -> None:
+    serving, down, empty = [await plane.create(name) for name in ("serving", "down", "empty")]
+    for deployment in (serving, down):
+        await plane.listener.deploy(deployment["id"], deployment["latest_revision_id"])
+
+    for deployment, report in ((serving, {"status": "READY"}), (down, {"status": "UNKNOWN", "reason": "disk full"})):
+        await plane.client.put(f"/internal/deployments/{deployment['id']}/status", json=report)
+
+    await plane.client.put(f"/internal/deployments/{empty['id']}/status", json={"status": "READY"})
+    deployments = (serving, down, empty)
+    await desired_state.report_stopped_deployments(plane.db, [UUID(deployment["id"]) for deployment in deployments])
+
+    seen = [await plane.get(deployment["id"]) for deployment in deployments]
+    assert [(deployment["status"], deployment["status_message"]) for deployment in seen] == [
+        ("UNKNOWN", "No server runs since the platform was stopped; one is being started."),
+        ("UNKNOWN", "disk full"),
+        ("READY", None),
+    ]
+
+
 async def test_every_change_wakes_a_waiting_listener(plane: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nobody looks again without being woken.
     monkeypatch.setattr(desired_state, "POLL_S", 3600.0)

@@ -29,7 +29,7 @@ from portside.dataplane.masking import mask_credentials, shorten_paths
 from portside.dataplane.processes import ProcessIdentity
 from portside.dataplane.rollout import describe_failure
 from portside.dataplane.settings import ListenerSettings
-from portside.dataplane.state import DeploymentFolder, ReplicaRecord
+from portside.dataplane.state import DeploymentFolder, ReplicaRecord, SleepRecord, list_stopped_deployments
 from portside.kernel.settings import describe, load_settings
 from portside.kernel.supervision import describe_exit
 from portside.listener_api import NewLogEntry, Secret
@@ -220,6 +220,28 @@ def test_state_survives_and_damaged_file_starts_empty(tmp_path: Path):
     restored = DeploymentFolder(tmp_path, deployment_id).state
     assert (restored.active_revision_id, restored.previous_revision_id) == (second, first)
     assert restored.earlier == again.earlier and first in restored.earlier
+
+
+def test_stopped_deployments_are_those_that_should_serve_without_a_server(tmp_path: Path):
+    assert list_stopped_deployments(tmp_path) == set()
+    stopped, serving, asleep, new = (DeploymentFolder(tmp_path, uuid4()) for _ in range(4))
+    for folder in (stopped, serving, asleep):
+        folder.activate(uuid4())
+
+    this_process = ProcessIdentity.find(os.getpid())
+    assert this_process is not None
+    serving.add_replica(ReplicaRecord(this_process, uuid4()))
+    stopped.add_replica(ReplicaRecord(ProcessIdentity(this_process.pid, "another start"), uuid4()))
+    asleep.state.sleep = SleepRecord(due_at=None)
+    asleep.save()
+    new.save()
+
+    (tmp_path / "deployments" / "notes").mkdir()
+    assert [str(deployment_id) for deployment_id in list_stopped_deployments(tmp_path)] == [stopped.path.name]
+
+    # As after the restore of a backup.
+    (stopped.path / "state.json").unlink()
+    assert [str(deployment_id) for deployment_id in list_stopped_deployments(tmp_path)] == [stopped.path.name]
 
 
 def test_source_of_a_commit_is_kept_as_long_as_its_revision(tmp_path: Path):

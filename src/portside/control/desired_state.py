@@ -7,7 +7,7 @@ deployment belongs to the first listener that took it.
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from uuid import UUID
 
@@ -25,7 +25,7 @@ from portside.identity import keys
 from portside.identity.keys import KeyFilter, KeyNotFound, Revocation
 from portside.kernel.aliases import canonical_source
 from portside.kernel.clock import iso
-from portside.kernel.db import Record
+from portside.kernel.db import Record, Session
 from portside.kernel.timeouts import wait_at_most
 from portside.kernel.user_json import storable
 from portside.listener_api import (
@@ -40,6 +40,7 @@ from portside.listener_api import (
 from portside.tracing import projects
 
 POLL_S = 1.0
+_STOPPED = "No server runs since the platform was stopped; one is being started."
 
 
 async def wait_for_desired(scope: Scope, address: PlatformAddress, listener_id: UUID, query: DesiredQuery) -> Desired:
@@ -168,6 +169,11 @@ async def report_deployment(scope: Scope, deployment_id: UUID, report: Deploymen
 
     if report.custom_url not in {None, row["direct_url"]}:
         await scope.router.refresh()
+
+
+async def report_stopped_deployments(db: Session, deployment_ids: Collection[UUID]) -> None:
+    """Say of deployments that nothing of them runs yet, before their listener is started and says so itself."""
+    await db.execute(sql.report_stopped_deployments, ids=list(deployment_ids), reason=_STOPPED)
 
 
 async def drop_deployment(scope: Scope, deployment_id: UUID) -> None:

@@ -286,7 +286,7 @@ class Rollout:
                 await self.report_down("Nothing of this deployment runs until its active revision is built again.")
                 build = await self._rebuild(revision)
 
-        if build is not None and not self._has_servers():
+        if build is not None and not self._folder.state.has_servers:
             await self.report_down(STARTING)
 
         if deployment.pin_threads:
@@ -297,11 +297,6 @@ class Rollout:
         await self.target.restore(self._release)
         if deployment.custom_url != self.target.url:
             await self._report_status("READY", None)
-
-    def _has_servers(self) -> bool:
-        """Whether servers of the deployment outlived an earlier listener, or it sleeps, as it should."""
-        state = self._folder.state
-        return state.sleep is not None or any(record.process.is_alive for record in state.replicas)
 
     async def update(self, deployment: DesiredDeployment) -> None:
         """Apply changes of the serving revision, and report its address if they changed it.

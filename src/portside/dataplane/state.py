@@ -68,6 +68,11 @@ class DeploymentState(msgspec.Struct):
     # Revisions that were replaced and whose code threads may need, with the Unix time of the replacement.
     earlier: dict[UUID, float] = {}
 
+    @property
+    def has_servers(self) -> bool:
+        """Whether servers of the deployment outlived an earlier listener, or it sleeps, as it should."""
+        return self.sleep is not None or any(record.process.is_alive for record in self.replicas)
+
 
 class ServedRevisions(msgspec.Struct):
     """The part of the state that a backup holds."""
@@ -75,6 +80,19 @@ class ServedRevisions(msgspec.Struct):
     active_revision_id: UUID | None = None
     previous_revision_id: UUID | None = None
     earlier: dict[UUID, float] = {}
+
+
+def list_stopped_deployments(dataplane: Path) -> set[UUID]:
+    """Return the deployments that should serve and of which nothing runs, as before the start of a listener."""
+    stopped_ids: set[UUID] = set()
+    for path in (dataplane / "deployments").glob("*/"):
+        with contextlib.suppress(ValueError):
+            deployment_id = UUID(path.name)
+            state = DeploymentFolder(dataplane, deployment_id).state
+            if state.active_revision_id is not None and not state.has_servers:
+                stopped_ids.add(deployment_id)
+
+    return stopped_ids
 
 
 class DeploymentFolder:

@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 
 from portside.audit.entries import record_start
+from portside.control.desired_state import report_stopped_deployments
 from portside.control.scope import DesiredChanges
+from portside.dataplane.state import list_stopped_deployments
 from portside.identity import first_start
 from portside.identity.guard import AccessGuard
 from portside.ingress.front import AgentsUnavailable, FromFront, Front
@@ -82,6 +84,11 @@ async def open_platform(
         new_key = await first_start.set_up(db, api_key=settings.api_key)
         if new_key is not None:
             home.keep_key(home.api_key, new_key)
+
+        if settings.own_listener:
+            # Before anybody can ask: the listener looks at its machine only when it has started.
+            stopped_ids = await asyncio.to_thread(list_stopped_deployments, home.path / "dataplane")
+            await report_stopped_deployments(db, stopped_ids)
 
         parts = await build_parts(installation, db, box, disk)
         routes, tasks = _open_components(parts)

@@ -137,6 +137,11 @@ update deployments set
     updated_at = now()
 where id = :id
 
+-- name: report_stopped_deployments
+-- A deployment that is new, being deleted or already said to be down keeps its status and the reason.
+update deployments set status = 'UNKNOWN', status_message = :reason, updated_at = now()
+where id = any(:ids::uuid[]) and status = 'READY' and active_revision_id is not null
+
 -- name: deployment_addresses
 -- Deployments on machines that have an address, oldest first. One that is being deleted has none: another program may
 -- get its port.
