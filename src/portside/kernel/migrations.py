@@ -85,7 +85,8 @@ where case split_part(object, ' ', 1)
     else to_regclass(substr(object, 6)) is null
 end
 order by number"""
-# The functions and views that this transaction created or replaced. A row of the catalog that this transaction wrote has the age 0, or a negative age if a savepoint wrote it.
+# The functions and views that this transaction created or replaced. A row of the catalog that this transaction wrote
+# has the age 0, or a negative age if a savepoint wrote it.
 _FIND_REPLACED = """
 select kind || ' ' || coalesce(p.oid::regprocedure::text, name) as object
 from unnest($1::text[], $2::text[]) with ordinality as made (kind, name, number)
