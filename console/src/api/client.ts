@@ -133,7 +133,17 @@ export function fieldOf(problem: Problem): string {
   return problem.loc.filter((part, index) => index > 0 || part !== "body").join(".");
 }
 
-// What the API says about a field, by its name.
+// What the API says about a field, by its name or its path.
 export function problemAt(error: ApiError | null | undefined, field: string): string | undefined {
-  return error?.problems.find((each) => each.loc.includes(field))?.msg;
+  return error?.problems.find((problem) => isAbout(problem, field))?.msg;
+}
+
+// Whether all that the API says is about these fields. Nothing is said about a field in an error without problems.
+export function areAllAbout({ problems }: ApiError, fields: readonly string[]): boolean {
+  return problems.length > 0 && problems.every((problem) => fields.some((field) => isAbout(problem, field)));
+}
+
+// A problem is at the field or below it. The field may be the end of a path: repo_url of source_config.repo_url.
+function isAbout(problem: Problem, field: string): boolean {
+  return `.${problem.loc.join(".")}.`.includes(`.${field}.`);
 }

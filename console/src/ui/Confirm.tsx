@@ -1,57 +1,30 @@
-import { type FormEvent, type ReactNode, useState } from "react";
-import type { ApiError } from "../api/client";
-import { Dialog } from "./Dialog";
+import { type ReactNode, useState } from "react";
 import { TextField } from "./Field";
-import { Problem } from "./Problem";
+import { type Change, DialogForm, FormButtons } from "./Form";
 
 interface Props {
   title: string;
   action: string;
   cancel?: string;
-  // The text that the user must type before the action, if the action cannot be undone.
+  // The text that somebody must type before the action, if the action cannot be undone.
   name?: string;
+  change: Change;
   isDisabled?: boolean;
-  error: ApiError | null;
   onConfirm: () => void;
   onClose: () => void;
   children: ReactNode;
 }
 
 // Asks for confirmation of an action that deletes something.
-export function Confirm({
-  title,
-  action,
-  cancel = "Cancel",
-  name,
-  isDisabled = false,
-  error,
-  onConfirm,
-  onClose,
-  children,
-}: Props) {
-  const [typed, setTyped] = useState("");
-  const isTyped = name === undefined || typed === name;
-
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    if (isTyped) onConfirm();
-  };
+export function Confirm({ title, name, change, isDisabled = false, onConfirm, onClose, children, ...words }: Props) {
+  const [text, setText] = useState("");
+  const isNamed = name === undefined || text === name;
 
   return (
-    <Dialog title={title} onClose={onClose}>
-      <form className="fields" onSubmit={submit}>
-        {children}
-        {name !== undefined && <TextField label={`Type ${name} to confirm`} value={typed} onChange={setTyped} />}
-        {error && <Problem error={error} />}
-        <div className="row">
-          <button type="submit" className="button danger" disabled={isDisabled || !isTyped}>
-            {action}
-          </button>
-          <button type="button" className="button" onClick={onClose}>
-            {cancel}
-          </button>
-        </div>
-      </form>
-    </Dialog>
+    <DialogForm title={title} change={change} onSubmit={onConfirm} onClose={onClose}>
+      {children}
+      {name !== undefined && <TextField label={`Type ${name} to confirm`} value={text} onChange={setText} />}
+      <FormButtons {...words} isDangerous isDisabled={isDisabled || !isNamed} onCancel={onClose} />
+    </DialogForm>
   );
 }

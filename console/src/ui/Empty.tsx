@@ -11,3 +11,14 @@ export function Empty({ title, children, command }: { title: string; children: R
     </div>
   );
 }
+
+// Filters that leave nothing, and the way back to everything.
+export function NoMatch({ title, clear, onClear }: { title: string; clear: string; onClear: () => void }) {
+  return (
+    <Empty title={title}>
+      <button type="button" className="link" onClick={onClear}>
+        {clear}
+      </button>
+    </Empty>
+  );
+}

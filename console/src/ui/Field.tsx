@@ -1,8 +1,12 @@
 import { type ComponentProps, type ReactNode, useId } from "react";
+import { useFieldProblem } from "./Form";
 
 interface Labelled {
   label: string;
   hint?: ReactNode;
+  // The field of the body that it fills: what the API says about it stands below.
+  name?: string | undefined;
+  // What the page itself says about it.
   error?: string | undefined;
   isRequired?: boolean | undefined;
 }
@@ -16,9 +20,12 @@ interface Props extends Labelled {
   }) => ReactNode;
 }
 
-// A labelled field; what the API says about it stands below it.
-export function Field({ label, hint, error, isRequired = false, children }: Props) {
+// A labelled field, with what is wrong with it.
+export function Field({ label, hint, name, error: ownError, isRequired = false, children }: Props) {
   const id = useId();
+  const fieldProblem = useFieldProblem(name);
+
+  const error = ownError ?? fieldProblem;
   const described = [hint && `${id}-hint`, error && `${id}-error`].filter(Boolean).join(" ");
 
   return (
@@ -47,15 +54,15 @@ export function Field({ label, hint, error, isRequired = false, children }: Prop
   );
 }
 
-interface TextProps extends Labelled, Omit<ComponentProps<"input">, "value" | "onChange"> {
+interface TextProps extends Labelled, Omit<ComponentProps<"input">, "name" | "value" | "onChange"> {
   value: string;
   onChange: (text: string) => void;
 }
 
 // A line of text. Names, addresses and the like are no prose: nothing completes or corrects them.
-export function TextField({ label, hint, error, isRequired, onChange, ...input }: TextProps) {
+export function TextField({ label, hint, name, error, isRequired, onChange, ...input }: TextProps) {
   return (
-    <Field label={label} hint={hint} error={error} isRequired={isRequired}>
+    <Field label={label} hint={hint} name={name} error={error} isRequired={isRequired}>
       {(attributes) => (
         <input
           autoComplete="off"
@@ -88,27 +95,5 @@ export function SelectField<T extends string>({ value, options, onChange, ...lab
         </select>
       )}
     </Field>
-  );
-}
-
-interface ButtonsProps {
-  action: string;
-  isDisabled?: boolean;
-  onCancel: () => void;
-  children?: ReactNode;
-}
-
-// The buttons below a form.
-export function FormButtons({ action, isDisabled = false, onCancel, children }: ButtonsProps) {
-  return (
-    <div className="row whole">
-      <button type="submit" className="button main" disabled={isDisabled}>
-        {action}
-      </button>
-      <button type="button" className="button" onClick={onCancel}>
-        Cancel
-      </button>
-      {children}
-    </div>
   );
 }

@@ -4,13 +4,13 @@ interface Props {
   all: string;
   options: readonly (readonly [value: string, word: string])[];
   value: string | undefined;
-  onSelect: (value: string | undefined) => void;
+  onChange: (value: string | undefined) => void;
 }
 
 // Narrows a list to one value, or to none.
-export function FilterSelect({ label, all, options, value, onSelect }: Props) {
+export function FilterSelect({ label, all, options, value, onChange }: Props) {
   return (
-    <select aria-label={label} value={value ?? ""} onChange={(event) => onSelect(event.target.value || undefined)}>
+    <select aria-label={label} value={value ?? ""} onChange={(event) => onChange(event.target.value || undefined)}>
       <option value="">{all}</option>
       {options.map(([each, word]) => (
         <option key={each} value={each}>

@@ -60,8 +60,8 @@ export function LogView({ read, q, level, onFilter, empty }: Props) {
           <SearchField
             label="Search in the log"
             placeholder="Search in the log"
-            q={q}
-            onSearch={(text) => onFilter({ q: text })}
+            value={q}
+            onChange={(text) => onFilter({ q: text })}
           />
           <select
             aria-label="Level"

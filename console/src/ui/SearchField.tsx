@@ -6,14 +6,14 @@ interface Props {
   label: string;
   placeholder: string;
   // What the address searches for.
-  q: string | undefined;
-  onSearch: (text: string | undefined) => void;
+  value: string | undefined;
+  onChange: (text: string | undefined) => void;
 }
 
 // Searches a list. The key / goes there.
-export function SearchField({ label, placeholder, q, onSearch }: Props) {
+export function SearchField({ label, placeholder, value, onChange }: Props) {
   const field = useRef<HTMLInputElement>(null);
-  const typed = useTyped(q, onSearch);
+  const typed = useTyped(value, onChange);
 
   useKey("/", () => field.current?.focus());
 

@@ -1,11 +1,11 @@
-import { type FormEvent, useState } from "react";
-import { problemAt } from "../../api/client";
+import { useState } from "react";
 import type { Channel, ChannelRequest, NewChannel } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { Confirm } from "../../ui/Confirm";
 import { CopyButton } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
-import { FormButtons, SelectField, TextField } from "../../ui/Field";
+import { SelectField, TextField } from "../../ui/Field";
+import { CardForm, FormButtons } from "../../ui/Form";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { Status } from "../../ui/Status";
@@ -16,8 +16,6 @@ const KINDS = [
   ["webhook", "Webhook"],
   ["mail", "E-mail"],
 ] as const;
-
-const FIELDS = ["name", "url", "to"];
 
 // The channels that alerts are sent to.
 export function ChannelsTab() {
@@ -101,59 +99,53 @@ function AddChannel({ onDone, onClose }: { onDone: (made: NewChannel) => void; o
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
   const create = useChange("POST /alerts/channels", onDone);
 
-  const problem = (field: string) => problemAt(create.error, field);
   const isWebhook = draft.kind === "webhook";
 
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
+  const add = () => {
     const to = draft.to.split(/[\s,;]+/).filter(Boolean);
     const target = isWebhook ? { url: draft.url.trim() } : { to };
     create.mutate({ body: { kind: draft.kind, name: draft.name.trim(), ...target } });
   };
 
   return (
-    <form className="card" onSubmit={submit} noValidate aria-label="Add a channel">
-      <h2>Add a channel</h2>
-      <div className="card-body fields">
-        <div className="fields two">
+    <CardForm title="Add a channel" change={create} onSubmit={add}>
+      <div className="fields two">
+        <TextField
+          label="Name"
+          name="name"
+          isRequired
+          autoFocus
+          placeholder="our-chat"
+          value={draft.name}
+          onChange={(text) => set({ name: text })}
+        />
+        <SelectField label="Kind" value={draft.kind} onChange={(kind) => set({ kind })} options={KINDS} />
+        {isWebhook ? (
           <TextField
-            label="Name"
-            error={problem("name")}
+            label="Address"
+            name="url"
+            hint="It gets a signed POST. It is stored encrypted, and not shown again."
             isRequired
-            autoFocus
-            placeholder="our-chat"
-            value={draft.name}
-            onChange={(text) => set({ name: text })}
+            inputMode="url"
+            placeholder="https://chat.example.com/hooks/…"
+            value={draft.url}
+            onChange={(text) => set({ url: text })}
           />
-          <SelectField label="Kind" value={draft.kind} onChange={(kind) => set({ kind })} options={KINDS} />
-          {isWebhook ? (
-            <TextField
-              label="Address"
-              error={problem("url")}
-              hint="It gets a signed POST. It is stored encrypted, and not shown again."
-              isRequired
-              inputMode="url"
-              placeholder="https://chat.example.com/hooks/…"
-              value={draft.url}
-              onChange={(text) => set({ url: text })}
-            />
-          ) : (
-            <TextField
-              label="To"
-              error={problem("to")}
-              hint="Addresses, separated by commas."
-              isRequired
-              inputMode="email"
-              placeholder="ops@example.com"
-              value={draft.to}
-              onChange={(text) => set({ to: text })}
-            />
-          )}
-        </div>
-        {create.error && !FIELDS.some(problem) && <Problem error={create.error} />}
-        <FormButtons action="Add" isDisabled={create.isPending || !draft.name.trim()} onCancel={onClose} />
+        ) : (
+          <TextField
+            label="To"
+            name="to"
+            hint="Addresses, separated by commas."
+            isRequired
+            inputMode="email"
+            placeholder="ops@example.com"
+            value={draft.to}
+            onChange={(text) => set({ to: text })}
+          />
+        )}
       </div>
-    </form>
+      <FormButtons action="Add" isDisabled={!draft.name.trim()} onCancel={onClose} />
+    </CardForm>
   );
 }
 
@@ -206,8 +198,7 @@ function RemoveChannel({ of: channel, onClose }: { of: Channel; onClose: () => v
     <Confirm
       title={`Remove ${channel.name}?`}
       action="Remove"
-      isDisabled={remove.isPending}
-      error={remove.error}
+      change={remove}
       onConfirm={() => remove.mutate({ path: { channel_id: channel.id } })}
       onClose={onClose}
     >

@@ -1,8 +1,8 @@
-import { type FormEvent, useState } from "react";
+import { useState } from "react";
 import type { RuleInForce, Silence } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
-import { Dialog } from "../../ui/Dialog";
-import { FormButtons, SelectField, TextField } from "../../ui/Field";
+import { SelectField, TextField } from "../../ui/Field";
+import { DialogForm, FormButtons } from "../../ui/Form";
 import { Problem } from "../../ui/Problem";
 import { Status } from "../../ui/Status";
 import { Table } from "../../ui/Table";
@@ -130,46 +130,46 @@ function ChangeRule({ of: rule, onClose }: { of: RuleInForce; onClose: () => voi
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
   const change = useChange("PATCH /alerts/rules/{name}", onClose);
 
-  const [threshold, seconds] = [Number(draft.threshold), Number(draft.seconds)];
   const isValid = [draft.threshold, draft.seconds].every((text) => text.trim() !== "" && Number(text) >= 0);
 
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    const body = { threshold, for_s: seconds, is_enabled: draft.state === "on" };
+  const save = () => {
+    const body = {
+      threshold: Number(draft.threshold),
+      for_s: Number(draft.seconds),
+      is_enabled: draft.state === "on",
+    };
+
     change.mutate({ path: { name: rule.name }, body });
   };
 
   return (
-    <Dialog title={`Change ${rule.name}`} onClose={onClose}>
-      <form className="fields" onSubmit={submit} noValidate>
-        <p>{rule.summary}</p>
-        {rule.unit && (
-          <TextField
-            label={`Threshold in ${rule.unit}`}
-            inputMode="decimal"
-            value={draft.threshold}
-            onChange={(text) => set({ threshold: text })}
-          />
-        )}
+    <DialogForm title={`Change ${rule.name}`} change={change} onSubmit={save} onClose={onClose}>
+      <p>{rule.summary}</p>
+      {rule.unit && (
         <TextField
-          label="Seconds that it must hold"
-          inputMode="numeric"
-          value={draft.seconds}
-          onChange={(text) => set({ seconds: text })}
+          label={`Threshold in ${rule.unit}`}
+          inputMode="decimal"
+          value={draft.threshold}
+          onChange={(text) => set({ threshold: text })}
         />
-        <SelectField
-          label="State"
-          value={draft.state}
-          onChange={(state) => set({ state })}
-          options={[
-            ["on", "On"],
-            ["off", "Off"],
-          ]}
-        />
-        {change.error && <Problem error={change.error} />}
-        <FormButtons action="Save" isDisabled={change.isPending || !isValid} onCancel={onClose} />
-      </form>
-    </Dialog>
+      )}
+      <TextField
+        label="Seconds that it must hold"
+        inputMode="numeric"
+        value={draft.seconds}
+        onChange={(text) => set({ seconds: text })}
+      />
+      <SelectField
+        label="State"
+        value={draft.state}
+        onChange={(state) => set({ state })}
+        options={[
+          ["on", "On"],
+          ["off", "Off"],
+        ]}
+      />
+      <FormButtons action="Save" isDisabled={!isValid} onCancel={onClose} />
+    </DialogForm>
   );
 }
 
@@ -178,20 +178,14 @@ function AddSilence({ rule, onClose }: { rule: string; onClose: () => void }) {
   const [comment, setComment] = useState("");
   const add = useChange("POST /alerts/silences", onClose);
 
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    add.mutate({ body: { rule, hours: Number(hours), comment: comment.trim() } });
-  };
+  const silence = () => add.mutate({ body: { rule, hours: Number(hours), comment: comment.trim() } });
 
   return (
-    <Dialog title={`Silence ${rule}`} onClose={onClose}>
-      <form className="fields" onSubmit={submit} noValidate>
-        <p>No messages are sent. An alert that still fires afterwards is sent then.</p>
-        <SelectField label="How long" value={hours} onChange={setHours} options={HOURS} />
-        <TextField label="Why" value={comment} onChange={setComment} />
-        {add.error && <Problem error={add.error} />}
-        <FormButtons action="Silence" isDisabled={add.isPending} onCancel={onClose} />
-      </form>
-    </Dialog>
+    <DialogForm title={`Silence ${rule}`} change={add} onSubmit={silence} onClose={onClose}>
+      <p>No messages are sent. An alert that still fires afterwards is sent then.</p>
+      <SelectField label="How long" value={hours} onChange={setHours} options={HOURS} />
+      <TextField label="Why" value={comment} onChange={setComment} />
+      <FormButtons action="Silence" onCancel={onClose} />
+    </DialogForm>
   );
 }

@@ -2,7 +2,7 @@
 
 import { useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
-import { type FormEvent, useState } from "react";
+import { useState } from "react";
 import { ApiError, call } from "../../api/client";
 import type { FeedbackConfig, Queue, RubricItem } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
@@ -10,6 +10,7 @@ import { useMay } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { Empty } from "../../ui/Empty";
 import { Field, TextField } from "../../ui/Field";
+import { Form, FormButtons } from "../../ui/Form";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { SCALES, type ScaleName, scaleNameOf } from "./scales";
@@ -83,8 +84,7 @@ function QueueForm({ queue, configs }: { queue?: Queue; configs: FeedbackConfig[
   const change = (number: number, changes: Partial<Draft>) =>
     setItems(items.map((each) => (each.number === number ? { ...each, ...changes } : each)));
 
-  const submit = async (event: FormEvent) => {
-    event.preventDefault();
+  const submit = async () => {
     setBusy(true);
     setError(null);
     const named = items.filter((each) => each.key.trim());
@@ -119,7 +119,7 @@ function QueueForm({ queue, configs }: { queue?: Queue; configs: FeedbackConfig[
   return (
     <div className="page form">
       <h1>{queue ? `Edit ${queue.name}` : "New annotation queue"}</h1>
-      <form className="fields" onSubmit={(event) => void submit(event)}>
+      <Form change={{ error, isPending: isBusy }} onSubmit={() => void submit()}>
         <TextField label="Name" isRequired value={name} onChange={setName} />
         <TextField label="Description" spellCheck value={description} onChange={setDescription} />
         <Field label="Instructions" hint="Shown to people next to every run. Markdown is formatted.">
@@ -186,19 +186,15 @@ function QueueForm({ queue, configs }: { queue?: Queue; configs: FeedbackConfig[
             </div>
           </div>
         </section>
-        {error && <Problem error={error} />}
-        <div className="row">
-          <button type="submit" className="button main" disabled={!name.trim() || isBusy}>
-            {queue ? "Save" : "Create"}
-          </button>
+        <FormButtons action={queue ? "Save" : "Create"} isDisabled={!name.trim()}>
           {queue && mayDelete && (
             <button type="button" className="button danger" onClick={() => setDeleting(true)}>
               <Icon name="trash" />
               Delete this queue
             </button>
           )}
-        </div>
-      </form>
+        </FormButtons>
+      </Form>
       {queue && isDeleting && <DeleteQueue queue={queue} onClose={() => setDeleting(false)} />}
     </div>
   );
@@ -228,8 +224,7 @@ function DeleteQueue({ queue, onClose }: { queue: Queue; onClose: () => void }) 
     <Confirm
       title={`Delete ${queue.name}?`}
       action="Delete for good"
-      isDisabled={remove.isPending}
-      error={remove.error}
+      change={remove}
       onConfirm={() => remove.mutate({ path: { queue_id: queue.id } })}
       onClose={onClose}
     >

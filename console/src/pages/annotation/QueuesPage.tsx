@@ -4,12 +4,11 @@ import { Link, useNavigate } from "@tanstack/react-router";
 import { useOffsetPages } from "../../api/pages";
 import type { Queue } from "../../api/platform";
 import { useApi } from "../../api/queries";
-import { useKey } from "../../shell/keys";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { count } from "../../ui/format";
-import { Icon } from "../../ui/Icon";
 import type { Column } from "../../ui/List";
+import { ListPage, NewLink, PageHead } from "../../ui/ListPage";
 import { PagedList } from "../../ui/PagedList";
 import { Ago } from "../../ui/Time";
 
@@ -19,27 +18,19 @@ export function QueuesPage() {
   const navigate = useNavigate();
   const mayCreate = useMay("annotation-queues:create");
 
-  useKey("c", () => mayCreate && void navigate({ to: "/annotation/new" }));
-  const found = useOffsetPages(
+  const queues = useOffsetPages(
     "GET /annotation-queues",
     (slice) => ({ query: { ...slice } }),
-    (queues) => queues,
+    (page) => page,
     { everyMs: EVERY_MS },
   );
 
   return (
-    <div className="page full">
-      <div className="head">
-        <h1>Annotation</h1>
-        {mayCreate && (
-          <Link to="/annotation/new" className="button main">
-            <Icon name="plus" />
-            New queue
-          </Link>
-        )}
-      </div>
+    <ListPage
+      head={<PageHead title="Annotation">{mayCreate && <NewLink to="/annotation/new">New queue</NewLink>}</PageHead>}
+    >
       <PagedList
-        found={found}
+        listing={queues}
         label="Annotation queues"
         columns={COLUMNS}
         keyOf={(each) => each.id}
@@ -54,7 +45,7 @@ export function QueuesPage() {
           </Empty>
         }
       />
-    </div>
+    </ListPage>
   );
 }
 

@@ -1,4 +1,4 @@
-import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link } from "@tanstack/react-router";
 import { address, call, request } from "../../api/client";
 import { useCursorPages } from "../../api/pages";
 import type { AuditEntry } from "../../api/platform";
@@ -7,41 +7,19 @@ import { Empty } from "../../ui/Empty";
 import { FilterSelect } from "../../ui/FilterSelect";
 import { Icon } from "../../ui/Icon";
 import type { Column } from "../../ui/List";
+import { ListPage, PageHead } from "../../ui/ListPage";
 import { PagedList } from "../../ui/PagedList";
 import { Problem } from "../../ui/Problem";
-import { periodOf, RANGES, type RangeName } from "../../ui/Range";
 import { SearchField } from "../../ui/SearchField";
 import { Ago } from "../../ui/Time";
 import { useDownload } from "../../ui/useDownload";
+import { useSearchParams } from "../../ui/useSearchParams";
 import { useTyped } from "../../ui/useTyped";
 import { EntryPanel } from "./EntryPanel";
 import { actorName, Outcome } from "./entry";
+import { OBJECTS, OUTCOMES, PERIODS, toQuery } from "./filters";
 
 const auditRoute = getRouteApi("/audit");
-
-const OBJECTS = [
-  ["deployment", "Deployments"],
-  ["revision", "Revisions"],
-  ["secret", "Reads of secrets"],
-  ["key", "API keys"],
-  ["member", "Members"],
-  ["session", "Sign-ins"],
-  ["workspace", "Workspaces"],
-  ["project", "Projects"],
-  ["dataset", "Datasets"],
-  ["prompt", "Prompts"],
-  ["integration", "Git accounts"],
-  ["usage_limit", "Limits"],
-  ["platform", "Starts of the platform"],
-] as const;
-
-const OUTCOMES = [
-  ["ok", "Done"],
-  ["refused", "Refused"],
-  ["failed", "Failed"],
-] as const;
-
-const PERIODS = (["1h", "24h", "7d", "30d", "90d"] as const).map((name) => [name, RANGES[name].title] as const);
 
 const COLUMNS: Column<AuditEntry>[] = [
   { title: "When", width: "72px", show: (each) => <Ago at={each.at} /> },
@@ -72,21 +50,14 @@ const COLUMNS: Column<AuditEntry>[] = [
 
 // Who changed what. The server shows the whole organization to those who manage it, and else one workspace.
 export function AuditPage() {
-  const { actor, action, object, outcome, period, entry } = auditRoute.useSearch();
-  const navigate = useNavigate();
+  const search = auditRoute.useSearch();
+  const { replace, bind } = useSearchParams(search);
   const isWhole = useMay("organization:manage");
   const mayRead = useMay("workspaces:manage") || isWhole;
 
   const operation = isWhole ? "GET /audit-log" : "GET /workspaces/current/audit-log";
-  const query = {
-    ...(actor ? { actor } : {}),
-    ...(action ? { action } : {}),
-    ...(object ? { object } : {}),
-    ...(outcome ? { outcome: outcome as AuditEntry["outcome"] } : {}),
-    ...(period && period in RANGES ? { start_time: periodOf(period as RangeName).start } : {}),
-  };
-
-  const found = useCursorPages(
+  const query = toQuery(search);
+  const entries = useCursorPages(
     [operation, query],
     async (cursor, signal) => {
       const page = await call(
@@ -100,11 +71,6 @@ export function AuditPage() {
     { enabled: mayRead, keep: true, everyMs: 10_000 },
   );
 
-  type Search = Record<"actor" | "action" | "object" | "outcome" | "period" | "entry", string | undefined>;
-  const show = (changes: Partial<Search>) =>
-    void navigate({ to: "/audit", search: (old) => ({ ...old, ...changes }), replace: true });
-  const typed = useTyped(actor, (text) => show({ actor: text }));
-
   if (!mayRead) {
     return (
       <div className="page">
@@ -115,60 +81,53 @@ export function AuditPage() {
   }
 
   return (
-    <div className="page full">
-      <div className="head">
-        <h1>Audit log</h1>
-        <Exports isWhole={isWhole} query={query} />
-      </div>
-      <div className={entry ? "split open" : "split"}>
-        <div className="split-main">
-          <div className="filters">
-            <SearchField
-              label="Object"
-              placeholder="Name or id of an object"
-              q={object}
-              onSearch={(text) => show({ object: text })}
-            />
-            <input {...typed} type="search" aria-label="Who" placeholder="E-mail, key or address" autoComplete="off" />
-            <FilterSelect
-              label="What"
-              all="All actions"
-              options={OBJECTS}
-              value={action}
-              onSelect={(value) => show({ action: value })}
-            />
-            <FilterSelect
-              label="Outcome"
-              all="All outcomes"
-              options={OUTCOMES}
-              value={outcome}
-              onSelect={(value) => show({ outcome: value })}
-            />
-            <FilterSelect
-              label="Period"
-              all="All time"
-              options={PERIODS}
-              value={period}
-              onSelect={(value) => show({ period: value })}
-            />
-          </div>
-          <PagedList
-            label="Audit log"
-            found={found}
-            columns={COLUMNS}
-            keyOf={(each) => each.id}
-            onOpen={(each) => show({ entry: String(each.seq) })}
-            empty={
-              <Empty title="No entry matches" command="portside audit list">
-                Every change, every sign-in and every read of a secret is recorded here.
-              </Empty>
-            }
+    <ListPage
+      head={
+        <PageHead title="Audit log">
+          <Exports isWhole={isWhole} query={query} />
+        </PageHead>
+      }
+      filters={
+        <>
+          <SearchField label="Object" placeholder="Name or id of an object" {...bind("object")} />
+          <ActorField {...bind("actor")} />
+          <FilterSelect label="What" all="All actions" options={OBJECTS} {...bind("action")} />
+          <FilterSelect label="Outcome" all="All outcomes" options={OUTCOMES} {...bind("outcome")} />
+          <FilterSelect label="Period" all="All time" options={PERIODS} {...bind("period")} />
+        </>
+      }
+      panel={
+        search.entry && (
+          <EntryPanel
+            key={search.entry}
+            seq={search.entry}
+            isWhole={isWhole}
+            onClose={() => replace({ entry: undefined })}
           />
-        </div>
-        {entry && <EntryPanel key={entry} seq={entry} isWhole={isWhole} onClose={() => show({ entry: undefined })} />}
-      </div>
-    </div>
+        )
+      }
+    >
+      <PagedList
+        label="Audit log"
+        listing={entries}
+        columns={COLUMNS}
+        keyOf={(each) => each.id}
+        onOpen={(each) => replace({ entry: String(each.seq) })}
+        empty={
+          <Empty title="No entry matches" command="portside audit list">
+            Every change, every sign-in and every read of a secret is recorded here.
+          </Empty>
+        }
+      />
+    </ListPage>
   );
+}
+
+// The second search of the page: the key / goes to the other one.
+function ActorField(props: { value: string | undefined; onChange: (text: string | undefined) => void }) {
+  const input = useTyped(props.value, props.onChange);
+
+  return <input {...input} type="search" aria-label="Who" placeholder="E-mail, key or address" autoComplete="off" />;
 }
 
 // The whole selection as a file. A browser's link names no workspace, so a part of the log is fetched by the page.

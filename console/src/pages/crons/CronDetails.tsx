@@ -124,8 +124,7 @@ function Actions({
           title={`Delete the cron ${cron.schedule}?`}
           action="Delete the cron"
           cancel="Keep"
-          isDisabled={remove.isPending}
-          error={remove.error}
+          change={remove}
           onConfirm={() => remove.mutate({ path })}
           onClose={() => setAsking(false)}
         >

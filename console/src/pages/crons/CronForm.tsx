@@ -1,9 +1,9 @@
-import { type FormEvent, useEffect, useState } from "react";
+import { useEffect, useState } from "react";
 import { useAgentApi, useAgentChange } from "../../api/agentQueries";
 import type { Cron } from "../../api/agentServer";
 import { problemAt } from "../../api/client";
-import { FormButtons, SelectField, TextField } from "../../ui/Field";
-import { Problem } from "../../ui/Problem";
+import { SelectField, TextField } from "../../ui/Field";
+import { Form, FormButtons } from "../../ui/Form";
 import { JsonInput } from "../../ui/SchemaForm";
 import { SidePanel } from "../../ui/SidePanel";
 import { NextTimes } from "./NextTimes";
@@ -34,13 +34,9 @@ export function CronForm({ deploymentId, assistants, cron, onClose, onSaved }: P
   const createOnThread = useAgentChange(deploymentId, "POST /threads/{thread_id}/runs/crons", saved);
   const change = useAgentChange(deploymentId, "PATCH /runs/crons/{cron_id}", saved);
 
-  const error = createFree.error ?? createOnThread.error ?? change.error;
-  const preview = usePreviewProblem(deploymentId, schedule, zone);
+  const preview = usePreview(deploymentId, schedule, zone);
 
-  const problem = (name: string) => problemAt(error, name) ?? preview.problem(name);
-
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
+  const submit = () => {
     if (input === undefined) return;
     const chosen = assistant || assistants[0]?.[0] || "";
 
@@ -55,21 +51,20 @@ export function CronForm({ deploymentId, assistants, cron, onClose, onSaved }: P
     }
   };
 
-  const isPending = createFree.isPending || createOnThread.isPending || change.isPending;
-
   return (
     <SidePanel title={cron ? `Edit cron ${cron.cron_id.slice(-8)}` : "New cron"} onClose={onClose}>
-      <form className="fields" onSubmit={submit} noValidate>
+      <Form change={cron ? change : thread ? createOnThread : createFree} onSubmit={submit}>
         <SelectField
           label="Runs the assistant"
-          error={problem("assistant_id")}
+          name="assistant_id"
           value={assistant}
           onChange={setAssistant}
           options={assistants}
         />
         <TextField
           label="Schedule"
-          error={problem("schedule")}
+          name="schedule"
+          error={problemAt(preview.error, "schedule")}
           hint="minute hour day month weekday; with six fields seconds come first; or @hourly, @daily, @weekly"
           isRequired
           value={schedule}
@@ -77,7 +72,8 @@ export function CronForm({ deploymentId, assistants, cron, onClose, onSaved }: P
         />
         <TextField
           label="Time zone"
-          error={problem("timezone")}
+          name="timezone"
+          error={problemAt(preview.error, "timezone")}
           hint="An IANA name such as Europe/Berlin"
           value={zone}
           onChange={setZone}
@@ -88,7 +84,7 @@ export function CronForm({ deploymentId, assistants, cron, onClose, onSaved }: P
         {!cron && (
           <TextField
             label="On the thread"
-            error={problem("thread_id")}
+            name="thread_id"
             hint="The id of a thread; empty for a new one each time"
             value={thread}
             onChange={(text) => setThread(text.trim())}
@@ -108,24 +104,19 @@ export function CronForm({ deploymentId, assistants, cron, onClose, onSaved }: P
         <JsonInput label="Input" hint="JSON, the input of each run" rows={4} value={input} onChange={setInput} />
         <TextField
           label="Ends"
-          error={problem("end_time")}
+          name="end_time"
           hint="A time such as 2030-01-31T18:00:00+01:00; empty for never"
           value={end}
           onChange={setEnd}
         />
-        {error && <Problem error={error} />}
-        <FormButtons
-          action={cron ? "Save" : "Create"}
-          isDisabled={isPending || input === undefined}
-          onCancel={onClose}
-        />
-      </form>
+        <FormButtons action={cron ? "Save" : "Create"} isDisabled={input === undefined} onCancel={onClose} />
+      </Form>
     </SidePanel>
   );
 }
 
 // Checks the schedule with the server, after a pause in typing.
-function usePreviewProblem(deploymentId: string, schedule: string, zone: string) {
+function usePreview(deploymentId: string, schedule: string, zone: string) {
   const [asked, setAsked] = useState({ schedule, zone });
   useEffect(() => {
     const timer = setTimeout(() => setAsked({ schedule, zone }), PAUSE_MS);
@@ -138,6 +129,6 @@ function usePreviewProblem(deploymentId: string, schedule: string, zone: string)
   return {
     schedule: data ? asked.schedule : null,
     zone: asked.zone || null,
-    problem: (name: string) => problemAt(error, name),
+    error,
   };
 }

@@ -1,4 +1,4 @@
-import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link } from "@tanstack/react-router";
 import { useMemo } from "react";
 import { useAgentPages } from "../../api/agentQueries";
 import type { SelectedCron } from "../../api/agentServer";
@@ -8,9 +8,11 @@ import { Empty } from "../../ui/Empty";
 import { FilterSelect } from "../../ui/FilterSelect";
 import { Icon } from "../../ui/Icon";
 import type { Column } from "../../ui/List";
+import { ListPage } from "../../ui/ListPage";
 import { PagedList } from "../../ui/PagedList";
 import { SearchField } from "../../ui/SearchField";
 import { Ago } from "../../ui/Time";
+import { useSearchParams } from "../../ui/useSearchParams";
 import { CronDetails } from "./CronDetails";
 import { CronForm } from "./CronForm";
 import { CronState } from "./cron";
@@ -19,6 +21,8 @@ const cronsRoute = getRouteApi("/agents/$deploymentId/crons");
 
 const PAGE = 100;
 const EVERY_MS = 5_000;
+// What the address names in place of a cron while one is written.
+const NEW = "new";
 
 const STATES = [
   ["active", "Active"],
@@ -30,11 +34,11 @@ const ID = /^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$/i;
 export function CronsPage() {
   const { deploymentId } = cronsRoute.useParams();
   const { assistant, thread, state, cron, edit } = cronsRoute.useSearch();
-  const navigate = useNavigate();
+  const { push, bind } = useSearchParams({ assistant, thread, state, cron, edit });
   const { pairs, nameOf } = useAssistants(deploymentId);
 
   const isId = !thread || ID.test(thread);
-  const found = useAgentPages(
+  const crons = useAgentPages(
     deploymentId,
     "POST /runs/crons/search",
     (offset) => ({
@@ -49,80 +53,67 @@ export function CronsPage() {
     { everyMs: EVERY_MS, keep: true, enabled: isId },
   );
 
-  const columns = useMemo(() => columnsOf(nameOf), [nameOf]);
-  const show = (changes: Record<string, string | undefined>) =>
-    void navigate({ to: ".", search: (old) => ({ ...old, ...changes }), replace: !("cron" in changes) });
-  const close = () => show({ cron: undefined, edit: undefined });
+  const columns = useMemo(() => getColumns(nameOf), [nameOf]);
+
+  const open = (id: string | undefined) => push({ cron: id, edit: undefined });
+  const close = () => open(undefined);
 
   return (
-    <div className="page full wide">
-      <div className={cron ? "split open" : "split"}>
-        <div className="split-main">
-          <div className="filters">
-            <SearchField
-              key={deploymentId}
-              label="Thread of the cron"
-              placeholder="Id of a thread"
-              q={thread}
-              onSearch={(text) => show({ thread: text })}
-            />
-            <FilterSelect
-              label="Assistant"
-              all="All assistants"
-              options={pairs}
-              value={assistant}
-              onSelect={(id) => show({ assistant: id })}
-            />
-            <FilterSelect
-              label="State"
-              all="Active and paused"
-              options={STATES}
-              value={state}
-              onSelect={(value) => show({ state: value })}
-            />
-            {found.isRead && (
-              <button type="button" className="button main" onClick={() => show({ cron: "new", edit: undefined })}>
-                <Icon name="plus" />
-                New cron
-              </button>
-            )}
-          </div>
-          {isId ? (
-            <PagedList
-              found={found}
-              label="Crons"
-              columns={columns}
-              keyOf={(each) => each.cron_id ?? ""}
-              onOpen={(each) => show({ cron: each.cron_id, edit: undefined })}
-              empty={
-                <Empty title={assistant || thread || state ? "No cron matches" : "No cron yet"}>
-                  A cron runs an assistant at the times of a schedule, on one thread or on a new one each time.
-                </Empty>
-              }
-            />
-          ) : (
-            <p className="soft">The id of a thread has 36 characters.</p>
+    <ListPage
+      isWide
+      filters={
+        <>
+          <SearchField key={deploymentId} label="Thread of the cron" placeholder="Id of a thread" {...bind("thread")} />
+          <FilterSelect label="Assistant" all="All assistants" options={pairs} {...bind("assistant")} />
+          <FilterSelect label="State" all="Active and paused" options={STATES} {...bind("state")} />
+          {crons.isRead && (
+            <button type="button" className="button main" onClick={() => open(NEW)}>
+              <Icon name="plus" />
+              New cron
+            </button>
           )}
-        </div>
-        {cron === "new" && <CronForm deploymentId={deploymentId} assistants={pairs} onClose={close} onSaved={show} />}
-        {cron && cron !== "new" && (
-          <CronDetails
-            key={cron}
-            deploymentId={deploymentId}
-            cronId={cron}
-            assistants={pairs}
-            nameOf={nameOf}
-            isEdited={edit !== undefined}
-            onShow={show}
-            onClose={close}
-          />
-        )}
-      </div>
-    </div>
+        </>
+      }
+      panel={
+        cron === NEW ? (
+          <CronForm deploymentId={deploymentId} assistants={pairs} onClose={close} onSaved={push} />
+        ) : (
+          cron && (
+            <CronDetails
+              key={cron}
+              deploymentId={deploymentId}
+              cronId={cron}
+              assistants={pairs}
+              nameOf={nameOf}
+              isEdited={edit !== undefined}
+              onShow={push}
+              onClose={close}
+            />
+          )
+        )
+      }
+    >
+      {isId ? (
+        <PagedList
+          listing={crons}
+          label="Crons"
+          columns={columns}
+          keyOf={(each) => each.cron_id ?? ""}
+          onOpen={(each) => open(each.cron_id)}
+          empty={
+            <Empty title={assistant || thread || state ? "No cron matches" : "No cron yet"}>
+              A cron runs an assistant at the times of a schedule, on one thread or on a new one each time.
+            </Empty>
+          }
+        />
+      ) : (
+        <p className="soft">The id of a thread has 36 characters.</p>
+      )}
+    </ListPage>
   );
 }
 
-function columnsOf(nameOf: (id: string) => string): Column<SelectedCron>[] {
+function getColumns(nameOf: (id: string) => string): Column<SelectedCron>[] {
   return [
     {
       title: "Schedule",

@@ -1,14 +1,15 @@
 // One dataset: its examples, its versions, and the experiments on it.
 
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
-import { type FormEvent, useState } from "react";
+import { useState } from "react";
 import { request } from "../../api/client";
 import type { Dataset } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { useMay } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { ShortId } from "../../ui/Copy";
-import { FormButtons, TextField } from "../../ui/Field";
+import { TextField } from "../../ui/Field";
+import { Form, FormButtons } from "../../ui/Form";
 import { count } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
@@ -143,23 +144,20 @@ function Edit({ dataset, onDone }: { dataset: Dataset; onDone: () => void }) {
   const [description, setDescription] = useState(dataset.description ?? "");
   const change = useChange("PATCH /datasets/{dataset_id}", onDone);
 
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
+  const save = () =>
     change.mutate({
       path: { dataset_id: dataset.id },
       body: { name: name.trim(), description: description.trim() || null },
     });
-  };
 
   return (
-    <form className="card card-body fields" onSubmit={submit}>
+    <Form className="card card-body fields" change={change} onSubmit={save}>
       <div className="fields two">
         <TextField label="Name" isRequired value={name} onChange={setName} />
         <TextField label="Description" spellCheck value={description} onChange={setDescription} />
       </div>
-      {change.error && <Problem error={change.error} />}
-      <FormButtons action="Save" isDisabled={!name.trim() || change.isPending} onCancel={onDone} />
-    </form>
+      <FormButtons action="Save" isDisabled={!name.trim()} onCancel={onDone} />
+    </Form>
   );
 }
 
@@ -172,8 +170,7 @@ function Delete({ dataset, onClose }: { dataset: Dataset; onClose: () => void })
       title={`Delete ${dataset.name}?`}
       action="Delete for good"
       name={dataset.name}
-      isDisabled={remove.isPending}
-      error={remove.error}
+      change={remove}
       onConfirm={() => remove.mutate({ path: { dataset_id: dataset.id } })}
       onClose={onClose}
     >

@@ -1,11 +1,12 @@
 // One example: shown, and written as JSON.
 
 import { Link } from "@tanstack/react-router";
-import { type FormEvent, useState } from "react";
+import { useState } from "react";
 import type { Example } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { CopyButton } from "../../ui/Copy";
 import { Field, TextField } from "../../ui/Field";
+import { Form, FormButtons } from "../../ui/Form";
 import { Icon } from "../../ui/Icon";
 import { isBranch, Json } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
@@ -116,10 +117,8 @@ export function ExampleForm({ datasetId, example, onDone }: FormProps) {
 
   const parsed = [inputs, outputs, metadata].map(objectOf);
   const problems = parsed.map((value) => (value === null ? "This is not a JSON object." : undefined));
-  const error = create.error ?? change.error;
 
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
+  const save = () => {
     const [readInputs, readOutputs, readMetadata] = parsed;
     if (!readInputs || !readOutputs || !readMetadata) return;
     const splits = split.split(",").map((each) => each.trim());
@@ -144,7 +143,7 @@ export function ExampleForm({ datasetId, example, onDone }: FormProps) {
   ] as const;
 
   return (
-    <form className="fields" onSubmit={submit}>
+    <Form change={example ? change : create} onSubmit={save}>
       {fields.map(([label, text, setText, rows], index) => (
         <Field key={label} label={label} error={problems[index]}>
           {(attributes) => (
@@ -165,20 +164,12 @@ export function ExampleForm({ datasetId, example, onDone }: FormProps) {
         value={split}
         onChange={setSplit}
       />
-      {error && <Problem error={error} />}
-      <div className="row">
-        <button
-          type="submit"
-          className="button main"
-          disabled={problems.some(Boolean) || create.isPending || change.isPending}
-        >
-          {example ? "Save as a new version" : "Add"}
-        </button>
-        <button type="button" className="button" onClick={onDone}>
-          Cancel
-        </button>
-      </div>
-    </form>
+      <FormButtons
+        action={example ? "Save as a new version" : "Add"}
+        isDisabled={problems.some(Boolean)}
+        onCancel={onDone}
+      />
+    </Form>
   );
 }
 

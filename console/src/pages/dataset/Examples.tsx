@@ -1,6 +1,6 @@
 // The examples of a dataset at a version, and one of them next to the list.
 
-import { getRouteApi, useNavigate } from "@tanstack/react-router";
+import { getRouteApi } from "@tanstack/react-router";
 import { useMemo, useState } from "react";
 import type { ApiError } from "../../api/client";
 import { useOffsetPages } from "../../api/pages";
@@ -8,7 +8,7 @@ import type { Example } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { useKey } from "../../shell/keys";
 import { useMay } from "../../shell/session";
-import { Empty } from "../../ui/Empty";
+import { Empty, NoMatch } from "../../ui/Empty";
 import { FilterSelect } from "../../ui/FilterSelect";
 import { Icon } from "../../ui/Icon";
 import type { Column } from "../../ui/List";
@@ -18,6 +18,7 @@ import { SearchField } from "../../ui/SearchField";
 import { SidePanel } from "../../ui/SidePanel";
 import { Ago } from "../../ui/Time";
 import { useMarked } from "../../ui/useMarked";
+import { useSearchParams } from "../../ui/useSearchParams";
 import { quoted } from "../traces/filters";
 import { previewText } from "../traces/runs";
 import { ExampleForm, ExampleView } from "./ExampleForm";
@@ -31,44 +32,36 @@ const SELECT = ["inputs_preview", "outputs_preview", "metadata", "modified_at"];
 export function Examples({ datasetId }: { datasetId: string }) {
   const search = datasetRoute.useSearch();
   const { as_of: asOf, example: chosen } = search;
-  const navigate = useNavigate();
+  const { replace } = useSearchParams(search);
   const mayUpdate = useMay("datasets:update") && !asOf;
   const { marked, toggle, clear, column } = useMarked(JSON.stringify([search.split, search.q]), idOf, nameOf);
 
-  const go = (changes: Partial<typeof search>) =>
-    void navigate({
-      to: "/datasets/$datasetId",
-      params: { datasetId },
-      search: (old) => ({ ...old, ...changes }),
-      replace: true,
-    });
-
-  const found = useExamples(datasetId, asOf, search.split, search.q);
+  const examples = useExamples(datasetId, asOf, search.split, search.q);
   const columns = useMemo(() => (mayUpdate ? [column, ...COLUMNS] : COLUMNS), [mayUpdate, column]);
 
-  useKey("c", () => mayUpdate && go({ example: NEW }));
+  useKey("c", () => mayUpdate && replace({ example: NEW }));
   const isFiltered = Boolean(search.split || search.q);
 
   return (
     <>
-      <Tools datasetId={datasetId} onChange={go} mayUpdate={mayUpdate} onAdd={() => go({ example: NEW })} />
+      <Tools datasetId={datasetId} mayUpdate={mayUpdate} onAdd={() => replace({ example: NEW })} />
       {marked.size > 0 && <MarkedExamples datasetId={datasetId} ids={[...marked]} onDone={clear} />}
       <div className={chosen ? "with-panel open" : "with-panel"}>
         <div className="stack panel-list">
           <PagedList
-            found={found}
+            listing={examples}
             label="Examples"
             columns={columns}
             keyOf={idOf}
-            onOpen={(example) => go({ example: example.id })}
+            onOpen={(example) => replace({ example: example.id })}
             onMark={mayUpdate ? toggle : undefined}
             empty={
               isFiltered ? (
-                <Empty title="No example matches">
-                  <button type="button" className="link" onClick={() => go({ split: undefined, q: undefined })}>
-                    Show all examples
-                  </button>
-                </Empty>
+                <NoMatch
+                  title="No example matches"
+                  clear="Show all examples"
+                  onClear={() => replace({ split: undefined, q: undefined })}
+                />
               ) : (
                 <Empty title="No examples yet">
                   {mayUpdate && "Press c to write one, "}mark traces and add them to this dataset, or create examples
@@ -79,18 +72,18 @@ export function Examples({ datasetId }: { datasetId: string }) {
           />
         </div>
         {chosen === NEW && mayUpdate && (
-          <SidePanel title="New example" onClose={() => go({ example: undefined })}>
-            <ExampleForm datasetId={datasetId} onDone={() => go({ example: undefined })} />
+          <SidePanel title="New example" onClose={() => replace({ example: undefined })}>
+            <ExampleForm datasetId={datasetId} onDone={() => replace({ example: undefined })} />
           </SidePanel>
         )}
         {chosen && chosen !== NEW && (
-          <SidePanel title={`Example ${chosen.slice(-8)}`} onClose={() => go({ example: undefined })}>
+          <SidePanel title={`Example ${chosen.slice(-8)}`} onClose={() => replace({ example: undefined })}>
             <ExampleView
               key={chosen}
               exampleId={chosen}
               asOf={asOf}
               mayUpdate={mayUpdate}
-              onGone={() => go({ example: undefined })}
+              onGone={() => replace({ example: undefined })}
             />
           </SidePanel>
         )}
@@ -151,13 +144,15 @@ const COLUMNS: Column<Example>[] = [
 
 interface ToolsProps {
   datasetId: string;
-  onChange: (changes: { as_of?: string | undefined; split?: string | undefined; q?: string | undefined }) => void;
   mayUpdate: boolean;
   onAdd: () => void;
 }
 
-function Tools({ datasetId, onChange, mayUpdate, onAdd }: ToolsProps) {
-  const { as_of: asOf, split, q } = datasetRoute.useSearch();
+function Tools({ datasetId, mayUpdate, onAdd }: ToolsProps) {
+  const search = datasetRoute.useSearch();
+  const { bind } = useSearchParams(search);
+  const asOf = search.as_of;
+
   const path = { dataset_id: datasetId };
   const versions = useApi("GET /datasets/{dataset_id}/versions", { path, query: { limit: 100 } }).data ?? [];
 
@@ -168,19 +163,8 @@ function Tools({ datasetId, onChange, mayUpdate, onAdd }: ToolsProps) {
 
   return (
     <div className="filters">
-      <SearchField
-        label="Search in inputs and outputs"
-        placeholder="Search"
-        q={q}
-        onSearch={(text) => onChange({ q: text })}
-      />
-      <FilterSelect
-        label="Split"
-        all="Every split"
-        options={splits.map((each) => [each, each])}
-        value={split}
-        onSelect={(value) => onChange({ split: value })}
-      />
+      <SearchField label="Search in inputs and outputs" placeholder="Search" {...bind("q")} />
+      <FilterSelect label="Split" all="Every split" options={splits.map((each) => [each, each])} {...bind("split")} />
       <FilterSelect
         label="Version"
         all="Latest version"
@@ -188,8 +172,7 @@ function Tools({ datasetId, onChange, mayUpdate, onAdd }: ToolsProps) {
           ...(asOf && !isListed ? [[asOf, asOf] as const] : []),
           ...versions.map((each) => [each.as_of, versionName(each)] as const),
         ]}
-        value={asOf}
-        onSelect={(value) => onChange({ as_of: value })}
+        {...bind("as_of")}
       />
       {asOf && <span className="soft">An earlier version cannot be changed.</span>}
       {mayUpdate && (

@@ -3,15 +3,15 @@
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useOffsetPages } from "../../api/pages";
 import type { Dataset } from "../../api/platform";
-import { useKey } from "../../shell/keys";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { count } from "../../ui/format";
-import { Icon } from "../../ui/Icon";
 import type { Column } from "../../ui/List";
+import { ListPage, NewLink, PageHead } from "../../ui/ListPage";
 import { PagedList } from "../../ui/PagedList";
 import { SearchField } from "../../ui/SearchField";
 import { Ago } from "../../ui/Time";
+import { useSearchParams } from "../../ui/useSearchParams";
 
 const datasetsRoute = getRouteApi("/datasets");
 
@@ -37,39 +37,25 @@ const COLUMNS: Column<Dataset>[] = [
 ];
 
 export function DatasetsPage() {
-  const { q } = datasetsRoute.useSearch();
   const navigate = useNavigate();
+  const { q } = datasetsRoute.useSearch();
+  const { bind } = useSearchParams({ q });
   const mayCreate = useMay("datasets:create");
 
-  useKey("c", () => mayCreate && void navigate({ to: "/datasets/new" }));
-  const found = useOffsetPages(
+  const datasets = useOffsetPages(
     "GET /datasets",
     (slice) => ({ query: { sort_by: "modified_at", ...slice, ...(q ? { name_contains: q } : {}) } }),
-    (datasets) => datasets,
+    (page) => page,
     { keep: true },
   );
 
   return (
-    <div className="page full">
-      <div className="head">
-        <h1>Datasets</h1>
-        {mayCreate && (
-          <Link to="/datasets/new" className="button main">
-            <Icon name="plus" />
-            New dataset
-          </Link>
-        )}
-      </div>
-      <div className="filters">
-        <SearchField
-          label="Search datasets by name"
-          placeholder="Search by name"
-          q={q}
-          onSearch={(text) => void navigate({ to: "/datasets", search: (old) => ({ ...old, q: text }), replace: true })}
-        />
-      </div>
+    <ListPage
+      head={<PageHead title="Datasets">{mayCreate && <NewLink to="/datasets/new">New dataset</NewLink>}</PageHead>}
+      filters={<SearchField label="Search datasets by name" placeholder="Search by name" {...bind("q")} />}
+    >
       <PagedList
-        found={found}
+        listing={datasets}
         label="Datasets"
         columns={COLUMNS}
         keyOf={(each) => each.id}
@@ -88,6 +74,6 @@ export function DatasetsPage() {
           )
         }
       />
-    </div>
+    </ListPage>
   );
 }

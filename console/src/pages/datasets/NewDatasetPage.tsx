@@ -2,13 +2,13 @@
 
 import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { type FormEvent, useState } from "react";
-import { ApiError, call, problemAt } from "../../api/client";
+import { useState } from "react";
+import { ApiError, call } from "../../api/client";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { Field, TextField } from "../../ui/Field";
+import { Form, FormButtons } from "../../ui/Form";
 import { count } from "../../ui/format";
-import { Problem } from "../../ui/Problem";
 import { type ExampleDraft, type ExampleFile, examplesOf, FileProblem, readFile } from "./files";
 
 const BATCH = 500;
@@ -51,9 +51,7 @@ export function NewDatasetPage() {
     }
   };
 
-  const submit = async (event: FormEvent) => {
-    event.preventDefault();
-
+  const submit = async () => {
     try {
       const drafts = file ? examplesOf(file, roles) : [];
       setState({ done: 0 });
@@ -81,13 +79,12 @@ export function NewDatasetPage() {
 
   const isBusy = state.done !== undefined;
   const hasInputs = !file?.columns.length || Object.values(roles).includes("inputs");
-  const problemOf = (field: string) => problemAt(state.error, field);
 
   return (
     <div className="page form">
       <h1>New dataset</h1>
-      <form className="fields" onSubmit={(event) => void submit(event)}>
-        <TextField label="Name" isRequired error={problemOf("name")} value={name} onChange={setName} />
+      <Form change={{ error: state.error ?? null, isPending: isBusy }} onSubmit={() => void submit()}>
+        <TextField label="Name" isRequired name="name" value={name} onChange={setName} />
         <TextField label="Description" spellCheck value={description} onChange={setDescription} />
         <Field
           label="File"
@@ -135,14 +132,11 @@ export function NewDatasetPage() {
           </section>
         )}
         {!hasInputs && <p className="bad-text">Choose at least one column as input.</p>}
-        {state.error && state.error.problems.length === 0 && <Problem error={state.error} />}
-        {state.error && state.error.problems.length > 0 && !problemOf("name") && <Problem error={state.error} />}
-        <div className="row">
-          <button type="submit" className="button main" disabled={!name.trim() || isBusy || !hasInputs}>
-            {isBusy && file ? `${count(state.done)} of ${count(file.rows.length)}…` : "Create"}
-          </button>
-        </div>
-      </form>
+        <FormButtons
+          action={isBusy && file ? `${count(state.done)} of ${count(file.rows.length)}…` : "Create"}
+          isDisabled={!name.trim() || !hasInputs}
+        />
+      </Form>
     </div>
   );
 }

@@ -21,7 +21,7 @@ export function RevisionsTab() {
   const navigate = useNavigate();
   const deployment = useDeployment(deploymentId).data;
 
-  const found = useOffsetPages(
+  const revisions = useOffsetPages(
     "GET /v2/deployments/{deployment_id}/revisions",
     (slice) => ({ path: { deployment_id: deploymentId }, query: { ...slice } }),
     (page) => page.resources,
@@ -37,7 +37,7 @@ export function RevisionsTab() {
 
   return (
     <PagedList
-      found={found}
+      listing={revisions}
       label="Revisions"
       columns={columns}
       keyOf={(each) => each.id}

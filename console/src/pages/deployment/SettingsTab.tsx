@@ -1,14 +1,13 @@
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
-import { type FormEvent, type ReactNode, useState } from "react";
-import { problemAt } from "../../api/client";
+import { type ReactNode, useState } from "react";
 import type { Deployment, DeploymentPatch } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { useMay } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { TextField } from "../../ui/Field";
+import { Form, FormButtons } from "../../ui/Form";
 import { typedNumber } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
-import { Problem } from "../../ui/Problem";
 import { emptySecret, lacksName, namedSecrets, type SecretDraft, SecretFields } from "../../ui/Secrets";
 import { SourceForm } from "./SourceForm";
 import { useDeployment } from "./useDeployment";
@@ -48,15 +47,13 @@ function Secrets({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate:
 
   const set = namedSecrets(drafts);
 
-  const save = (event: FormEvent) => {
-    event.preventDefault();
+  const save = () =>
     change.mutate({ path: { deployment_id: deployment.id }, body: { secret_changes: { set, unset: removed } } });
-  };
 
   return (
     <section className="card" aria-labelledby="secrets">
       <h2 id="secrets">Secrets</h2>
-      <form className="card-body fields" onSubmit={save}>
+      <Form className="card-body fields" change={change} onSubmit={save}>
         <p className="soft">
           {deployment.secrets.length
             ? "Values are encrypted and cannot be read here."
@@ -91,20 +88,11 @@ function Secrets({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate:
             </li>
           ))}
         </ul>
-        {mayUpdate && (
-          <>
-            <SecretFields drafts={drafts} onChange={setDrafts} />
-            {change.error && <Problem error={change.error} />}
-            {(set.length > 0 || removed.length > 0) && (
-              <div>
-                <button type="submit" className="button main" disabled={change.isPending || lacksName(drafts)}>
-                  Save and deploy
-                </button>
-              </div>
-            )}
-          </>
+        {mayUpdate && <SecretFields drafts={drafts} onChange={setDrafts} />}
+        {mayUpdate && (set.length > 0 || removed.length > 0) && (
+          <FormButtons action="Save and deploy" isDisabled={lacksName(drafts)} />
         )}
-      </form>
+      </Form>
     </section>
   );
 }
@@ -116,26 +104,24 @@ function Scale({ deploymentId, mayUpdate }: { deploymentId: string; mayUpdate: b
   const change = useChange("PUT /v2/deployments/{deployment_id}/scale", () => setDraft({}));
 
   if (!scale) return null;
+
   const min = draft.min ?? scale.min_scale?.toString() ?? "";
   const max = draft.max ?? scale.max_scale?.toString() ?? "";
-  const problem = (name: string) => problemAt(change.error, name);
 
-  const save = (event: FormEvent) => {
-    event.preventDefault();
+  const save = () =>
     change.mutate({ path, body: { ...scale, min_scale: typedNumber(min), max_scale: typedNumber(max) } });
-  };
 
   return (
     <section className="card" aria-labelledby="scale">
       <h2 id="scale">Replicas</h2>
-      <form className="card-body fields" onSubmit={save} noValidate>
+      <Form className="card-body fields" change={change} onSubmit={save}>
         <p className="soft">
           Limits apply at once, without a new revision. Empty leaves a limit to the size of the deployment.
         </p>
         <div className="fields two">
           <TextField
             label="At least"
-            error={problem("min_scale")}
+            name="min_scale"
             inputMode="numeric"
             value={min}
             readOnly={!mayUpdate}
@@ -143,22 +129,15 @@ function Scale({ deploymentId, mayUpdate }: { deploymentId: string; mayUpdate: b
           />
           <TextField
             label="At most"
-            error={problem("max_scale")}
+            name="max_scale"
             inputMode="numeric"
             value={max}
             readOnly={!mayUpdate}
             onChange={(text) => setDraft({ ...draft, max: text })}
           />
         </div>
-        {change.error && change.error.problems.length === 0 && <Problem error={change.error} />}
-        {mayUpdate && (draft.min !== undefined || draft.max !== undefined) && (
-          <div>
-            <button type="submit" className="button main" disabled={change.isPending}>
-              Save
-            </button>
-          </div>
-        )}
-      </form>
+        {mayUpdate && (draft.min !== undefined || draft.max !== undefined) && <FormButtons action="Save" />}
+      </Form>
     </section>
   );
 }
@@ -171,7 +150,7 @@ function Sleep({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate: b
       label="Minutes without a request and a run"
       name="sleep_after_s"
       stored={deployment.sleep_after_s ? String(deployment.sleep_after_s / 60) : ""}
-      bodyOf={(minutes) => ({ sleep_after_s: Number.isFinite(minutes) ? Math.round(60 * minutes) : minutes })}
+      toBody={(minutes) => ({ sleep_after_s: Number.isFinite(minutes) ? Math.round(60 * minutes) : minutes })}
       deployment={deployment}
       mayUpdate={mayUpdate}
     >
@@ -188,7 +167,7 @@ function PinnedThreads({ deployment, mayUpdate }: { deployment: Deployment; mayU
       label="Hours"
       name="pin_threads"
       stored={deployment.pin_threads ? String(deployment.pin_threads) : ""}
-      bodyOf={(hours) => ({ pin_threads: hours })}
+      toBody={(hours) => ({ pin_threads: hours })}
       deployment={deployment}
       mayUpdate={mayUpdate}
     >
@@ -203,44 +182,35 @@ type NumberSettingProps = {
   label: string;
   name: "pin_threads" | "sleep_after_s";
   stored: string;
-  bodyOf: (given: number) => DeploymentPatch;
+  toBody: (value: number) => DeploymentPatch;
   deployment: Deployment;
   mayUpdate: boolean;
   children: ReactNode;
 };
 
 // A number of a deployment that applies without a new revision; empty is 0.
-function NumberSetting({ title, label, name, stored, bodyOf, deployment, mayUpdate, children }: NumberSettingProps) {
+function NumberSetting({ title, label, name, stored, toBody, deployment, mayUpdate, children }: NumberSettingProps) {
   const [draft, setDraft] = useState<string>();
   const change = useChange("PATCH /v2/deployments/{deployment_id}", () => setDraft(undefined));
 
-  const save = (event: FormEvent) => {
-    event.preventDefault();
-    change.mutate({ path: { deployment_id: deployment.id }, body: bodyOf(typedNumber(draft ?? "") ?? 0) });
-  };
+  const save = () =>
+    change.mutate({ path: { deployment_id: deployment.id }, body: toBody(typedNumber(draft ?? "") ?? 0) });
 
   return (
     <section className="card" aria-labelledby={name}>
       <h2 id={name}>{title}</h2>
-      <form className="card-body fields" onSubmit={save} noValidate>
+      <Form className="card-body fields" change={change} onSubmit={save}>
         <p className="soft">{children}</p>
         <TextField
           label={label}
-          error={problemAt(change.error, name)}
+          name={name}
           inputMode="decimal"
           value={draft ?? stored}
           readOnly={!mayUpdate}
           onChange={setDraft}
         />
-        {change.error && change.error.problems.length === 0 && <Problem error={change.error} />}
-        {mayUpdate && draft !== undefined && (
-          <div>
-            <button type="submit" className="button main" disabled={change.isPending}>
-              Save
-            </button>
-          </div>
-        )}
-      </form>
+        {mayUpdate && draft !== undefined && <FormButtons action="Save" />}
+      </Form>
     </section>
   );
 }
@@ -271,8 +241,7 @@ function Delete({ deployment }: { deployment: Deployment }) {
           title={`Delete ${deployment.name}?`}
           action="Delete for good"
           name={deployment.name}
-          isDisabled={remove.isPending}
-          error={remove.error}
+          change={remove}
           onConfirm={() =>
             remove.mutate({ path: { deployment_id: deployment.id }, query: { delete_tracing_project: isWithTraces } })
           }

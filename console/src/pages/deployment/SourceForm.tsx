@@ -1,12 +1,11 @@
 // Where the code of a deployment comes from, and the parts of it that may change: what runs then is a new revision.
 
 import { useNavigate } from "@tanstack/react-router";
-import { type FormEvent, useState } from "react";
-import { problemAt } from "../../api/client";
+import { useState } from "react";
 import type { Deployment, DeploymentPatch } from "../../api/platform";
 import { useChange } from "../../api/queries";
 import { TextField } from "../../ui/Field";
-import { Problem } from "../../ui/Problem";
+import { Form, FormButtons } from "../../ui/Form";
 
 type Texts = { [N in TextName]?: string };
 type TextName = "repo_ref" | "graph_config_path" | "image_uri" | "install_command" | "build_command";
@@ -50,10 +49,8 @@ export function SourceForm({ deployment, mayUpdate }: { deployment: Deployment; 
   const changed = names.filter((name) => draft[name] !== undefined && draft[name]?.trim() !== (stored[name] ?? ""));
   const isPushChanged = draft.build_on_push !== undefined && draft.build_on_push !== (config.build_on_push ?? false);
   const isRevision = changed.some((name) => (OF_REVISION as readonly string[]).includes(name));
-  const problem = (name: string) => problemAt(change.error, name);
 
-  const save = (event: FormEvent) => {
-    event.preventDefault();
+  const save = () => {
     const pick = (from: readonly TextName[]) =>
       Object.fromEntries(changed.filter((name) => from.includes(name)).map((name) => [name, draft[name]?.trim()]));
     const body: DeploymentPatch = {
@@ -67,7 +64,7 @@ export function SourceForm({ deployment, mayUpdate }: { deployment: Deployment; 
   return (
     <section className="card" aria-labelledby="source">
       <h2 id="source">Source</h2>
-      <form className="card-body fields" onSubmit={save} noValidate>
+      <Form className="card-body fields" change={change} onSubmit={save}>
         {config.repo_url && (
           <p className="soft">
             Repository <code>{config.repo_url}</code>. A deployment keeps it; for another one make a new deployment.
@@ -84,7 +81,7 @@ export function SourceForm({ deployment, mayUpdate }: { deployment: Deployment; 
               key={name}
               label={TITLES[name][0]}
               hint={TITLES[name][1]}
-              error={problem(name)}
+              name={name}
               value={draft[name] ?? stored[name] ?? ""}
               readOnly={!mayUpdate}
               onChange={(text) => setDraft({ ...draft, [name]: text })}
@@ -102,15 +99,10 @@ export function SourceForm({ deployment, mayUpdate }: { deployment: Deployment; 
             Deploy each push to the branch
           </label>
         )}
-        {change.error && !names.some(problem) && <Problem error={change.error} />}
         {mayUpdate && (changed.length > 0 || isPushChanged) && (
-          <div>
-            <button type="submit" className="button main" disabled={change.isPending}>
-              {isRevision ? "Save and deploy" : "Save"}
-            </button>
-          </div>
+          <FormButtons action={isRevision ? "Save and deploy" : "Save"} />
         )}
-      </form>
+      </Form>
     </section>
   );
 }

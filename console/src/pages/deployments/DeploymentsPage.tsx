@@ -2,18 +2,18 @@ import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useOffsetPages } from "../../api/pages";
 import type { Deployment, DeploymentStatus } from "../../api/platform";
 import { useApi } from "../../api/queries";
-import { useKey } from "../../shell/keys";
 import { useMay } from "../../shell/session";
 import { CopyButton } from "../../ui/Copy";
-import { Empty } from "../../ui/Empty";
+import { Empty, NoMatch } from "../../ui/Empty";
 import { FilterSelect } from "../../ui/FilterSelect";
 import type { Column } from "../../ui/List";
+import { ListPage, NewLink, PageHead } from "../../ui/ListPage";
 import { PagedList } from "../../ui/PagedList";
 import { SearchField } from "../../ui/SearchField";
 import { DeploymentState, isInProgress, RevisionState } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
+import { useSearchParams } from "../../ui/useSearchParams";
 import { addressOf, nameOf, originOf } from "./deployment";
-import { NewDeploymentLink } from "./NewDeploymentLink";
 
 const deploymentsRoute = getRouteApi("/deployments");
 
@@ -64,12 +64,12 @@ const COLUMNS: Column<Deployment>[] = [
 ];
 
 export function DeploymentsPage() {
-  const { q, status } = deploymentsRoute.useSearch();
   const navigate = useNavigate();
+  const { q, status } = deploymentsRoute.useSearch();
+  const { replace, bind } = useSearchParams({ q, status });
   const mayCreate = useMay("deployments:create");
 
-  useKey("c", () => mayCreate && void navigate({ to: "/deployments/new" }));
-  const found = useOffsetPages(
+  const deployments = useOffsetPages(
     "GET /v2/deployments",
     (slice) => ({
       query: { ...slice, name_contains: q ?? "", ...(status ? { status: status as DeploymentStatus } : {}) },
@@ -78,43 +78,31 @@ export function DeploymentsPage() {
     { everyMs: EVERY_MS, keep: true },
   );
 
-  const filter = (changes: { q?: string | undefined; status?: string | undefined }) =>
-    void navigate({ to: "/deployments", search: (old) => ({ ...old, ...changes }), replace: true });
-
   return (
-    <div className="page full">
-      <div className="head">
-        <h1>Deployments</h1>
-        <NewDeploymentLink />
-      </div>
-      <div className="filters">
-        <SearchField
-          label="Search by name"
-          placeholder="Search by name"
-          q={q}
-          onSearch={(text) => filter({ q: text })}
-        />
-        <FilterSelect
-          label="State"
-          all="All states"
-          options={STATES}
-          value={status}
-          onSelect={(value) => filter({ status: value })}
-        />
-      </div>
+    <ListPage
+      head={
+        <PageHead title="Deployments">{mayCreate && <NewLink to="/deployments/new">New deployment</NewLink>}</PageHead>
+      }
+      filters={
+        <>
+          <SearchField label="Search by name" placeholder="Search by name" {...bind("q")} />
+          <FilterSelect label="State" all="All states" options={STATES} {...bind("status")} />
+        </>
+      }
+    >
       <PagedList
-        found={found}
+        listing={deployments}
         label="Deployments"
         columns={COLUMNS}
         keyOf={(each) => each.id}
         onOpen={(each) => void navigate({ to: "/deployments/$deploymentId", params: { deploymentId: each.id } })}
         empty={
           q || status ? (
-            <Empty title="No deployment matches">
-              <button type="button" className="link" onClick={() => filter({ q: undefined, status: undefined })}>
-                Show all deployments
-              </button>
-            </Empty>
+            <NoMatch
+              title="No deployment matches"
+              clear="Show all deployments"
+              onClear={() => replace({ q: undefined, status: undefined })}
+            />
           ) : (
             <Empty title="Nothing is deployed yet" command="portside deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY">
               A deployment is an agent that runs here, from a git repository, an image or a folder.
@@ -123,7 +111,7 @@ export function DeploymentsPage() {
           )
         }
       />
-    </div>
+    </ListPage>
   );
 }
 

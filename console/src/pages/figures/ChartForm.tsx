@@ -1,9 +1,8 @@
-import { type FormEvent, useState } from "react";
-import { fieldOf } from "../../api/client";
+import { useState } from "react";
 import type { Chart, ChartSeries, TracerSession } from "../../api/platform";
 import { useChange } from "../../api/queries";
-import { FormButtons, SelectField, TextField } from "../../ui/Field";
-import { Problem } from "../../ui/Problem";
+import { SelectField, TextField } from "../../ui/Field";
+import { Form, FormButtons } from "../../ui/Form";
 import { GROUPS, METRICS, titleOf } from "./metrics";
 
 type Attribute = "model" | "node" | "name" | "user" | "tag";
@@ -21,7 +20,7 @@ export function ChartForm({
   onClose: () => void;
 }) {
   const [first, ...others] = chart?.series ?? [];
-  const [given, setGiven] = useState({
+  const [draft, setDraft] = useState({
     title: chart?.title ?? "",
     metric: first?.metric ?? ("total_cost" as ChartSeries["metric"]),
     group: first?.group_by?.attribute ?? "",
@@ -33,22 +32,18 @@ export function ChartForm({
   const create = useChange("POST /charts/create", onClose);
   const update = useChange("PATCH /charts/{chart_id}", onClose);
 
-  const error = create.error ?? update.error;
-  const problem = (name: string) => error?.problems.find((one) => fieldOf(one).endsWith(name))?.msg;
-
-  const save = (event: FormEvent) => {
-    event.preventDefault();
+  const save = () => {
     const series: ChartSeries = {
       ...(first?.id ? { id: first.id } : {}),
-      metric: given.metric,
-      name: titleOf(given.metric),
-      filters: { session: given.project ? [given.project] : null, filter: given.filter || null },
-      group_by: given.group ? { attribute: given.group as Attribute, max_groups: 6 } : null,
+      metric: draft.metric,
+      name: titleOf(draft.metric),
+      filters: { session: draft.project ? [draft.project] : null, filter: draft.filter || null },
+      group_by: draft.group ? { attribute: draft.group as Attribute, max_groups: 6 } : null,
     };
 
     const body = {
-      title: given.title || titleOf(given.metric),
-      chart_type: given.type === "bar" ? ("bar" as const) : ("line" as const),
+      title: draft.title || titleOf(draft.metric),
+      chart_type: draft.type === "bar" ? ("bar" as const) : ("line" as const),
       series: [series, ...others],
     };
 
@@ -56,38 +51,43 @@ export function ChartForm({
     else create.mutate({ body: { ...body, section_id: section } });
   };
 
-  const set = (changes: Partial<typeof given>) => setGiven((old) => ({ ...old, ...changes }));
+  const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
 
   return (
-    <form className="card" onSubmit={save} aria-label={chart ? `Change ${chart.title}` : "New chart"}>
-      <div className="card-body price-form">
+    <section className="card">
+      <Form
+        className="card-body price-form"
+        aria-label={chart ? `Change ${chart.title}` : "New chart"}
+        change={chart ? update : create}
+        onSubmit={save}
+      >
         <TextField
           label="Title"
           spellCheck
-          error={problem("title")}
-          placeholder={titleOf(given.metric)}
-          value={given.title}
+          name="title"
+          placeholder={titleOf(draft.metric)}
+          value={draft.title}
           onChange={(title) => set({ title })}
         />
         <SelectField
           label="Metric"
           options={METRICS.map(([name, title]) => [name, title] as const)}
-          value={given.metric}
+          value={draft.metric}
           onChange={(metric) => set({ metric })}
         />
-        <SelectField label="Group by" options={GROUPS} value={given.group} onChange={(group) => set({ group })} />
+        <SelectField label="Group by" options={GROUPS} value={draft.group} onChange={(group) => set({ group })} />
         <SelectField
           label="Project"
           options={[["", "All projects"], ...projects.map((each) => [each.id, each.name] as const)]}
-          value={given.project}
+          value={draft.project}
           onChange={(project) => set({ project })}
         />
         <TextField
           label="Filter"
           hint='For example eq(run_type, "llm")'
-          error={problem("filter")}
+          name="filter"
           className="mono"
-          value={given.filter}
+          value={draft.filter}
           onChange={(filter) => set({ filter })}
         />
         <SelectField
@@ -96,12 +96,11 @@ export function ChartForm({
             ["line", "Lines"],
             ["bar", "Bars"],
           ]}
-          value={given.type}
+          value={draft.type}
           onChange={(type) => set({ type })}
         />
-        {error && error.problems.length === 0 && <Problem error={error} />}
-        <FormButtons action="Save the chart" isDisabled={create.isPending || update.isPending} onCancel={onClose} />
-      </div>
-    </form>
+        <FormButtons action="Save the chart" onCancel={onClose} />
+      </Form>
+    </section>
   );
 }

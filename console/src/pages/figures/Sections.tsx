@@ -181,15 +181,12 @@ function Delete({ deletion, onClose }: { deletion: Deletion; onClose: () => void
   const chart = useChange("DELETE /charts/{chart_id}", onClose);
   const section = useChange("DELETE /charts/section/{section_id}", onClose);
 
-  const error = chart.error ?? section.error;
-
   return (
     <Confirm
       title={`Delete ${deletion.title}?`}
       action="Delete"
       cancel="Keep it"
-      isDisabled={chart.isPending || section.isPending}
-      error={error}
+      change={deletion.kind === "chart" ? chart : section}
       onConfirm={() =>
         deletion.kind === "chart"
           ? chart.mutate({ path: { chart_id: deletion.id } })

@@ -1,11 +1,12 @@
 import { Link } from "@tanstack/react-router";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
+import { Icon } from "../../ui/Icon";
+import { PageHead } from "../../ui/ListPage";
 import { Problem } from "../../ui/Problem";
 import { DeploymentState } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
 import { addressOf, nameOf, originOf } from "../deployments/deployment";
-import { NewDeploymentLink } from "../deployments/NewDeploymentLink";
 import { useDeployments } from "../deployments/useDeployments";
 import { Attention } from "./Attention";
 import { Figures } from "./Figures";
@@ -16,16 +17,21 @@ const DEPLOY = "portside deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY";
 
 export function HomePage() {
   const mayRead = useMay("deployments:read");
+  const mayCreate = useMay("deployments:create");
   const found = useDeployments({ everyMs: EVERY_MS, enabled: mayRead });
 
   const deployments = found.data ?? [];
 
   return (
     <div className="page">
-      <div className="head">
-        <h1>Home</h1>
-        <NewDeploymentLink />
-      </div>
+      <PageHead title="Home">
+        {mayCreate && (
+          <Link to="/deployments/new" className="button main">
+            <Icon name="plus" />
+            New deployment
+          </Link>
+        )}
+      </PageHead>
       <Figures deployments={deployments} />
       <Attention deployments={deployments} />
       <section className="card" aria-labelledby="deployments">

@@ -1,14 +1,12 @@
-import { type FormEvent, useState } from "react";
-import { problemAt } from "../../api/client";
+import { useState } from "react";
 import { useChange } from "../../api/queries";
 import { useMay, useSession } from "../../shell/session";
 import { CopyButton } from "../../ui/Copy";
-import { Field, FormButtons, SelectField, TextField } from "../../ui/Field";
+import { Field, SelectField, TextField } from "../../ui/Field";
+import { CardForm, FormButtons } from "../../ui/Form";
 import { Icon } from "../../ui/Icon";
-import { Problem } from "../../ui/Problem";
 import { type Roles, useGrantable } from "./roles";
 
-const FIELDS = ["email", "full_name", "password", "role_id", "workspace_role"];
 const PASSWORD_LETTERS = "abcdefghjkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
 const PASSWORD_LENGTH = 20;
 
@@ -30,11 +28,7 @@ export function AddMember({ roles, onClose }: { roles: Roles; onClose: () => voi
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
   const create = useChange("POST /orgs/current/members", (made) => setLetter(letterOf(made.email, draft.password)));
 
-  const problem = (field: string) => problemAt(create.error, field);
-  const isAtField = FIELDS.some((field) => problem(field));
-
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
+  const add = () =>
     create.mutate({
       body: {
         email: draft.email.trim(),
@@ -44,75 +38,62 @@ export function AddMember({ roles, onClose }: { roles: Roles; onClose: () => voi
         ...(draft.inWorkspace && workspace ? { workspaces: [workspace.id], workspace_role: draft.inWorkspace } : {}),
       },
     });
-  };
 
   if (letter !== null) return <Letter text={letter} onClose={onClose} />;
 
   return (
-    <form className="card" onSubmit={submit} noValidate aria-label="Add a member">
-      <h2>Add a member</h2>
-      <div className="card-body fields">
-        <div className="fields two">
-          <TextField
-            label="E-mail"
-            error={problem("email")}
-            isRequired
-            type="email"
-            autoFocus
-            value={draft.email}
-            onChange={(text) => set({ email: text })}
-          />
-          <TextField
-            label="Name"
-            error={problem("full_name")}
-            value={draft.name}
-            onChange={(text) => set({ name: text })}
-          />
+    <CardForm title="Add a member" change={create} onSubmit={add}>
+      <div className="fields two">
+        <TextField
+          label="E-mail"
+          name="email"
+          isRequired
+          type="email"
+          autoFocus
+          value={draft.email}
+          onChange={(text) => set({ email: text })}
+        />
+        <TextField label="Name" name="full_name" value={draft.name} onChange={(text) => set({ name: text })} />
+        <SelectField
+          label="Role in the organization"
+          name="role_id"
+          value={draft.role}
+          onChange={(value) => set({ role: value })}
+          options={ofOrganization.map((role) => [role.display_name, role.display_name] as const)}
+        />
+        {workspace && mayManageWorkspace && (
           <SelectField
-            label="Role in the organization"
-            error={problem("role_id")}
-            value={draft.role}
-            onChange={(value) => set({ role: value })}
-            options={ofOrganization.map((role) => [role.display_name, role.display_name] as const)}
+            label={`Role in ${workspace.display_name}`}
+            name="workspace_role"
+            value={draft.inWorkspace}
+            onChange={(value) => set({ inWorkspace: value })}
+            options={[["", "no access"], ...ofWorkspace.map((role) => [role.display_name, role.display_name] as const)]}
           />
-          {workspace && mayManageWorkspace && (
-            <SelectField
-              label={`Role in ${workspace.display_name}`}
-              error={problem("workspace_role")}
-              value={draft.inWorkspace}
-              onChange={(value) => set({ inWorkspace: value })}
-              options={[
-                ["", "no access"],
-                ...ofWorkspace.map((role) => [role.display_name, role.display_name] as const),
-              ]}
-            />
-          )}
-        </div>
-        <Field
-          label="First password"
-          error={problem("password")}
-          hint="At least 12 characters; leave it empty if people sign in at your provider."
-        >
-          {(attributes) => (
-            <div className="with-button">
-              <input
-                {...attributes}
-                className="mono"
-                autoComplete="off"
-                spellCheck={false}
-                value={draft.password}
-                onChange={(event) => set({ password: event.target.value })}
-              />
-              <button type="button" className="button" onClick={() => set({ password: randomPassword() })}>
-                Generate
-              </button>
-            </div>
-          )}
-        </Field>
-        {create.error && !isAtField && <Problem error={create.error} />}
-        <FormButtons action="Add" isDisabled={create.isPending || !draft.email.trim()} onCancel={onClose} />
+        )}
       </div>
-    </form>
+      <Field
+        label="First password"
+        name="password"
+        hint="At least 12 characters; leave it empty if people sign in at your provider."
+      >
+        {(attributes) => (
+          <div className="with-button">
+            <input
+              {...attributes}
+              className="mono"
+              autoComplete="off"
+              spellCheck={false}
+              value={draft.password}
+              onChange={(event) => set({ password: event.target.value })}
+            />
+            <button type="button" className="button" onClick={() => set({ password: randomPassword() })}>
+              Generate
+            </button>
+          </div>
+        )}
+      </Field>
+      <FormButtons action="Add" isDisabled={!draft.email.trim()} onCancel={onClose} />
+    </CardForm>
   );
 }
 

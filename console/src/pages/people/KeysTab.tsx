@@ -164,12 +164,13 @@ function RevokeKey({ of: key, isOrganization, onClose }: { of: Listed; isOrganiz
   const ofWorkspace = useChange("DELETE /api-key/{key_id}", onClose);
   const ofOrganization = useChange("DELETE /orgs/current/service-keys/{key_id}", onClose);
 
-  const error = own.error ?? ofWorkspace.error ?? ofOrganization.error;
+  const isPersonal = key.kind === "personal";
+  const change = isPersonal ? own : isOrganization ? ofOrganization : ofWorkspace;
 
   const revoke = () => {
     const path = { key_id: key.id };
     const query = { force: key.used_by !== null };
-    if (key.kind === "personal") own.mutate({ path });
+    if (isPersonal) own.mutate({ path });
     else if (isOrganization) ofOrganization.mutate({ path, query });
     else ofWorkspace.mutate({ path, query });
   };
@@ -178,8 +179,8 @@ function RevokeKey({ of: key, isOrganization, onClose }: { of: Listed; isOrganiz
     <Confirm
       title={`Revoke ${key.short_key}?`}
       action="Revoke"
-      isDisabled={!isSure || own.isPending || ofWorkspace.isPending || ofOrganization.isPending}
-      error={error}
+      change={change}
+      isDisabled={!isSure}
       onConfirm={revoke}
       onClose={onClose}
     >

@@ -223,8 +223,7 @@ function RemoveMember({ person, onClose }: { person: Person; onClose: () => void
     <Confirm
       title={`Remove ${person.email}?`}
       action="Remove"
-      isDisabled={remove.isPending}
-      error={remove.error}
+      change={remove}
       onConfirm={() => remove.mutate({ path: { user_id: person.userId } })}
       onClose={onClose}
     >

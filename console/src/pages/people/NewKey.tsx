@@ -1,11 +1,11 @@
-import { type FormEvent, useState } from "react";
+import { useState } from "react";
 import type { KeyRequest, NewKey } from "../../api/platform";
 import { useChange } from "../../api/queries";
 import { useMay, useSession } from "../../shell/session";
 import { CopyButton } from "../../ui/Copy";
-import { FormButtons, SelectField, TextField } from "../../ui/Field";
+import { SelectField, TextField } from "../../ui/Field";
+import { CardForm, FormButtons } from "../../ui/Form";
 import { Icon } from "../../ui/Icon";
-import { Problem } from "../../ui/Problem";
 import { useGrantable, useRoles } from "./roles";
 
 const LIFETIMES: [string, string][] = [
@@ -34,65 +34,60 @@ export function NewKeyForm({ onClose }: { onClose: () => void }) {
 
   const change = { workspace: ofWorkspace, personal: own, organization: ofOrganization }[draft.kind ?? "workspace"];
 
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    change.mutate({ body: bodyOf(draft, workspace?.id ?? null) });
-  };
-
   if (made) return <ShownOnce made={made} onClose={onClose} />;
 
   return (
-    <form className="card" onSubmit={submit} noValidate aria-label="New key">
-      <h2>New key</h2>
-      <div className="card-body fields">
-        <div className="fields two">
-          <TextField
-            label="What or whom it is for"
-            hint="Everybody reads this in the list."
-            isRequired
-            maxLength={1000}
-            placeholder="nightly import, or a colleague"
-            autoFocus
-            value={draft.name}
-            onChange={(text) => set({ name: text })}
-          />
-          <SelectField
-            label="Acts as"
-            value={draft.kind ?? "workspace"}
-            onChange={(kind) => set({ kind })}
-            options={kinds.map(
-              ([kind, title]) =>
-                [kind, title(workspace?.display_name ?? "the workspace", identity.user_email ?? "me")] as const,
-            )}
-          />
-          {draft.kind !== "personal" && (
-            <SelectField
-              label="Role"
-              hint="No key may do more than the person who makes it."
-              value={draft.role}
-              onChange={(value) => set({ role: value })}
-              options={roles.map((role) => [role.display_name, role.display_name] as const)}
-            />
+    <CardForm
+      title="New key"
+      change={change}
+      onSubmit={() => change.mutate({ body: bodyOf(draft, workspace?.id ?? null) })}
+    >
+      <div className="fields two">
+        <TextField
+          label="What or whom it is for"
+          hint="Everybody reads this in the list."
+          isRequired
+          maxLength={1000}
+          placeholder="nightly import, or a colleague"
+          autoFocus
+          value={draft.name}
+          onChange={(text) => set({ name: text })}
+        />
+        <SelectField
+          label="Acts as"
+          value={draft.kind ?? "workspace"}
+          onChange={(kind) => set({ kind })}
+          options={kinds.map(
+            ([kind, title]) =>
+              [kind, title(workspace?.display_name ?? "the workspace", identity.user_email ?? "me")] as const,
           )}
+        />
+        {draft.kind !== "personal" && (
           <SelectField
-            label="Expires after"
-            value={draft.days}
-            onChange={(value) => set({ days: value })}
-            options={LIFETIMES}
+            label="Role"
+            hint="No key may do more than the person who makes it."
+            value={draft.role}
+            onChange={(value) => set({ role: value })}
+            options={roles.map((role) => [role.display_name, role.display_name] as const)}
           />
-        </div>
-        <label className="check">
-          <input
-            type="checkbox"
-            checked={draft.isReadOnly}
-            onChange={(event) => set({ isReadOnly: event.target.checked })}
-          />
-          Reads only
-        </label>
-        {change.error && <Problem error={change.error} />}
-        <FormButtons action="Create" isDisabled={change.isPending || !draft.name.trim()} onCancel={onClose} />
+        )}
+        <SelectField
+          label="Expires after"
+          value={draft.days}
+          onChange={(value) => set({ days: value })}
+          options={LIFETIMES}
+        />
       </div>
-    </form>
+      <label className="check">
+        <input
+          type="checkbox"
+          checked={draft.isReadOnly}
+          onChange={(event) => set({ isReadOnly: event.target.checked })}
+        />
+        Reads only
+      </label>
+      <FormButtons action="Create" isDisabled={!draft.name.trim()} onCancel={onClose} />
+    </CardForm>
   );
 }
 

@@ -98,8 +98,7 @@ function EndSession({
     <Confirm
       title={`End ${whose} session of ${session.user_email}?`}
       action="End the session"
-      isDisabled={change.isPending}
-      error={change.error}
+      change={change}
       onConfirm={() => change.mutate({ path: { session_id: session.id } })}
       onClose={onClose}
     >

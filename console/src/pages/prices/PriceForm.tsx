@@ -1,10 +1,9 @@
-import { type FormEvent, useState } from "react";
-import { fieldOf } from "../../api/client";
+import { useState } from "react";
 import type { ModelInUse, ModelPrice } from "../../api/platform";
 import { useChange } from "../../api/queries";
 import { Confirm } from "../../ui/Confirm";
-import { FormButtons, TextField } from "../../ui/Field";
-import { Problem } from "../../ui/Problem";
+import { TextField } from "../../ui/Field";
+import { Form, FormButtons } from "../../ui/Form";
 
 const MILLION = 1_000_000;
 // The details that most providers price, and how the form names them.
@@ -45,84 +44,82 @@ export function draftOf(model?: ModelInUse, price?: ModelPrice): PriceDraft {
   };
 }
 
-export function PriceForm({ draft, onClose }: { draft: PriceDraft; onClose: () => void }) {
-  const [given, setGiven] = useState(draft);
+export function PriceForm({ draft: first, onClose }: { draft: PriceDraft; onClose: () => void }) {
+  const [draft, setDraft] = useState(first);
   const [isAsking, setAsking] = useState(false);
   const create = useChange("POST /model-price-map", onClose);
   const update = useChange("PUT /model-price-map/{price_id}", onClose);
 
-  const error = create.error ?? update.error;
-  const problem = (name: string) =>
-    error?.problems.find((one) => fieldOf(one) === name || fieldOf(one).startsWith(`${name}.`))?.msg;
+  const set = (changes: Partial<PriceDraft>) => setDraft((old) => ({ ...old, ...changes }));
 
-  const save = (event: FormEvent) => {
-    event.preventDefault();
+  const save = () => {
     const body = {
-      name: given.name,
-      match_pattern: given.pattern,
-      provider: given.provider || null,
-      start_time: given.from ? `${given.from}T00:00:00Z` : null,
-      prompt_token_threshold: given.threshold,
-      prompt_cost: perToken(given.input),
-      completion_cost: perToken(given.output),
-      prompt_cost_details: each(given.inputDetails, perToken),
-      completion_cost_details: each(given.outputDetails, perToken),
+      name: draft.name,
+      match_pattern: draft.pattern,
+      provider: draft.provider || null,
+      start_time: draft.from ? `${draft.from}T00:00:00Z` : null,
+      prompt_token_threshold: draft.threshold,
+      prompt_cost: perToken(draft.input),
+      completion_cost: perToken(draft.output),
+      prompt_cost_details: each(draft.inputDetails, perToken),
+      completion_cost_details: each(draft.outputDetails, perToken),
     };
 
-    if (given.id) update.mutate({ path: { price_id: given.id }, body });
+    if (draft.id) update.mutate({ path: { price_id: draft.id }, body });
     else create.mutate({ body });
   };
 
   const text = (name: "name" | "pattern" | "provider" | "input" | "output" | "from") => ({
-    value: given[name],
-    onChange: (value: string) => setGiven({ ...given, [name]: value }),
+    value: draft[name],
+    onChange: (value: string) => set({ [name]: value }),
   });
 
   const detail = (side: "inputDetails" | "outputDetails", name: string) => ({
     inputMode: "decimal" as const,
     placeholder: side === "inputDetails" ? "like input" : "like output",
-    value: given[side][name] ?? "",
-    onChange: (value: string) => setGiven({ ...given, [side]: { ...given[side], [name]: value } }),
+    value: draft[side][name] ?? "",
+    onChange: (value: string) => set({ [side]: { ...draft[side], [name]: value } }),
   });
 
   return (
     <>
-      <form className="card" onSubmit={save} aria-label={given.id ? "Change the price" : "New price"}>
+      <section className="card">
         <div className="card-head">
-          <h2>{given.id ? "Change the price" : "New price of this workspace"}</h2>
+          <h2>{draft.id ? "Change the price" : "New price of this workspace"}</h2>
           <span className="soft small">USD for a million tokens</span>
         </div>
-        <div className="card-body price-form">
-          <TextField label="Name" isRequired autoFocus error={problem("name")} {...text("name")} />
+        <Form
+          className="card-body price-form"
+          aria-label={draft.id ? "Change the price" : "New price"}
+          // The browser knows whether a date is one.
+          noValidate={false}
+          change={draft.id ? update : create}
+          onSubmit={save}
+        >
+          <TextField label="Name" isRequired autoFocus name="name" {...text("name")} />
           <TextField
             label="Pattern"
             isRequired
             hint="A regular expression that matches the whole name of a model"
-            error={problem("match_pattern")}
+            name="match_pattern"
             className="mono"
             {...text("pattern")}
           />
-          <TextField label="Provider" hint="Empty: any" error={problem("provider")} {...text("provider")} />
+          <TextField label="Provider" hint="Empty: any" name="provider" {...text("provider")} />
           <TextField
             label="From"
             hint="First day in UTC; empty: always"
-            error={problem("start_time")}
+            name="start_time"
             type="date"
             {...text("from")}
           />
-          <TextField label="Input" isRequired error={problem("prompt_cost")} inputMode="decimal" {...text("input")} />
-          <TextField
-            label="Output"
-            isRequired
-            error={problem("completion_cost")}
-            inputMode="decimal"
-            {...text("output")}
-          />
+          <TextField label="Input" isRequired name="prompt_cost" inputMode="decimal" {...text("input")} />
+          <TextField label="Output" isRequired name="completion_cost" inputMode="decimal" {...text("output")} />
           {Object.entries(INPUT_DETAILS).map(([name, title]) => (
             <TextField
               key={name}
               label={title}
-              error={problem(`prompt_cost_details.${name}`)}
+              name={`prompt_cost_details.${name}`}
               {...detail("inputDetails", name)}
             />
           ))}
@@ -130,13 +127,12 @@ export function PriceForm({ draft, onClose }: { draft: PriceDraft; onClose: () =
             <TextField
               key={title}
               label={title}
-              error={problem(`completion_cost_details.${name}`)}
+              name={`completion_cost_details.${name}`}
               {...detail("outputDetails", name)}
             />
           ))}
-          {error && error.problems.length === 0 && <Problem error={error} />}
-          <FormButtons action="Save the price" isDisabled={create.isPending || update.isPending} onCancel={onClose}>
-            {given.id && (
+          <FormButtons action="Save the price" onCancel={onClose}>
+            {draft.id && (
               <button type="button" className="button danger" onClick={() => setAsking(true)}>
                 <span>Remove it</span>
               </button>
@@ -145,10 +141,10 @@ export function PriceForm({ draft, onClose }: { draft: PriceDraft; onClose: () =
               Runs that are stored from now on have it; compute older ones again below.
             </span>
           </FormButtons>
-        </div>
-      </form>
-      {isAsking && given.id && (
-        <RemovePrice id={given.id} name={draft.name} onRemoved={onClose} onClose={() => setAsking(false)} />
+        </Form>
+      </section>
+      {isAsking && draft.id && (
+        <RemovePrice id={draft.id} name={first.name} onRemoved={onClose} onClose={() => setAsking(false)} />
       )}
     </>
   );
@@ -168,8 +164,7 @@ function RemovePrice({ id, name, onRemoved, onClose }: RemoveProps) {
     <Confirm
       title={`Remove the price of ${name}?`}
       action="Remove"
-      isDisabled={remove.isPending}
-      error={remove.error}
+      change={remove}
       onConfirm={() => remove.mutate({ path: { price_id: id } })}
       onClose={onClose}
     >

@@ -1,4 +1,4 @@
-import { getRouteApi, useNavigate } from "@tanstack/react-router";
+import { getRouteApi } from "@tanstack/react-router";
 import { useState } from "react";
 import type { ModelInUse, ModelPrice } from "../../api/platform";
 import { useApi } from "../../api/queries";
@@ -6,10 +6,12 @@ import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { compact, cost, count } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
+import { PageHead } from "../../ui/ListPage";
 import { Problem } from "../../ui/Problem";
 import { SearchField } from "../../ui/SearchField";
 import { Status } from "../../ui/Status";
 import { Table } from "../../ui/Table";
+import { useSearchParams } from "../../ui/useSearchParams";
 import { draftOf, type PriceDraft, PriceForm } from "./PriceForm";
 import { Recompute } from "./Recompute";
 
@@ -20,7 +22,7 @@ const SOURCES = { workspace: "this workspace", file: "operator's file", shipped:
 
 export function PricesPage() {
   const { q } = pricesRoute.useSearch();
-  const navigate = useNavigate();
+  const { bind } = useSearchParams({ q });
   const mayChange = useMay("workspaces:manage");
   const [draft, setDraft] = useState<PriceDraft | null>(null);
   const models = useApi("GET /model-price-map/models", {}, { everyMs: 30_000 });
@@ -32,21 +34,15 @@ export function PricesPage() {
 
   return (
     <div className="page">
-      <div className="head">
-        <h1>Prices</h1>
+      <PageHead title="Prices">
         {mayChange && (
           <button type="button" className="button main" onClick={() => setDraft(draftOf())}>
             <Icon name="plus" /> New price
           </button>
         )}
-      </div>
+      </PageHead>
       <div className="filters">
-        <SearchField
-          label="Search models and prices"
-          placeholder="Search models and prices"
-          q={q}
-          onSearch={(text) => void navigate({ to: "/prices", search: (old) => ({ ...old, q: text }), replace: true })}
-        />
+        <SearchField label="Search models and prices" placeholder="Search models and prices" {...bind("q")} />
         {unpriced.length > 0 && (
           <Status
             tone="bad"

@@ -1,8 +1,8 @@
-import { type FormEvent, useState } from "react";
+import { useState } from "react";
 import type { Prompt } from "../../api/platform";
 import { useChange } from "../../api/queries";
-import { Field, FormButtons, TextField } from "../../ui/Field";
-import { Problem } from "../../ui/Problem";
+import { Field, TextField } from "../../ui/Field";
+import { Form, FormButtons } from "../../ui/Form";
 import { OWN } from "./usePrompt";
 
 // What people read about a prompt, and who sees it.
@@ -18,8 +18,7 @@ export function AboutForm({ prompt, onClose }: { prompt: Prompt; onClose: () => 
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
   const change = useChange("PATCH /repos/{owner}/{repo}", onClose);
 
-  const save = (event: FormEvent) => {
-    event.preventDefault();
+  const save = () => {
     const tags = draft.tags.split(",").map((tag) => tag.trim());
     change.mutate({
       path: { owner: OWN, repo: prompt.repo_handle },
@@ -34,7 +33,7 @@ export function AboutForm({ prompt, onClose }: { prompt: Prompt; onClose: () => 
   };
 
   return (
-    <form className="fields" onSubmit={save} noValidate>
+    <Form change={change} onSubmit={save}>
       <TextField
         label="Description"
         spellCheck
@@ -69,8 +68,7 @@ export function AboutForm({ prompt, onClose }: { prompt: Prompt; onClose: () => 
         />
         Archived: not in the list, and still served
       </label>
-      {change.error && <Problem error={change.error} />}
-      <FormButtons action="Save" isDisabled={change.isPending} onCancel={onClose} />
-    </form>
+      <FormButtons action="Save" onCancel={onClose} />
+    </Form>
   );
 }

@@ -1,7 +1,8 @@
-import { type FormEvent, useState } from "react";
+import { useState } from "react";
 import type { Commit } from "../../api/platform";
 import { useChange } from "../../api/queries";
 import { TextField } from "../../ui/Field";
+import { Form, FormButtons } from "../../ui/Form";
 import { Problem } from "../../ui/Problem";
 import { JsonInput } from "../../ui/SchemaForm";
 import { MessagesEditor } from "./MessagesEditor";
@@ -36,8 +37,7 @@ function OpenForm({ handle, latest, from, manifest, onClose, onDone }: Props & {
 
   const isJson = manifest !== null && read === null;
 
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
+  const submit = () =>
     commit.mutate({
       path: { owner: OWN, repo: handle },
       body: {
@@ -46,12 +46,11 @@ function OpenForm({ handle, latest, from, manifest, onClose, onDone }: Props & {
         description: description.trim() || null,
       },
     });
-  };
 
   const variables = variablesOf(messages, read?.format ?? "f-string");
 
   return (
-    <form className="fields" onSubmit={submit} noValidate aria-label="New version">
+    <Form aria-label="New version" change={commit} onSubmit={submit}>
       {from !== latest && from && (
         <p className="soft">
           Begins with the messages of <code>{from.commit_hash.slice(0, 8)}</code> and follows the latest commit.
@@ -71,19 +70,11 @@ function OpenForm({ handle, latest, from, manifest, onClose, onDone }: Props & {
         value={description}
         onChange={setDescription}
       />
-      {commit.error && <Problem error={commit.error} />}
-      <div className="row">
-        <button
-          type="submit"
-          className="button main"
-          disabled={commit.isPending || (isJson ? json === undefined : messages.length === 0)}
-        >
-          Commit
-        </button>
-        <button type="button" className="button" onClick={onClose}>
-          Cancel
-        </button>
-      </div>
-    </form>
+      <FormButtons
+        action="Commit"
+        isDisabled={isJson ? json === undefined : messages.length === 0}
+        onCancel={onClose}
+      />
+    </Form>
   );
 }

@@ -1,11 +1,10 @@
 import { Link, useNavigate } from "@tanstack/react-router";
-import { type FormEvent, useState } from "react";
-import { problemAt } from "../../api/client";
+import { useState } from "react";
 import { useChange } from "../../api/queries";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { TextField } from "../../ui/Field";
-import { Problem } from "../../ui/Problem";
+import { Form, FormButtons } from "../../ui/Form";
 import { MessagesEditor } from "./MessagesEditor";
 import { newMessage, variablesOf, writeManifest } from "./manifest";
 import { OWN } from "./usePrompt";
@@ -27,10 +26,7 @@ export function NewPromptPage() {
     commit.mutate({ path, body: { manifest: writeManifest(null, messages) } });
   });
 
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    create.mutate({ body: { repo_handle: name.trim(), description: description.trim() } });
-  };
+  const submit = () => create.mutate({ body: { repo_handle: name.trim(), description: description.trim() } });
 
   if (!mayCreate) {
     return (
@@ -44,16 +40,19 @@ export function NewPromptPage() {
     );
   }
 
-  const problem = problemAt(create.error, "repo_handle");
-  const error = commit.error ?? (problem ? null : create.error);
   const variables = variablesOf(messages, "f-string");
 
   return (
-    <form className="page form" onSubmit={submit} noValidate>
+    <Form
+      className="page form"
+      // The prompt is made first, and then its first commit.
+      change={create.isSuccess ? commit : create}
+      onSubmit={submit}
+    >
       <h1>New prompt</h1>
       <TextField
         label="Name"
-        error={problem}
+        name="repo_handle"
         hint="Lower-case letters, digits, hyphens and underscores."
         isRequired
         autoFocus
@@ -72,19 +71,11 @@ export function NewPromptPage() {
         </div>
         <MessagesEditor messages={messages} onChange={setMessages} />
       </section>
-      {error && <Problem error={error} />}
-      <div className="row">
-        <button
-          type="submit"
-          className="button main"
-          disabled={create.isPending || commit.isPending || !name.trim() || messages.length === 0}
-        >
-          Create
-        </button>
+      <FormButtons action="Create" isDisabled={!name.trim() || messages.length === 0}>
         <Link to="/prompts" className="button">
           Cancel
         </Link>
-      </div>
-    </form>
+      </FormButtons>
+    </Form>
   );
 }

@@ -186,8 +186,7 @@ function Head({ prompt, isEditing, onEdit }: { prompt: Prompt; isEditing: boolea
         <Confirm
           title={`Delete ${prompt.repo_handle}?`}
           action="Delete for good"
-          isDisabled={remove.isPending}
-          error={remove.error}
+          change={remove}
           onConfirm={() => remove.mutate({ path })}
           onClose={() => setAsking(false)}
         >

@@ -1,16 +1,16 @@
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useOffsetPages } from "../../api/pages";
 import type { Prompt } from "../../api/platform";
-import { useKey } from "../../shell/keys";
 import { useMay } from "../../shell/session";
-import { Empty } from "../../ui/Empty";
+import { Empty, NoMatch } from "../../ui/Empty";
 import { FilterSelect } from "../../ui/FilterSelect";
 import { count } from "../../ui/format";
-import { Icon } from "../../ui/Icon";
 import type { Column } from "../../ui/List";
+import { ListPage, NewLink, PageHead } from "../../ui/ListPage";
 import { PagedList } from "../../ui/PagedList";
 import { SearchField } from "../../ui/SearchField";
 import { Ago } from "../../ui/Time";
+import { useSearchParams } from "../../ui/useSearchParams";
 
 const promptsRoute = getRouteApi("/prompts");
 
@@ -52,60 +52,41 @@ const COLUMNS: Column<Prompt>[] = [
 ];
 
 export function PromptsPage() {
-  const { q, archived } = promptsRoute.useSearch();
   const navigate = useNavigate();
+  const { q, archived } = promptsRoute.useSearch();
+  const { replace, bind } = useSearchParams({ q, archived });
   const mayCreate = useMay("prompts:create");
 
-  useKey("c", () => mayCreate && void navigate({ to: "/prompts/new" }));
-  const found = useOffsetPages(
+  const prompts = useOffsetPages(
     "GET /repos",
     (slice) => ({ query: { ...slice, is_archived: archived ? "true" : "false", ...(q ? { query: q } : {}) } }),
     (page) => page.repos,
     { keep: true },
   );
 
-  const filter = (changes: { q?: string | undefined; archived?: string | undefined }) =>
-    void navigate({ to: "/prompts", search: (old) => ({ ...old, ...changes }), replace: true });
-
   return (
-    <div className="page full">
-      <div className="head">
-        <h1>Prompts</h1>
-        {mayCreate && (
-          <Link to="/prompts/new" className="button main">
-            <Icon name="plus" />
-            New prompt
-          </Link>
-        )}
-      </div>
-      <div className="filters">
-        <SearchField
-          label="Search prompts"
-          placeholder="Search names and texts"
-          q={q}
-          onSearch={(text) => filter({ q: text })}
-        />
-        <FilterSelect
-          label="Archived"
-          all="In use"
-          options={[["yes", "Archived"]]}
-          value={archived}
-          onSelect={(value) => filter({ archived: value })}
-        />
-      </div>
+    <ListPage
+      head={<PageHead title="Prompts">{mayCreate && <NewLink to="/prompts/new">New prompt</NewLink>}</PageHead>}
+      filters={
+        <>
+          <SearchField label="Search prompts" placeholder="Search names and texts" {...bind("q")} />
+          <FilterSelect label="Archived" all="In use" options={[["yes", "Archived"]]} {...bind("archived")} />
+        </>
+      }
+    >
       <PagedList
-        found={found}
+        listing={prompts}
         label="Prompts"
         columns={COLUMNS}
         keyOf={(each) => each.id}
         onOpen={(each) => void navigate({ to: "/prompts/$promptName", params: { promptName: each.repo_handle } })}
         empty={
           q || archived ? (
-            <Empty title="No prompt matches">
-              <button type="button" className="link" onClick={() => filter({ q: undefined, archived: undefined })}>
-                Show all prompts
-              </button>
-            </Empty>
+            <NoMatch
+              title="No prompt matches"
+              clear="Show all prompts"
+              onClear={() => replace({ q: undefined, archived: undefined })}
+            />
           ) : (
             <Empty title="No prompts yet" command={'Client().push_prompt("my-prompt", object=prompt)'}>
               A prompt is a list of messages with variables, kept with all its versions. Agents pull the one that a tag
@@ -114,6 +95,6 @@ export function PromptsPage() {
           )
         }
       />
-    </div>
+    </ListPage>
   );
 }

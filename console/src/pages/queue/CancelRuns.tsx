@@ -51,8 +51,7 @@ export function CancelRuns({ deploymentId, marked, onDone }: Props) {
           title={`Cancel ${text[asked]}?`}
           action="Cancel the runs"
           cancel="Keep"
-          isDisabled={cancelAll.isPending || cancelMarked.isPending}
-          error={cancelAll.error ?? cancelMarked.error}
+          change={asked === "marked" ? cancelMarked : cancelAll}
           onConfirm={() =>
             asked === "marked" ? cancelMarked.mutate(marked) : cancelAll.mutate({ body: { status: asked } })
           }

@@ -1,4 +1,4 @@
-import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link } from "@tanstack/react-router";
 import { useMemo } from "react";
 import { useAgentApi, useAgentPages } from "../../api/agentQueries";
 import type { FoundRun } from "../../api/agentServer";
@@ -9,10 +9,12 @@ import { Figure } from "../../ui/Figure";
 import { FilterSelect } from "../../ui/FilterSelect";
 import { count } from "../../ui/format";
 import type { Column } from "../../ui/List";
+import { ListPage } from "../../ui/ListPage";
 import { PagedList } from "../../ui/PagedList";
 import { RunState } from "../../ui/Status";
 import { Ago, duration } from "../../ui/Time";
 import { useMarked } from "../../ui/useMarked";
+import { useSearchParams } from "../../ui/useSearchParams";
 import { CancelRuns } from "./CancelRuns";
 import { RunDetails } from "./RunDetails";
 import { isActive, WaitsFor } from "./waiting";
@@ -37,12 +39,12 @@ const STATUSES: Record<string, FoundRun["status"][]> = {
 export function QueuePage() {
   const { deploymentId } = runQueueRoute.useParams();
   const { view, assistant, run, thread } = runQueueRoute.useSearch();
-  const navigate = useNavigate();
-  const { marked, toggle, clear, column } = useMarked(JSON.stringify([view, assistant]), idOf, labelOf);
+  const { push, bind } = useSearchParams({ view, assistant, run, thread });
   const { pairs, nameOf } = useAssistants(deploymentId);
+  const { marked, toggle, clear, column } = useMarked(JSON.stringify([view, assistant]), getId, getLabel);
 
   const status = STATUSES[view ?? ""] ?? ["pending", "running"];
-  const found = useAgentPages(
+  const runs = useAgentPages(
     deploymentId,
     "POST /runs/search",
     (offset) => ({
@@ -52,58 +54,46 @@ export function QueuePage() {
   );
 
   const isFailed = view === "failed";
+  const activeMarked = runs.rows.filter((each) => marked.has(each.run_id) && isActive(each));
   const columns = useMemo(
-    () => [...(isFailed ? [] : [{ ...column, isExtra: true }]), ...columnsOf(nameOf, isFailed)],
+    () => [...(isFailed ? [] : [{ ...column, isExtra: true }]), ...getColumns(nameOf, isFailed)],
     [nameOf, isFailed, column],
   );
 
-  const show = (changes: Record<string, string | undefined>) =>
-    void navigate({ to: ".", search: (old) => ({ ...old, ...changes }), replace: !("run" in changes) });
-  const chosen = found.rows.filter((each) => marked.has(each.run_id) && isActive(each));
-
   return (
-    <div className="page full wide">
-      <QueueFigures deploymentId={deploymentId} />
-      <div className={run && thread ? "split open" : "split"}>
-        <div className="split-main">
-          <div className="filters">
-            <FilterSelect
-              label="Runs"
-              all="Waiting and running"
-              options={VIEWS}
-              value={view}
-              onSelect={(value) => show({ view: value })}
-            />
-            <FilterSelect
-              label="Assistant"
-              all="All assistants"
-              options={pairs}
-              value={assistant}
-              onSelect={(id) => show({ assistant: id })}
-            />
-            {found.isRead && !isFailed && <CancelRuns deploymentId={deploymentId} marked={chosen} onDone={clear} />}
-          </div>
-          <PagedList
-            found={found}
-            label="Runs"
-            columns={columns}
-            keyOf={idOf}
-            onOpen={(each) => show({ run: each.run_id, thread: each.thread_id })}
-            onMark={(each) => isActive(each) && toggle(each)}
-            empty={<NoRun isFailed={isFailed} />}
-          />
-        </div>
-        {run && thread && (
+    <ListPage
+      isWide
+      head={<QueueFigures deploymentId={deploymentId} />}
+      filters={
+        <>
+          <FilterSelect label="Runs" all="Waiting and running" options={VIEWS} {...bind("view")} />
+          <FilterSelect label="Assistant" all="All assistants" options={pairs} {...bind("assistant")} />
+          {runs.isRead && !isFailed && <CancelRuns deploymentId={deploymentId} marked={activeMarked} onDone={clear} />}
+        </>
+      }
+      panel={
+        run &&
+        thread && (
           <RunDetails
             deploymentId={deploymentId}
             runId={run}
             threadId={thread}
             nameOf={nameOf}
-            onClose={() => show({ run: undefined, thread: undefined })}
+            onClose={() => push({ run: undefined, thread: undefined })}
           />
-        )}
-      </div>
-    </div>
+        )
+      }
+    >
+      <PagedList
+        listing={runs}
+        label="Runs"
+        columns={columns}
+        keyOf={getId}
+        onOpen={(each) => push({ run: each.run_id, thread: each.thread_id })}
+        onMark={(each) => isActive(each) && toggle(each)}
+        empty={<NoRun isFailed={isFailed} />}
+      />
+    </ListPage>
   );
 }
 
@@ -153,15 +143,15 @@ function NoRun({ isFailed }: { isFailed: boolean }) {
   );
 }
 
-function idOf(run: FoundRun): string {
+function getId(run: FoundRun): string {
   return run.run_id;
 }
 
-function labelOf(run: FoundRun): string {
+function getLabel(run: FoundRun): string {
   return `run ${run.run_id.slice(-8)}`;
 }
 
-function columnsOf(nameOf: (id: string) => string, isFailed: boolean): Column<FoundRun>[] {
+function getColumns(nameOf: (id: string) => string, isFailed: boolean): Column<FoundRun>[] {
   return [
     {
       title: "Run",

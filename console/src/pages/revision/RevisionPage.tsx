@@ -126,8 +126,7 @@ function Actions({ revision, moves }: { revision: Revision; moves: Move[] }) {
         <Confirm
           title="Roll back?"
           action="Roll back"
-          isDisabled={redeploy.isPending}
-          error={redeploy.error}
+          change={redeploy}
           onConfirm={again}
           onClose={() => setAsking(false)}
         >

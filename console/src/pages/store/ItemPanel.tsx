@@ -1,10 +1,10 @@
-import { type FormEvent, useState } from "react";
+import { useState } from "react";
 import { useAgentApi, useAgentChange } from "../../api/agentQueries";
 import type { StoredItem } from "../../api/agentServer";
-import { problemAt } from "../../api/client";
 import { Confirm } from "../../ui/Confirm";
 import { Empty } from "../../ui/Empty";
 import { TextField } from "../../ui/Field";
+import { Form, FormButtons } from "../../ui/Form";
 import { Icon } from "../../ui/Icon";
 import { isBranch, Json } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
@@ -120,8 +120,7 @@ function DeleteItem({
           title={`Delete ${item.key}?`}
           action="Delete the item"
           cancel="Keep"
-          isDisabled={remove.isPending}
-          error={remove.error}
+          change={remove}
           onConfirm={() => remove.mutate({ body: { namespace: item.namespace, key: item.key } })}
           onClose={() => setAsking(false)}
         >
@@ -148,10 +147,9 @@ function ItemForm({ deploymentId, namespace, item, onCancel, onSaved }: FormProp
   const save = useAgentChange(deploymentId, "PUT /store/items", () => onSaved(inside, key));
 
   const isObject = isBranch(value) && !Array.isArray(value);
-  const problem = (name: string) => problemAt(save.error, name);
+  const isComplete = isObject && key !== "" && inside !== "" && !Number.isNaN(Number(ttl));
 
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
+  const submit = () => {
     if (!isObject) return;
     save.mutate({
       body: {
@@ -164,18 +162,18 @@ function ItemForm({ deploymentId, namespace, item, onCancel, onSaved }: FormProp
   };
 
   return (
-    <form className="fields" onSubmit={submit} noValidate>
+    <Form change={save} onSubmit={submit}>
       {!item && (
         <>
           <TextField
             label="Namespace"
             hint="Labels joined by periods, such as memories.ada"
-            error={problem("namespace")}
+            name="namespace"
             isRequired
             value={inside}
             onChange={setInside}
           />
-          <TextField label="Key" error={problem("key")} isRequired value={key} onChange={setKey} />
+          <TextField label="Key" name="key" isRequired value={key} onChange={setKey} />
         </>
       )}
       <JsonInput label="Value" hint="A JSON object" rows={8} value={value} onChange={setValue} />
@@ -183,24 +181,12 @@ function ItemForm({ deploymentId, namespace, item, onCancel, onSaved }: FormProp
       <TextField
         label="Lifetime in minutes"
         hint="Empty: the default of the agent's configuration, or without end"
-        error={problem("ttl")}
+        name="ttl"
         inputMode="decimal"
         value={ttl}
         onChange={setTtl}
       />
-      {save.error && <Problem error={save.error} />}
-      <div className="row">
-        <button
-          type="submit"
-          className="button main"
-          disabled={!isObject || !key || !inside || Number.isNaN(Number(ttl)) || save.isPending}
-        >
-          Save
-        </button>
-        <button type="button" className="button" onClick={onCancel}>
-          Cancel
-        </button>
-      </div>
-    </form>
+      <FormButtons action="Save" isDisabled={!isComplete} onCancel={onCancel} />
+    </Form>
   );
 }

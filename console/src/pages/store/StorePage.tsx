@@ -1,4 +1,4 @@
-import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link } from "@tanstack/react-router";
 import { useMemo } from "react";
 import { useAgentApi } from "../../api/agentQueries";
 import type { FoundItem } from "../../api/agentServer";
@@ -7,9 +7,11 @@ import { score } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
 import { summaryOf } from "../../ui/Json";
 import { type Column, List } from "../../ui/List";
+import { Split } from "../../ui/ListPage";
 import { Problem } from "../../ui/Problem";
 import { SearchField } from "../../ui/SearchField";
 import { Ago } from "../../ui/Time";
+import { useSearchParams } from "../../ui/useSearchParams";
 import { searchOf } from "../threads/thread";
 import { ItemPanel } from "./ItemPanel";
 import { NamespaceTree } from "./NamespaceTree";
@@ -24,7 +26,7 @@ const NOWHERE = ".";
 export function StorePage() {
   const { deploymentId } = storeRoute.useParams();
   const { namespace, q, offset, in: inside, key } = storeRoute.useSearch();
-  const navigate = useNavigate();
+  const { replace, push } = useSearchParams({ namespace, q, offset, in: inside, key });
 
   const begin = Number(offset ?? 0) || 0;
   const found = useItems(deploymentId, namespace, q, begin);
@@ -33,8 +35,6 @@ export function StorePage() {
   const hasScores = items.some((each) => each.score !== null);
   const columns = useMemo(() => columnsOf(hasScores), [hasScores]);
 
-  const show = (changes: Record<string, string | undefined>) =>
-    void navigate({ to: ".", search: (old) => ({ ...old, ...changes }), replace: "q" in changes });
   const isOpen = inside !== undefined;
 
   return (
@@ -45,81 +45,82 @@ export function StorePage() {
             key={deploymentId}
             deploymentId={deploymentId}
             selected={namespace}
-            onSelect={(each) => show({ namespace: each, offset: undefined, in: undefined, key: undefined })}
+            onSelect={(each) => push({ namespace: each, offset: undefined, in: undefined, key: undefined })}
           />
         </nav>
-        <div className={isOpen ? "split open" : "split"}>
-          <div className="split-main">
-            <div className="filters">
-              <SearchField
-                key={deploymentId}
-                label="Search items"
-                placeholder="color=red, or words to search by meaning"
-                q={q}
-                onSearch={(text) => show({ q: text, offset: undefined })}
+        <Split
+          panel={
+            inside !== undefined && (
+              <ItemPanel
+                key={`${inside} ${key ?? ""}`}
+                deploymentId={deploymentId}
+                namespace={inside === NOWHERE ? "" : inside}
+                itemKey={key}
+                onShow={push}
               />
-              {found.data && (
-                <button
-                  type="button"
-                  className="button"
-                  onClick={() => show({ in: namespace ?? NOWHERE, key: undefined })}
-                >
-                  <Icon name="plus" />
-                  New item
-                </button>
-              )}
-            </div>
-            {found.error && !found.data && <Problem error={found.error} retry={() => void found.refetch()} />}
-            {q && isText(q) && items.length > 0 && !hasScores && (
-              <p className="notice">
-                This agent has no search index (<code>store.index</code> of its configuration), so words select nothing.
-                Search a field as <code>name=value</code>.
-              </p>
-            )}
-            {items.length > 0 && (
-              <List
-                label="Items"
-                rows={items}
-                columns={columns}
-                keyOf={(each) => `${each.namespace.join(".")} ${each.key}`}
-                onOpen={(each) => show({ in: each.namespace.join("."), key: each.key })}
-              />
-            )}
-            {found.data && items.length === 0 && <NoItem isFiltered={Boolean(q || begin)} />}
-            {(begin > 0 || items.length === PAGE) && (
-              <nav className="pager" aria-label="Pages">
-                <button
-                  type="button"
-                  className="button"
-                  disabled={begin === 0}
-                  onClick={() => show({ offset: begin > PAGE ? String(begin - PAGE) : undefined })}
-                >
-                  Previous
-                </button>
-                <span className="soft">
-                  {begin + 1}–{begin + items.length}
-                </span>
-                <button
-                  type="button"
-                  className="button"
-                  disabled={items.length < PAGE}
-                  onClick={() => show({ offset: String(begin + PAGE) })}
-                >
-                  Next
-                </button>
-              </nav>
+            )
+          }
+        >
+          <div className="filters">
+            <SearchField
+              key={deploymentId}
+              label="Search items"
+              placeholder="color=red, or words to search by meaning"
+              value={q}
+              onChange={(text) => replace({ q: text, offset: undefined })}
+            />
+            {found.data && (
+              <button
+                type="button"
+                className="button"
+                onClick={() => push({ in: namespace ?? NOWHERE, key: undefined })}
+              >
+                <Icon name="plus" />
+                New item
+              </button>
             )}
           </div>
-          {inside !== undefined && (
-            <ItemPanel
-              key={`${inside} ${key ?? ""}`}
-              deploymentId={deploymentId}
-              namespace={inside === NOWHERE ? "" : inside}
-              itemKey={key}
-              onShow={show}
+          {found.error && !found.data && <Problem error={found.error} retry={() => void found.refetch()} />}
+          {q && isText(q) && items.length > 0 && !hasScores && (
+            <p className="notice">
+              This agent has no search index (<code>store.index</code> of its configuration), so words select nothing.
+              Search a field as <code>name=value</code>.
+            </p>
+          )}
+          {items.length > 0 && (
+            <List
+              label="Items"
+              rows={items}
+              columns={columns}
+              keyOf={(each) => `${each.namespace.join(".")} ${each.key}`}
+              onOpen={(each) => push({ in: each.namespace.join("."), key: each.key })}
             />
           )}
-        </div>
+          {found.data && items.length === 0 && <NoItem isFiltered={Boolean(q || begin)} />}
+          {(begin > 0 || items.length === PAGE) && (
+            <nav className="pager" aria-label="Pages">
+              <button
+                type="button"
+                className="button"
+                disabled={begin === 0}
+                onClick={() => push({ offset: begin > PAGE ? String(begin - PAGE) : undefined })}
+              >
+                Previous
+              </button>
+              <span className="soft">
+                {begin + 1}–{begin + items.length}
+              </span>
+              <button
+                type="button"
+                className="button"
+                disabled={items.length < PAGE}
+                onClick={() => push({ offset: String(begin + PAGE) })}
+              >
+                Next
+              </button>
+            </nav>
+          )}
+        </Split>
       </div>
     </div>
   );

@@ -96,8 +96,7 @@ export function AssistantPanel({ deploymentId, assistant, schema, isContext, val
         <Confirm
           title={`Delete ${assistant.name}?`}
           action="Delete"
-          isDisabled={remove.isPending}
-          error={remove.error}
+          change={remove}
           onConfirm={() => remove.mutate({ path: { assistant_id: assistant.assistant_id } })}
           onClose={() => setDeleting(false)}
         >

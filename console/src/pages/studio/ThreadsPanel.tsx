@@ -41,7 +41,7 @@ export function ThreadsPanel({ deploymentId, threadId, onOpen }: Props) {
 
   return (
     <div className="stack">
-      <SearchField label="Search threads" placeholder="Words, an id, or user=ada" q={q} onSearch={setQ} />
+      <SearchField label="Search threads" placeholder="Words, an id, or user=ada" value={q} onChange={setQ} />
       {found.error && !found.data && <Problem error={found.error} retry={() => void found.refetch()} />}
       {found.data && threads.length === 0 && (
         <Empty title="No thread matches">

@@ -1,6 +1,5 @@
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
-import { type FormEvent, useState } from "react";
-import { problemAt } from "../../api/client";
+import { useState } from "react";
 import type { Integration, IntegrationCreate, PushWebhook } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { useMay } from "../../shell/session";
@@ -8,7 +7,8 @@ import { Confirm } from "../../ui/Confirm";
 import { CopyButton } from "../../ui/Copy";
 import { Dialog } from "../../ui/Dialog";
 import { Empty } from "../../ui/Empty";
-import { FormButtons, SelectField, TextField } from "../../ui/Field";
+import { SelectField, TextField } from "../../ui/Field";
+import { CardForm, FormButtons } from "../../ui/Form";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { Table, type TableColumn } from "../../ui/Table";
@@ -20,8 +20,6 @@ const HOSTS: [IntegrationCreate["kind"], string][] = [
   ["gitlab", "GitLab"],
   ["gitea", "Gitea or Forgejo"],
 ];
-
-const FIELDS = ["name", "base_url", "token"];
 
 // Accounts at git hosts: for private repositories, lists of repositories, and deployments on push.
 export function GitTab() {
@@ -93,53 +91,46 @@ function AddIntegration({ onClose }: { onClose: () => void }) {
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
   const create = useChange("POST /v1/integrations/git_hosting", onClose);
 
-  const problem = (field: string) => problemAt(create.error, field);
-
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
+  const add = () => {
     const { name, kind, url, token } = draft;
     create.mutate({ body: { name: name.trim(), kind, base_url: url.trim() || null, token: token || null } });
   };
 
   return (
-    <form className="card" onSubmit={submit} noValidate aria-label="Add an account">
-      <h2>Add an account</h2>
-      <div className="card-body fields">
-        <div className="fields two">
-          <TextField
-            label="Name"
-            error={problem("name")}
-            isRequired
-            autoFocus
-            placeholder="our-github"
-            value={draft.name}
-            onChange={(text) => set({ name: text })}
-          />
-          <SelectField label="Host" value={draft.kind} onChange={(value) => set({ kind: value })} options={HOSTS} />
-          <TextField
-            label="Address"
-            error={problem("base_url")}
-            hint={draft.kind === "gitea" ? "Of your server." : "Only for a server of your own."}
-            isRequired={draft.kind === "gitea"}
-            inputMode="url"
-            placeholder="https://git.example.com"
-            value={draft.url}
-            onChange={(text) => set({ url: text })}
-          />
-          <TextField
-            label="Token"
-            error={problem("token")}
-            hint="It may read repositories; it is sent to this host only."
-            type="password"
-            autoComplete="new-password"
-            value={draft.token}
-            onChange={(text) => set({ token: text })}
-          />
-        </div>
-        {create.error && !FIELDS.some(problem) && <Problem error={create.error} />}
-        <FormButtons action="Add" isDisabled={create.isPending || !draft.name.trim()} onCancel={onClose} />
+    <CardForm title="Add an account" change={create} onSubmit={add}>
+      <div className="fields two">
+        <TextField
+          label="Name"
+          name="name"
+          isRequired
+          autoFocus
+          placeholder="our-github"
+          value={draft.name}
+          onChange={(text) => set({ name: text })}
+        />
+        <SelectField label="Host" value={draft.kind} onChange={(value) => set({ kind: value })} options={HOSTS} />
+        <TextField
+          label="Address"
+          name="base_url"
+          hint={draft.kind === "gitea" ? "Of your server." : "Only for a server of your own."}
+          isRequired={draft.kind === "gitea"}
+          inputMode="url"
+          placeholder="https://git.example.com"
+          value={draft.url}
+          onChange={(text) => set({ url: text })}
+        />
+        <TextField
+          label="Token"
+          name="token"
+          hint="It may read repositories; it is sent to this host only."
+          type="password"
+          autoComplete="new-password"
+          value={draft.token}
+          onChange={(text) => set({ token: text })}
+        />
       </div>
-    </form>
+      <FormButtons action="Add" isDisabled={!draft.name.trim()} onCancel={onClose} />
+    </CardForm>
   );
 }
 
@@ -194,8 +185,7 @@ function RemoveIntegration({ of: integration, onClose }: { of: Integration; onCl
     <Confirm
       title={`Remove ${integration.name}?`}
       action="Remove"
-      isDisabled={remove.isPending}
-      error={remove.error}
+      change={remove}
       onConfirm={() => remove.mutate({ path: { integration_id: integration.id } })}
       onClose={onClose}
     >

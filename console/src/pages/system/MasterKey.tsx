@@ -32,8 +32,7 @@ export function MasterKey() {
         <Confirm
           title="Replace the master key?"
           action="Replace it"
-          isDisabled={rotate.isPending}
-          error={rotate.error}
+          change={rotate}
           onConfirm={() => rotate.mutate({})}
           onClose={() => setAsking(false)}
         >

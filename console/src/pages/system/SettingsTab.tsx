@@ -1,4 +1,4 @@
-import { getRouteApi, useNavigate } from "@tanstack/react-router";
+import { getRouteApi } from "@tanstack/react-router";
 import type { SettingInForce } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { useMay } from "../../shell/session";
@@ -6,6 +6,7 @@ import { Empty } from "../../ui/Empty";
 import { FilterSelect } from "../../ui/FilterSelect";
 import { Problem } from "../../ui/Problem";
 import { SearchField } from "../../ui/SearchField";
+import { useSearchParams } from "../../ui/useSearchParams";
 import { MasterKey } from "./MasterKey";
 import { ServiceCard } from "./ServiceCard";
 
@@ -14,7 +15,7 @@ const systemSettingsTab = getRouteApi("/system/settings");
 // The settings that the platform runs with. They come from its environment and options, and are changed there.
 export function SettingsTab() {
   const { q, show } = systemSettingsTab.useSearch();
-  const navigate = useNavigate();
+  const { bind } = useSearchParams({ q, show });
   const mayManage = useMay("organization:manage");
   const system = useApi("GET /system", {}, { enabled: mayManage });
 
@@ -29,25 +30,11 @@ export function SettingsTab() {
       (show === "all" || text || !each.is_default) && `${each.name} ${each.description}`.toLowerCase().includes(text),
   );
 
-  const filter = (changes: { q?: string | undefined; show?: string | undefined }) =>
-    void navigate({ to: "/system/settings", search: (old) => ({ ...old, ...changes }), replace: true });
-
   return (
     <>
       <div className="filters">
-        <SearchField
-          label="Search settings"
-          placeholder="Search all settings"
-          q={q}
-          onSearch={(text) => filter({ q: text })}
-        />
-        <FilterSelect
-          label="Which settings"
-          all="Changed"
-          options={[["all", "All"]]}
-          value={show}
-          onSelect={(value) => filter({ show: value })}
-        />
+        <SearchField label="Search settings" placeholder="Search all settings" {...bind("q")} />
+        <FilterSelect label="Which settings" all="Changed" options={[["all", "All"]]} {...bind("show")} />
       </div>
       {system.data && settings.length === 0 && (
         <Empty title={text ? "No setting matches" : "All settings have their defaults"} command="portside up --help">

@@ -3,13 +3,15 @@ import { useMemo } from "react";
 import { useAgentPages } from "../../api/agentQueries";
 import type { Thread } from "../../api/agentServer";
 import { ShortId } from "../../ui/Copy";
-import { Empty } from "../../ui/Empty";
+import { Empty, NoMatch } from "../../ui/Empty";
 import { FilterSelect } from "../../ui/FilterSelect";
 import { summaryOf } from "../../ui/Json";
 import type { Column } from "../../ui/List";
+import { ListPage } from "../../ui/ListPage";
 import { PagedList } from "../../ui/PagedList";
 import { SearchField } from "../../ui/SearchField";
 import { Ago } from "../../ui/Time";
+import { useSearchParams } from "../../ui/useSearchParams";
 import { contentText, STATES, searchOf, ThreadState, type ThreadStatus } from "./thread";
 
 const threadsRoute = getRouteApi("/agents/$deploymentId/threads");
@@ -17,13 +19,16 @@ const threadsRoute = getRouteApi("/agents/$deploymentId/threads");
 const PAGE = 50;
 const EVERY_MS = 5_000;
 
+const ORDERS = [["created_at", "Created first"]] as const;
+
 export function ThreadsPage() {
+  const navigate = useNavigate();
   const { deploymentId } = threadsRoute.useParams();
   const { q, status, sort } = threadsRoute.useSearch();
-  const navigate = useNavigate();
-  const search = useMemo(() => searchOf(q ?? ""), [q]);
+  const { replace, bind } = useSearchParams({ q, status, sort });
 
-  const found = useAgentPages(
+  const search = useMemo(() => searchOf(q ?? ""), [q]);
+  const threads = useAgentPages(
     deploymentId,
     "POST /threads/search",
     (offset) => ({
@@ -40,42 +45,30 @@ export function ThreadsPage() {
     { everyMs: EVERY_MS, keep: true, enabled: search !== null },
   );
 
-  const columns = useMemo(() => columnsOf(deploymentId), [deploymentId]);
-  const filter = (changes: { q?: string | undefined; status?: string | undefined; sort?: string | undefined }) =>
-    void navigate({ to: ".", search: (old) => ({ ...old, ...changes }), replace: true });
+  const columns = useMemo(() => getColumns(deploymentId), [deploymentId]);
 
   return (
-    <div className="page full">
-      <div className="filters">
-        <SearchField
-          key={deploymentId}
-          label="Search threads"
-          placeholder="Id, user=ada, values.topic=sea"
-          q={q}
-          onSearch={(text) => filter({ q: text })}
-        />
-        <FilterSelect
-          label="State"
-          all="All states"
-          options={STATES}
-          value={status}
-          onSelect={(value) => filter({ status: value })}
-        />
-        <FilterSelect
-          label="Order"
-          all="Last changed first"
-          options={[["created_at", "Created first"]]}
-          value={sort}
-          onSelect={(value) => filter({ sort: value })}
-        />
-      </div>
+    <ListPage
+      filters={
+        <>
+          <SearchField
+            key={deploymentId}
+            label="Search threads"
+            placeholder="Id, user=ada, values.topic=sea"
+            {...bind("q")}
+          />
+          <FilterSelect label="State" all="All states" options={STATES} {...bind("status")} />
+          <FilterSelect label="Order" all="Last changed first" options={ORDERS} {...bind("sort")} />
+        </>
+      }
+    >
       {search === null ? (
         <p className="soft">
           Search by ids, by metadata as <code>user=ada</code>, or by state as <code>values.topic="the sea"</code>.
         </p>
       ) : (
         <PagedList
-          found={found}
+          listing={threads}
           label="Threads"
           columns={columns}
           keyOf={(each) => each.thread_id ?? ""}
@@ -87,11 +80,11 @@ export function ThreadsPage() {
           }
           empty={
             q || status ? (
-              <Empty title="No thread matches">
-                <button type="button" className="link" onClick={() => filter({ q: undefined, status: undefined })}>
-                  Show all threads
-                </button>
-              </Empty>
+              <NoMatch
+                title="No thread matches"
+                clear="Show all threads"
+                onClear={() => replace({ q: undefined, status: undefined })}
+              />
             ) : (
               <Empty title="No thread yet">
                 A thread keeps the state of one conversation with this agent. It begins with the first run.
@@ -100,11 +93,11 @@ export function ThreadsPage() {
           }
         />
       )}
-    </div>
+    </ListPage>
   );
 }
 
-function columnsOf(deploymentId: string): Column<Thread>[] {
+function getColumns(deploymentId: string): Column<Thread>[] {
   return [
     {
       title: "Thread",

@@ -5,7 +5,7 @@ import { useMemo } from "react";
 import { call } from "../../api/client";
 import { useCursorPages } from "../../api/pages";
 import type { TracedThread } from "../../api/platform";
-import { Empty } from "../../ui/Empty";
+import { Empty, NoMatch } from "../../ui/Empty";
 import { compact, cost, count } from "../../ui/format";
 import type { Column } from "../../ui/List";
 import { PagedList } from "../../ui/PagedList";
@@ -25,14 +25,14 @@ interface Props {
 
 export function Conversations({ projectId, filters, onFilter }: Props) {
   const navigate = useNavigate();
-  const found = useThreads(projectId, filters);
+  const threads = useThreads(projectId, filters);
   const columns = useMemo(() => columnsOf(projectId), [projectId]);
 
   const isFiltered = FILTER_FIELDS.some((field) => filters[field]);
 
   return (
     <PagedList
-      found={found}
+      listing={threads}
       label="Conversations"
       columns={columns}
       keyOf={(thread) => thread.thread_id}
@@ -44,11 +44,7 @@ export function Conversations({ projectId, filters, onFilter }: Props) {
       }
       empty={
         isFiltered ? (
-          <Empty title="No conversation matches">
-            <button type="button" className="link" onClick={() => onFilter(NO_FILTERS)}>
-              Remove all filters
-            </button>
-          </Empty>
+          <NoMatch title="No conversation matches" clear="Remove all filters" onClear={() => onFilter(NO_FILTERS)} />
         ) : (
           <Empty title="No conversations yet">
             Traces whose metadata has a <code>thread_id</code> (or <code>session_id</code>, <code>conversation_id</code>

@@ -77,22 +77,22 @@ export function FilterBar({ filters, onChange }: Props) {
         <SearchField
           label="Search in names, inputs, outputs and errors"
           placeholder="Search"
-          q={filters.q}
-          onSearch={(q) => onChange({ q })}
+          value={filters.q}
+          onChange={(q) => onChange({ q })}
         />
         <FilterSelect
           label="State"
           all="Every state"
           options={STATES}
           value={filters.status}
-          onSelect={(status) => onChange({ status })}
+          onChange={(status) => onChange({ status })}
         />
         <FilterSelect
           label="Period"
           all="All time"
           options={PERIODS}
           value={isPeriod ? filters.since : undefined}
-          onSelect={(since) => onChange({ since })}
+          onChange={(since) => onChange({ since })}
         />
         <button type="button" className="button" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
           <Icon name={isOpen ? "down" : "right"} />

@@ -7,10 +7,12 @@ import { useApi } from "../../api/queries";
 import { Empty } from "../../ui/Empty";
 import { compact, cost, percent } from "../../ui/format";
 import type { Column } from "../../ui/List";
+import { ListPage, PageHead } from "../../ui/ListPage";
 import { PagedList } from "../../ui/PagedList";
 import { Problem } from "../../ui/Problem";
 import { SearchField } from "../../ui/SearchField";
 import { Ago, duration } from "../../ui/Time";
+import { useSearchParams } from "../../ui/useSearchParams";
 
 const tracesRoute = getRouteApi("/traces");
 
@@ -62,30 +64,24 @@ function TraceOfRun({ runId }: { runId: string }) {
 }
 
 function Projects() {
-  const { q } = tracesRoute.useSearch();
   const navigate = useNavigate();
-  const found = useOffsetPages(
+  const { q } = tracesRoute.useSearch();
+  const { bind } = useSearchParams({ q });
+
+  const projects = useOffsetPages(
     "GET /sessions",
     (slice) => ({ query: { reference_free: true, ...slice, ...(q ? { name_contains: q } : {}) } }),
-    (projects) => projects,
+    (page) => page,
     { everyMs: EVERY_MS, keep: true },
   );
 
   return (
-    <div className="page full">
-      <div className="head">
-        <h1>Traces</h1>
-      </div>
-      <div className="filters">
-        <SearchField
-          label="Search projects by name"
-          placeholder="Search projects"
-          q={q}
-          onSearch={(text) => void navigate({ to: "/traces", search: (old) => ({ ...old, q: text }), replace: true })}
-        />
-      </div>
+    <ListPage
+      head={<PageHead title="Traces" />}
+      filters={<SearchField label="Search projects by name" placeholder="Search projects" {...bind("q")} />}
+    >
       <PagedList
-        found={found}
+        listing={projects}
         label="Projects"
         columns={COLUMNS}
         keyOf={(each) => each.id}
@@ -103,7 +99,7 @@ function Projects() {
           )
         }
       />
-    </div>
+    </ListPage>
   );
 }
 

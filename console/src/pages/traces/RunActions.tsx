@@ -191,8 +191,7 @@ function DeleteTraces({ runs, projectId, onClose, onDone }: Props & { onClose: (
     <Confirm
       title={`Delete ${traces.length} ${traces.length === 1 ? "trace" : "traces"}?`}
       action="Delete for good"
-      isDisabled={remove.isPending}
-      error={remove.error}
+      change={remove}
       onConfirm={() => remove.mutate({ body: { session_id: projectId, trace_ids: traces } })}
       onClose={onClose}
     >

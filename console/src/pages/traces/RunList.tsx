@@ -2,7 +2,7 @@
 
 import { Link, useNavigate } from "@tanstack/react-router";
 import { useMemo } from "react";
-import { Empty } from "../../ui/Empty";
+import { Empty, NoMatch } from "../../ui/Empty";
 import { compact, cost, plain, score } from "../../ui/format";
 import type { Column } from "../../ui/List";
 import { PagedList } from "../../ui/PagedList";
@@ -27,7 +27,7 @@ interface Props {
 
 export function RunList({ projectId, filters, isOfTraces, onFilter }: Props) {
   const navigate = useNavigate();
-  const found = useRunPages(
+  const runs = useRunPages(
     [projectId, isOfTraces, filters],
     () => ({
       project_ids: [projectId],
@@ -50,10 +50,10 @@ export function RunList({ projectId, filters, isOfTraces, onFilter }: Props) {
   return (
     <>
       {marked.size > 0 && (
-        <RunActions runs={found.rows.filter((run) => marked.has(run.id))} projectId={projectId} onDone={clear} />
+        <RunActions runs={runs.rows.filter((run) => marked.has(run.id))} projectId={projectId} onDone={clear} />
       )}
       <PagedList
-        found={found}
+        listing={runs}
         label={isOfTraces ? "Traces" : "Runs"}
         columns={columns}
         keyOf={idOf}
@@ -67,11 +67,11 @@ export function RunList({ projectId, filters, isOfTraces, onFilter }: Props) {
         onMark={toggle}
         empty={
           isFiltered ? (
-            <Empty title={isOfTraces ? "No trace matches" : "No run matches"}>
-              <button type="button" className="link" onClick={() => onFilter(NO_FILTERS)}>
-                Remove all filters
-              </button>
-            </Empty>
+            <NoMatch
+              title={isOfTraces ? "No trace matches" : "No run matches"}
+              clear="Remove all filters"
+              onClear={() => onFilter(NO_FILTERS)}
+            />
           ) : (
             <Empty
               title="Nothing was traced here yet"
