@@ -18,13 +18,13 @@ import { Empty } from "./ui/Empty";
 // The search of the address, with texts only: what a page does not know is left out.
 function texts<N extends string>(...names: N[]) {
   return (search: Record<string, unknown>): { [P in N]?: string } => {
-    const found: { [P in N]?: string } = {};
+    const params: { [P in N]?: string } = {};
     for (const name of names) {
       const value = search[name];
-      if (value !== undefined && value !== "") found[name] = String(value);
+      if (value !== undefined && value !== "") params[name] = String(value);
     }
 
-    return found;
+    return params;
   };
 }
 

@@ -6,7 +6,7 @@
 
 import { EventSourceParserStream } from "eventsource-parser/stream";
 import type { Operations } from "./agentServer";
-import { ApiError, address, call, errorOf, type Loose, type OptionsOf } from "./client";
+import { ApiError, address, call, type Loose, type OptionsOf, readError } from "./client";
 import { ownAgent } from "./server";
 
 export type AgentOperation = keyof Operations;
@@ -113,13 +113,13 @@ interface Sending {
 }
 
 async function send(deploymentId: string, operation: string, options: Loose, sending: Sending): Promise<Response> {
-  const token = await tokenOf(deploymentId);
+  const token = await getToken(deploymentId);
   const response = await attempt(deploymentId, operation, options, sending, token);
-  if (response.status !== 401) return succeeded(response);
+  if (response.status !== 401) return checkStatus(response);
 
   // The token may have expired on the way, or the keys that sign tokens have changed.
   if ((await tokens.get(deploymentId)?.value) === token) tokens.delete(deploymentId);
-  return succeeded(await attempt(deploymentId, operation, options, sending, await tokenOf(deploymentId)));
+  return checkStatus(await attempt(deploymentId, operation, options, sending, await getToken(deploymentId)));
 }
 
 async function attempt(
@@ -130,21 +130,21 @@ async function attempt(
   token: string | null,
 ): Promise<Response> {
   const [method = "GET", template = ""] = operation.split(" ", 2);
-  const base = await baseOf(deploymentId);
+  const base = await getBase(deploymentId);
 
-  const sent: Record<string, string> = { Accept: "application/json", ...headers };
+  const allHeaders: Record<string, string> = { Accept: "application/json", ...headers };
   if (token) {
-    sent.Authorization = `Bearer ${token}`;
+    allHeaders.Authorization = `Bearer ${token}`;
     // Agents with an authentication of their own accept members of the workspace too, unless they are told not to.
-    if (ownAgent === null) sent["X-Auth-Scheme"] = "langsmith";
+    if (ownAgent === null) allHeaders["X-Auth-Scheme"] = "langsmith";
   }
 
-  if (body !== undefined) sent["Content-Type"] = "application/json";
+  if (body !== undefined) allHeaders["Content-Type"] = "application/json";
 
   try {
     return await fetch(base + address(template, path, query), {
       method,
-      headers: sent,
+      headers: allHeaders,
       body: body === undefined ? null : JSON.stringify(body),
       signal: signal ?? null,
       credentials: "omit",
@@ -165,8 +165,8 @@ function unreachable(base: string): string {
   return `The agent at ${origin} does not answer. If it runs, the platform's setting CONSOLE_AGENT_ORIGINS must name ${origin}, and the agent's CORS rules must allow this page.`;
 }
 
-async function succeeded(response: Response): Promise<Response> {
-  if (!response.ok) throw await errorOf(response, "agent");
+async function checkStatus(response: Response): Promise<Response> {
+  if (!response.ok) throw await readError(response, "agent");
   return response;
 }
 
@@ -181,9 +181,10 @@ function numberIn(response: Response, header: string): number | null {
 }
 
 // One token of a deployment serves all requests of this page; it is renewed before its end.
-function tokenOf(deploymentId: string): Promise<string | null> {
-  const known = tokens.get(deploymentId);
-  if (known && performance.now() < known.goodUntil) return known.value;
+function getToken(deploymentId: string): Promise<string | null> {
+  const earlier = tokens.get(deploymentId);
+  if (earlier && performance.now() < earlier.goodUntil) return earlier.value;
+
   const token = { value: issueToken(deploymentId), goodUntil: performance.now() + TOKEN_GOOD_FOR_MS };
   tokens.set(deploymentId, token);
   token.value.catch(() => tokens.get(deploymentId) === token && tokens.delete(deploymentId));
@@ -209,9 +210,10 @@ export function ownToken(): string | null {
   return sessionStorage.getItem(OWN_TOKEN);
 }
 
-function baseOf(deploymentId: string): Promise<string> {
-  const known = bases.get(deploymentId);
-  if (known) return known;
+function getBase(deploymentId: string): Promise<string> {
+  const earlier = bases.get(deploymentId);
+  if (earlier) return earlier;
+
   const base = findBase(deploymentId);
   bases.set(deploymentId, base);
   base.catch(() => bases.get(deploymentId) === base && bases.delete(deploymentId));

@@ -80,7 +80,7 @@ export async function request<K extends Operation>(
   }
 
   if (response.status === 401) return signIn();
-  if (!response.ok && template !== "/ok") throw await errorOf(response);
+  if (!response.ok && template !== "/ok") throw await readError(response);
   return response;
 }
 
@@ -89,7 +89,7 @@ export function address(
   path: Record<string, string> = {},
   query: Record<string, unknown> = {},
 ): string {
-  const filled = template.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(path[name] ?? ""));
+  const target = template.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(path[name] ?? ""));
   const search = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
     for (const each of Array.isArray(value) ? value : [value]) {
@@ -97,7 +97,7 @@ export function address(
     }
   }
 
-  return search.size ? `${filled}?${search}` : filled;
+  return search.size ? `${target}?${search}` : target;
 }
 
 // The sign-in page sends the browser back to the address that it came from.
@@ -106,7 +106,7 @@ function signIn(): Promise<never> {
   return new Promise(() => {});
 }
 
-export async function errorOf(response: Response, server = "platform"): Promise<ApiError> {
+export async function readError(response: Response, server = "platform"): Promise<ApiError> {
   const requestId = response.headers.get("x-request-id");
   let body: { detail?: unknown; errors?: unknown } = {};
   try {
@@ -118,7 +118,7 @@ export async function errorOf(response: Response, server = "platform"): Promise<
   const { detail, errors } = body;
   if (Array.isArray(detail)) {
     const problems = detail as Problem[];
-    const message = problems.map((problem) => `${fieldOf(problem)}: ${problem.msg}`).join("; ");
+    const message = problems.map((problem) => `${getField(problem)}: ${problem.msg}`).join("; ");
     return new ApiError(response.status, message, problems, requestId);
   }
 
@@ -129,7 +129,7 @@ export async function errorOf(response: Response, server = "platform"): Promise<
 }
 
 // The field of a problem, as a path below the body: source_config.repo_url.
-export function fieldOf(problem: Problem): string {
+export function getField(problem: Problem): string {
   return problem.loc.filter((part, index) => index > 0 || part !== "body").join(".");
 }
 

@@ -94,16 +94,16 @@ interface Slice {
 /** Read a list of the platform whose pages begin at an offset. */
 export function useOffsetPages<K extends Operation, Row>(
   operation: K,
-  optionsOf: (slice: Slice) => Options<K>,
-  rowsOf: (response: Operations[K]["response"]) => Row[],
+  getOptions: (slice: Slice) => Options<K>,
+  getRows: (response: Operations[K]["response"]) => Row[],
   reading: Reading = {},
 ): Listing<Row> {
   return usePages(
     {
-      key: [operation, "pages", optionsOf({ limit: PAGE, offset: 0 })],
+      key: [operation, "pages", getOptions({ limit: PAGE, offset: 0 })],
       first: 0,
       read: async (offset, signal) => {
-        const rows = rowsOf(await call(operation, optionsOf({ limit: PAGE, offset }), signal));
+        const rows = getRows(await call(operation, getOptions({ limit: PAGE, offset }), signal));
         return { rows, next: rows.length < PAGE ? null : offset + PAGE };
       },
     },

@@ -7,15 +7,15 @@ const SHOWN = 1000;
 
 /** The assistants as pairs of id and name, sorted by name, and a name for each id. */
 export function useAssistants(deploymentId: string) {
-  const found = useAgentApi(deploymentId, "POST /assistants/search", {
+  const assistants = useAgentApi(deploymentId, "POST /assistants/search", {
     body: { limit: SHOWN, sort_by: "name", sort_order: "asc", select: ["assistant_id", "name", "graph_id"] },
   });
 
   return useMemo(() => {
-    const pairs = (found.data ?? []).map(
+    const pairs = (assistants.data ?? []).map(
       (each) => [each.assistant_id ?? "", each.name ?? each.graph_id ?? ""] as const,
     );
     const names = new Map(pairs);
-    return { pairs, nameOf: (id: string) => names.get(id) ?? id.slice(-8) };
-  }, [found.data]);
+    return { pairs, getName: (id: string) => names.get(id) ?? id.slice(-8) };
+  }, [assistants.data]);
 }

@@ -120,8 +120,8 @@ export function Breadcrumb() {
   else if (params?.promptName) parts.push({ to: path, title: params.promptName });
   else if (administered) parts.push({ to: path, title: administered });
 
-  const shown = parts.length > 1 ? parts.slice(1) : parts;
-  const title = shown.map((part) => part.title).reverse();
+  const visibleParts = parts.length > 1 ? parts.slice(1) : parts;
+  const title = visibleParts.map((part) => part.title).reverse();
   useEffect(() => {
     document.title = [...title, "Portside"].join(" · ");
   });
@@ -129,13 +129,13 @@ export function Breadcrumb() {
   return (
     <nav aria-label="Breadcrumb" className="breadcrumb">
       <ol>
-        {shown.map((part, index) => (
+        {visibleParts.map((part, index) => (
           <li key={part.to}>
             <Link
               to={part.to}
               activeOptions={{ exact: true }}
-              className={index === shown.length - 1 ? "current" : ""}
-              aria-current={index === shown.length - 1 ? "page" : undefined}
+              className={index === visibleParts.length - 1 ? "current" : ""}
+              aria-current={index === visibleParts.length - 1 ? "page" : undefined}
             >
               {part.title}
             </Link>

@@ -48,7 +48,7 @@ function OpenPalette({ onClose }: { onClose: () => void }) {
   useEffect(() => {
     dialog.current?.showModal();
   }, []);
-  const chosen = Math.min(position, Math.max(entries.length - 1, 0));
+  const index = Math.min(position, Math.max(entries.length - 1, 0));
 
   const choose = (entry: Entry | undefined) => {
     if (!entry) return;
@@ -63,7 +63,7 @@ function OpenPalette({ onClose }: { onClose: () => void }) {
         role="combobox"
         aria-expanded="true"
         aria-controls="palette-entries"
-        aria-activedescendant={entries[chosen] && `entry-${entries[chosen].id}`}
+        aria-activedescendant={entries[index] && `entry-${entries[index].id}`}
         aria-label="Search by name or id"
         placeholder="A place, a name, or the id of a trace, run or thread"
         value={text}
@@ -72,23 +72,23 @@ function OpenPalette({ onClose }: { onClose: () => void }) {
           setPosition(0);
         }}
         onKeyDown={(event) => {
-          if (event.key === "ArrowDown") setPosition(Math.min(chosen + 1, entries.length - 1));
-          else if (event.key === "ArrowUp") setPosition(Math.max(chosen - 1, 0));
-          else if (event.key === "Enter") choose(entries[chosen]);
+          if (event.key === "ArrowDown") setPosition(Math.min(index + 1, entries.length - 1));
+          else if (event.key === "ArrowUp") setPosition(Math.max(index - 1, 0));
+          else if (event.key === "Enter") choose(entries[index]);
           else return;
 
           event.preventDefault();
         }}
       />
       <div id="palette-entries" role="listbox" aria-label="Results">
-        {entries.map((entry, index) => (
+        {entries.map((entry, at) => (
           // biome-ignore lint/a11y/useKeyWithClickEvents: the field above handles the keys
           // biome-ignore lint/a11y/useFocusableInteractive: aria-activedescendant marks the chosen one
           <div
             key={entry.id}
             id={`entry-${entry.id}`}
             role="option"
-            aria-selected={index === chosen}
+            aria-selected={at === index}
             onClick={() => choose(entry)}
           >
             <Icon name={entry.icon} />
@@ -112,7 +112,7 @@ function useEntries(text: string): Entry[] {
   const mayManage = useMay("organization:manage");
   const mayReadLog = useMay("workspaces:manage") || mayManage;
 
-  const found = useApi(
+  const query = useApi(
     "GET /v2/deployments",
     { query: { name_contains: text.trim().toLowerCase(), limit: SHOWN } },
     { keep: true, enabled: useMay("deployments:read") },
@@ -169,7 +169,7 @@ function useEntries(text: string): Entry[] {
       });
     }
 
-    const deployments: Entry[] = (found.data?.resources ?? []).flatMap((each) => [
+    const deployments: Entry[] = (query.data?.resources ?? []).flatMap((each) => [
       {
         id: each.id,
         title: each.name,
@@ -190,12 +190,12 @@ function useEntries(text: string): Entry[] {
         : []),
     ]);
 
-    const wanted = text.trim().toLowerCase();
-    const known = fixed.filter((entry) => ownAgent === null || OF_AGENT.has(entry.id));
-    const matching = known.filter((entry) => entry.title.toLowerCase().includes(wanted));
+    const words = text.trim().toLowerCase();
+    const matches = fixed.filter((entry) => ownAgent === null || OF_AGENT.has(entry.id));
+    const matching = matches.filter((entry) => entry.title.toLowerCase().includes(words));
 
     return [...matching, ...deployments, ...others].slice(0, SHOWN);
-  }, [navigate, mayCreate, mayManage, mayReadLog, found.data, others, text]);
+  }, [navigate, mayCreate, mayManage, mayReadLog, query.data, others, text]);
 }
 
 const ID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
@@ -279,14 +279,14 @@ const NO_THREADS: FoundThread[] = [];
 function useThreadsWithId(threadId: string | null): FoundThread[] {
   const workspace = useWorkspaceId();
   const agents = (useAgents().agents ?? []).filter((each) => !each.isAsleep);
-  const found = useQuery({
+  const query = useQuery({
     queryKey: [workspace, "thread of any agent", threadId, agents.map((each) => each.id)],
     enabled: threadId !== null,
     queryFn: async ({ signal }) => {
       const body = { ids: [threadId ?? ""], limit: 1, select: ["thread_id" as const] };
       const within = AbortSignal.any([signal, AbortSignal.timeout(ANSWERS_WITHIN_MS)]);
-      const asked = agents.map((agent) => callAgent(agent.id, "POST /threads/search", { body }, within));
-      const answers = await Promise.allSettled(asked);
+      const searches = agents.map((agent) => callAgent(agent.id, "POST /threads/search", { body }, within));
+      const answers = await Promise.allSettled(searches);
 
       return agents.flatMap((agent, index): FoundThread[] => {
         const answer = answers[index];
@@ -295,5 +295,5 @@ function useThreadsWithId(threadId: string | null): FoundThread[] {
     },
   });
 
-  return found.data ?? NO_THREADS;
+  return query.data ?? NO_THREADS;
 }

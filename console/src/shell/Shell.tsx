@@ -160,12 +160,12 @@ function Rail() {
 
 function NarrowRail() {
   const more = useRef<HTMLDivElement>(null);
-  const shown = SHOWN.flatMap<Place>(({ places }) => places.filter(({ to }) => ON_A_PHONE.includes(to)));
+  const phonePlaces = SHOWN.flatMap<Place>(({ places }) => places.filter(({ to }) => ON_A_PHONE.includes(to)));
 
   return (
     <header className="rail">
       <nav aria-label="Places">
-        {shown.map((place) => (
+        {phonePlaces.map((place) => (
           <PlaceLink key={place.to} place={place} />
         ))}
         {ownAgent === null && (

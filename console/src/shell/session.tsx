@@ -63,14 +63,14 @@ export function SessionProvider({ children }: { children: ReactNode }) {
 }
 
 function PlatformSession({ children }: { children: ReactNode }) {
-  const wanted = useSearch({ strict: false }).workspace;
+  const addressHandle = useSearch({ strict: false }).workspace;
   const navigate = useNavigate();
   const workspaces = useQuery<Workspace[], ApiError>({
     queryKey: ["workspaces"],
     queryFn: ({ signal }) => call("GET /workspaces", {}, signal),
   });
 
-  const workspace = useMemo(() => choose(workspaces.data ?? [], wanted), [workspaces.data, wanted]);
+  const workspace = useMemo(() => choose(workspaces.data ?? [], addressHandle), [workspaces.data, addressHandle]);
   setRequestWorkspace(workspace?.id ?? null);
   const identity = useQuery<Identity, ApiError>({
     queryKey: [workspace?.id ?? null, "identity"],
@@ -85,10 +85,10 @@ function PlatformSession({ children }: { children: ReactNode }) {
     setPreferences({ workspace: handle });
 
     // With several workspaces an address that is sent to a colleague must name its own.
-    if (isShared && wanted !== handle) {
+    if (isShared && addressHandle !== handle) {
       void navigate({ to: ".", search: (old) => ({ ...old, workspace: handle }), replace: true });
     }
-  }, [handle, isShared, wanted, navigate]);
+  }, [handle, isShared, addressHandle, navigate]);
 
   const value = useMemo(
     () => identity.data && { identity: identity.data, workspace, workspaces: workspaces.data ?? [] },
@@ -109,9 +109,10 @@ function PlatformSession({ children }: { children: ReactNode }) {
   return <Progress />;
 }
 
-function choose(workspaces: Workspace[], wanted: string | undefined): Workspace | null {
+function choose(workspaces: Workspace[], handle: string | undefined): Workspace | null {
   // Links of SDKs name the workspace by its id.
-  const named = (handle: string | null | undefined) =>
-    workspaces.find((each) => each.tenant_handle === handle || each.id === handle);
-  return named(wanted) ?? named(preferences().workspace) ?? workspaces[0] ?? null;
+  const find = (name: string | null | undefined) =>
+    workspaces.find((each) => each.tenant_handle === name || each.id === name);
+
+  return find(handle) ?? find(preferences().workspace) ?? workspaces[0] ?? null;
 }

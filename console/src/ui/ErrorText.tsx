@@ -1,11 +1,11 @@
 import { CopyButton } from "./Copy";
-import { errorHead, ownLineOf } from "./errorText";
+import { errorHead, findOwnLine } from "./errorText";
 import { LongText } from "./Json";
 
 // An error of an agent: what it says and where in the agent's own code first, the whole stack behind it.
 export function ErrorText({ text }: { text: string }) {
   const head = errorHead(text);
-  const own = ownLineOf(text);
+  const own = findOwnLine(text);
 
   return (
     <div className="value-error">

@@ -26,7 +26,7 @@ export function Field({ label, hint, name, error: ownError, isRequired = false, 
   const fieldProblem = useFieldProblem(name);
 
   const error = ownError ?? fieldProblem;
-  const described = [hint && `${id}-hint`, error && `${id}-error`].filter(Boolean).join(" ");
+  const description = [hint && `${id}-hint`, error && `${id}-error`].filter(Boolean).join(" ");
 
   return (
     <div className={error ? "field wrong" : "field"}>
@@ -37,7 +37,7 @@ export function Field({ label, hint, name, error: ownError, isRequired = false, 
       {children({
         id,
         "aria-invalid": Boolean(error),
-        "aria-describedby": described || undefined,
+        "aria-describedby": description || undefined,
         required: isRequired,
       })}
       {error && (

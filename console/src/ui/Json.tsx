@@ -22,7 +22,7 @@ export function Json({ value, name, open = 1 }: Props) {
   return (
     <div className="json">
       <div className="json-tools">
-        <CopyButton text={() => textOf(value)} what={name} />
+        <CopyButton text={() => toText(value)} what={name} />
         <DownloadButton value={value} name={name} />
       </div>
       {isBranch(value) ? (
@@ -36,7 +36,7 @@ export function Json({ value, name, open = 1 }: Props) {
 
 function Branch({ value, label, open, name }: { value: object; label: string | null; open: number; name: string }) {
   const [isOpen, setOpen] = useState(open > 0);
-  const [shown, setShown] = useState(PREVIEW_ENTRIES);
+  const [limit, setShown] = useState(PREVIEW_ENTRIES);
 
   const isArray = Array.isArray(value);
   const count = isArray ? value.length : Object.keys(value).length;
@@ -46,11 +46,11 @@ function Branch({ value, label, open, name }: { value: object; label: string | n
       <button type="button" className="json-toggle" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
         <Icon name={isOpen ? "down" : "right"} />
         {label !== null && <span className="json-key">{label}</span>}
-        <span className="soft">{isOpen ? countText(count, isArray) : summaryOf(value)}</span>
+        <span className="soft">{isOpen ? countText(count, isArray) : summarize(value)}</span>
       </button>
       {isOpen && (
         <ul>
-          {entriesOf(value, shown).map(([key, each]) => (
+          {getEntries(value, limit).map(([key, each]) => (
             <li key={key}>
               {isBranch(each) ? (
                 <Branch value={each} label={key} open={open - 1} name={key} />
@@ -62,10 +62,10 @@ function Branch({ value, label, open, name }: { value: object; label: string | n
               )}
             </li>
           ))}
-          {count > shown && (
+          {count > limit && (
             <li>
-              <button type="button" className="link" onClick={() => setShown(shown + 10 * PREVIEW_ENTRIES)}>
-                {(count - shown).toLocaleString("en")} more in {name}
+              <button type="button" className="link" onClick={() => setShown(limit + 10 * PREVIEW_ENTRIES)}>
+                {(count - limit).toLocaleString("en")} more in {name}
               </button>
             </li>
           )}
@@ -119,7 +119,7 @@ function DownloadButton({ value, name }: { value: unknown; name: string }) {
 
 function download(value: unknown, name: string) {
   const isText = typeof value === "string";
-  const blob = new Blob([isText ? value : textOf(value)], { type: isText ? "text/plain" : "application/json" });
+  const blob = new Blob([isText ? value : toText(value)], { type: isText ? "text/plain" : "application/json" });
   saveFile(blob, `${name.replace(/[^\w.-]+/g, "-")}.${isText ? "txt" : "json"}`);
 }
 
@@ -132,12 +132,12 @@ export function saveFile(blob: Blob, fileName: string) {
   URL.revokeObjectURL(link.href);
 }
 
-function textOf(value: unknown): string {
+function toText(value: unknown): string {
   return typeof value === "string" ? value : JSON.stringify(value, null, 2);
 }
 
 /** A value in one line of at most so many characters, without writing out the whole of it. */
-export function summaryOf(value: unknown, chars = SUMMARY_CHARS): string {
+export function summarize(value: unknown, chars = SUMMARY_CHARS): string {
   const text = brief(value, chars);
   return text.length > chars ? `${text.slice(0, chars - 1)}…` : text;
 }
@@ -148,7 +148,7 @@ function brief(value: unknown, left: number): string {
 
   const isArray = Array.isArray(value);
   let text = isArray ? "[" : "{";
-  for (const [key, each] of entriesOf(value, left)) {
+  for (const [key, each] of getEntries(value, left)) {
     if (text.length > left) break;
     if (text.length > 1) text += ", ";
     text += isArray ? brief(each, left - text.length) : `${key}: ${brief(each, left - text.length)}`;
@@ -157,7 +157,7 @@ function brief(value: unknown, left: number): string {
   return `${text}${isArray ? "]" : "}"}`;
 }
 
-function entriesOf(value: object, count: number): [string, unknown][] {
+function getEntries(value: object, count: number): [string, unknown][] {
   if (Array.isArray(value)) return value.slice(0, count).map((each, index) => [String(index), each]);
   return Object.entries(value).slice(0, count);
 }

@@ -18,7 +18,7 @@ export interface ListProps<T> {
   label: string;
   rows: T[];
   columns: Column<T>[];
-  keyOf: (row: T) => string;
+  getKey: (row: T) => string;
   onOpen: (row: T) => void;
   // Marks a row for an action on several, with the key x.
   onMark?: ((row: T) => void) | undefined;
@@ -27,7 +27,7 @@ export interface ListProps<T> {
 
 const ROW_PX = 36;
 
-export function List<T>({ label, rows, columns, keyOf, onOpen, onMark, loadMore }: ListProps<T>) {
+export function List<T>({ label, rows, columns, getKey, onOpen, onMark, loadMore }: ListProps<T>) {
   const scroller = useRef<HTMLDivElement>(null);
   const [selected, setSelected] = useState<string | null>(null);
   const virtual = useVirtualizer({
@@ -37,7 +37,7 @@ export function List<T>({ label, rows, columns, keyOf, onOpen, onMark, loadMore 
     overscan: 12,
     getItemKey: (index) => {
       const row = rows[index];
-      return row === undefined ? index : keyOf(row);
+      return row === undefined ? index : getKey(row);
     },
   });
 
@@ -47,13 +47,13 @@ export function List<T>({ label, rows, columns, keyOf, onOpen, onMark, loadMore 
     if (loadMore && last >= rows.length - 10) loadMore();
   }, [last, rows.length, loadMore]);
 
-  const position = rows.findIndex((row) => keyOf(row) === selected);
+  const position = rows.findIndex((row) => getKey(row) === selected);
 
   const move = (step: number) => {
     const next = Math.min(Math.max(position + step, 0), rows.length - 1);
     const row = rows[next];
     if (row === undefined) return;
-    setSelected(keyOf(row));
+    setSelected(getKey(row));
     virtual.scrollToIndex(next);
   };
 
@@ -107,7 +107,7 @@ export function List<T>({ label, rows, columns, keyOf, onOpen, onMark, loadMore 
                 key={item.key}
                 role="row"
                 aria-rowindex={item.index + 2}
-                className={keyOf(row) === selected ? "list-row selected" : "list-row"}
+                className={getKey(row) === selected ? "list-row selected" : "list-row"}
                 style={{ transform: `translateY(${item.start}px)` }}
                 onClick={(event) => {
                   const isOwn = (event.target as Element).closest("a, button, input, select");

@@ -122,7 +122,7 @@ export function LogView({ read, q, level, onFilter, empty }: Props) {
               >
                 <Exact at={line.timestamp} withDate={false} />
                 <span className="level">{line.level}</span>
-                <span className="message">{marked(line.message.replace(COLOURS, ""), q)}</span>
+                <span className="message">{highlight(line.message.replace(COLOURS, ""), q)}</span>
               </div>
             );
           })}
@@ -132,16 +132,16 @@ export function LogView({ read, q, level, onFilter, empty }: Props) {
   );
 }
 
-function marked(text: string, wanted: string | undefined) {
-  if (!wanted) return text;
-  const at = text.toLowerCase().indexOf(wanted.toLowerCase());
+function highlight(text: string, words: string | undefined) {
+  if (!words) return text;
+  const at = text.toLowerCase().indexOf(words.toLowerCase());
   if (at < 0) return text;
 
   return (
     <>
       {text.slice(0, at)}
-      <mark>{text.slice(at, at + wanted.length)}</mark>
-      {text.slice(at + wanted.length)}
+      <mark>{text.slice(at, at + words.length)}</mark>
+      {text.slice(at + words.length)}
     </>
   );
 }

@@ -16,12 +16,12 @@ export interface Period {
   end: string;
 }
 
-export function rangeOf(text: string | undefined, otherwise: RangeName): RangeName {
+export function parseRange(text: string | undefined, otherwise: RangeName): RangeName {
   return text !== undefined && text in RANGES ? (text as RangeName) : otherwise;
 }
 
 // Both ends are cut to the minute, so that a page that is drawn again asks for the same figures.
-export function periodOf(name: RangeName): Period {
+export function getPeriod(name: RangeName): Period {
   const end = Math.floor(Date.now() / 60_000) * 60_000 + 60_000;
   const today = new Date();
   const start = name === "month" ? Date.UTC(today.getUTCFullYear(), today.getUTCMonth(), 1) : end - RANGES[name].ms;

@@ -2,7 +2,7 @@
 
 import { useState } from "react";
 import { Field } from "./Field";
-import { type FormField, fieldsOf, type Schema } from "./schema";
+import { type FormField, getFields, type Schema } from "./schema";
 
 type Values = Record<string, unknown>;
 
@@ -15,7 +15,7 @@ interface Props {
 }
 
 export function SchemaForm({ schema, values, onChange, without = [] }: Props) {
-  const fields = fieldsOf(schema).filter((each) => !without.includes(each.name));
+  const fields = getFields(schema).filter((each) => !without.includes(each.name));
 
   const set = (name: string, value: unknown) => {
     const { [name]: _old, ...others } = values;
@@ -25,7 +25,7 @@ export function SchemaForm({ schema, values, onChange, without = [] }: Props) {
   return (
     <div className="fields">
       {fields.map((field) => (
-        <FieldOf
+        <SchemaField
           key={field.name}
           field={field}
           value={values[field.name]}
@@ -42,7 +42,7 @@ interface FieldProps {
   onChange: (value: unknown) => void;
 }
 
-function FieldOf({ field, value, onChange }: FieldProps) {
+function SchemaField({ field, value, onChange }: FieldProps) {
   if (field.kind === "json") return <JsonField field={field} value={value} onChange={onChange} />;
   const preset = field.preset === undefined || field.preset === null ? "" : `default ${JSON.stringify(field.preset)}`;
 
@@ -52,12 +52,12 @@ function FieldOf({ field, value, onChange }: FieldProps) {
         if (field.kind === "choice") return <Choice {...attributes} field={field} value={value} onChange={onChange} />;
 
         if (field.kind === "boolean") {
-          const shown = value === undefined ? "" : String(value);
+          const text = value === undefined ? "" : String(value);
 
           return (
             <select
               {...attributes}
-              value={shown}
+              value={text}
               onChange={(event) => onChange(event.target.value === "" ? undefined : event.target.value === "true")}
             >
               <option value="">{preset || "not set"}</option>

@@ -13,13 +13,13 @@ interface Props {
 // Searches a list. The key / goes there.
 export function SearchField({ label, placeholder, value, onChange }: Props) {
   const field = useRef<HTMLInputElement>(null);
-  const typed = useTyped(value, onChange);
+  const input = useTyped(value, onChange);
 
   useKey("/", () => field.current?.focus());
 
   return (
     <input
-      {...typed}
+      {...input}
       ref={field}
       type="search"
       aria-label={label}

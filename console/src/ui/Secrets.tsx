@@ -15,7 +15,7 @@ export function emptySecret(): SecretDraft {
 }
 
 /** What the rows set; rows without a name and a value are left out. */
-export function namedSecrets(drafts: SecretDraft[]): { name: string; value: string }[] {
+export function toSecrets(drafts: SecretDraft[]): { name: string; value: string }[] {
   return drafts.filter((each) => !isEmpty(each)).map(({ name, value }) => ({ name: name.trim(), value }));
 }
 
@@ -38,12 +38,12 @@ export function SecretFields({
   onChange: (drafts: SecretDraft[]) => void;
   errors?: Record<number, string>;
 }) {
-  const added = useRef<number | null>(null);
+  const focusKey = useRef<number | null>(null);
 
   const add = () => {
     // A row that is still empty is the one to fill in.
     const draft = drafts.find(isEmpty) ?? emptySecret();
-    added.current = draft.key;
+    focusKey.current = draft.key;
     if (drafts.includes(draft)) document.getElementById(`secret-${draft.key}`)?.focus();
     else onChange([...drafts, draft]);
   };
@@ -59,7 +59,7 @@ export function SecretFields({
             <input
               id={`secret-${draft.key}`}
               // biome-ignore lint/a11y/noAutofocus: somebody has just asked for this row
-              autoFocus={draft.key === added.current}
+              autoFocus={draft.key === focusKey.current}
               aria-label={`Name of secret ${index + 1}`}
               aria-invalid={Boolean(errors?.[index]) || lacksName([draft])}
               placeholder="NAME"

@@ -62,16 +62,16 @@ export function RevisionState({ status, title }: { status: RevisionStatus; title
   return <Status tone={tone} word={word} title={title ?? null} />;
 }
 
-type StateOf = Pick<Deployment, "status" | "is_asleep" | "active_revision_id" | "latest_revision_id">;
+type DeploymentLike = Pick<Deployment, "status" | "is_asleep" | "active_revision_id" | "latest_revision_id">;
 
-export function DeploymentState({ of, title }: { of: StateOf; title?: string | null }) {
-  const [tone, word] = stateOf(of);
+export function DeploymentState({ of, title }: { of: DeploymentLike; title?: string | null }) {
+  const [tone, word] = getState(of);
   return <Status tone={tone} word={word} title={title ?? null} />;
 }
 
 // READY alone says that there is a database for the agent: without an active revision nothing has served yet. An agent
 // that sleeps is well: the next request wakes it.
-function stateOf({ status, is_asleep, active_revision_id, latest_revision_id }: StateOf): [Tone, string] {
+function getState({ status, is_asleep, active_revision_id, latest_revision_id }: DeploymentLike): [Tone, string] {
   if (status === "READY" && active_revision_id === null) return ["busy", "Not serving yet"];
   if (status === "READY" && is_asleep) return ["idle", "Asleep"];
   if (status === "UNUSED" && latest_revision_id !== null) return ["bad", "Never served"];

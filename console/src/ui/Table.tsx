@@ -20,12 +20,12 @@ interface Props<T> {
   rows: T[];
   // The first one names the row.
   columns: TableColumn<T>[];
-  keyOf: (row: T) => string;
+  getKey: (row: T) => string;
   // On narrow screens each row is a block with a line for each column.
   isStacked?: boolean;
 }
 
-export function Table<T>({ label, rows, columns, keyOf, isStacked = false }: Props<T>) {
+export function Table<T>({ label, rows, columns, getKey, isStacked = false }: Props<T>) {
   const hasSum = columns.some((column) => column.sum !== undefined);
   const [name, ...others] = columns;
   if (name === undefined) return null;
@@ -46,7 +46,7 @@ export function Table<T>({ label, rows, columns, keyOf, isStacked = false }: Pro
         </thead>
         <tbody>
           {rows.map((row) => (
-            <tr key={keyOf(row)}>
+            <tr key={getKey(row)}>
               <th scope="row">{name.show(row)}</th>
               {others.map((column) => (
                 <td key={column.key ?? column.title} className={classes(column)} data-title={column.title}>

@@ -48,7 +48,7 @@ const PARTS = {
   word: String.raw`[A-Za-z_$][\w$]*`,
 };
 
-export function tokensOf(code: string, language: string): Token[] {
+export function tokenize(code: string, language: string): Token[] {
   const name = language.toLowerCase();
   if (code.length > COLOURED_CHARS || name === "text" || name === "plaintext") return [{ kind: "plain", text: code }];
 

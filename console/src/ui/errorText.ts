@@ -27,15 +27,15 @@ export function errorHead(text: string): string {
 }
 
 /** The innermost line of the agent's own code in a stack trace of Python or JavaScript; null if there is none. */
-export function ownLineOf(text: string): OwnLine | null {
+export function findOwnLine(text: string): OwnLine | null {
   const lines = text.split("\n");
-  let found: OwnLine | null = null;
+  let ownLine: OwnLine | null = null;
   for (const [index, line] of lines.entries()) {
     const python = PYTHON.exec(line);
     if (python) {
       const [, file = "", number = "", where = ""] = python;
       const code = lines[index + 1]?.trim() ?? "";
-      if (!FOREIGN.test(file)) found = { file: shortened(file), line: number, where, code };
+      if (!FOREIGN.test(file)) ownLine = { file: shorten(file), line: number, where, code };
       continue;
     }
 
@@ -43,15 +43,15 @@ export function ownLineOf(text: string): OwnLine | null {
     if (javascript) {
       const [, where = "", file = "", number = ""] = javascript;
       // The innermost frame of JavaScript comes first.
-      if (!FOREIGN.test(file)) return { file: shortened(file), line: number, where, code: "" };
+      if (!FOREIGN.test(file)) return { file: shorten(file), line: number, where, code: "" };
     }
   }
 
-  return found;
+  return ownLine;
 }
 
 // A build has the project below `source`; elsewhere the last parts say enough.
-function shortened(file: string): string {
+function shorten(file: string): string {
   const [, inProject] = file.split("/source/", 2);
   return inProject ?? file.split("/").slice(-SHOWN_PARTS).join("/");
 }

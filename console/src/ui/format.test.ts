@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { compact, cost, count, percent, plain, score, typedNumber } from "./format";
+import { compact, cost, count, parseNumber, percent, plain, score } from "./format";
 
 describe("numbers", () => {
   test.each([
@@ -38,11 +38,11 @@ describe("numbers", () => {
 });
 
 describe("what is typed for a number", () => {
-  test("is null if the field is empty", () => expect(typedNumber("  ")).toBeNull());
-  test("is the number", () => expect(typedNumber("-1.5")).toBe(-1.5));
+  test("is null if the field is empty", () => expect(parseNumber("  ")).toBeNull());
+  test("is the number", () => expect(parseNumber("-1.5")).toBe(-1.5));
   test("stays text that the API can refuse at its field", () => {
-    expect(typedNumber("ten")).toBe("ten");
-    expect(typedNumber("1e999")).toBe("1e999");
+    expect(parseNumber("ten")).toBe("ten");
+    expect(parseNumber("1e999")).toBe("1e999");
   });
 });
 

@@ -46,7 +46,7 @@ export function score(value: number | null | undefined): string {
 
 // What is typed into a field for a number, null if it is empty. Other text stays as it is: the API refuses it at its
 // field, whereas NaN would become null in JSON, and null takes a limit away.
-export function typedNumber(text: string): number | null {
+export function parseNumber(text: string): number | null {
   const number = Number(text);
   if (text.trim() === "") return null;
   return Number.isFinite(number) ? number : (text as unknown as number);

@@ -3,7 +3,7 @@
 import DOMPurify from "dompurify";
 import { Marked } from "marked";
 import { copy } from "./Copy";
-import { tokensOf } from "./codeTokens";
+import { tokenize } from "./codeTokens";
 
 const escaped: Record<string, string> = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
 const escapeHtml = (text: string) => text.replace(/[&<>"']/g, (character) => escaped[character] ?? character);
@@ -67,7 +67,7 @@ function dress(block: HTMLPreElement) {
 
   block.removeAttribute("title");
   code.replaceChildren(
-    ...tokensOf(text, language).map(({ kind, text: part }) => {
+    ...tokenize(text, language).map(({ kind, text: part }) => {
       if (kind === "plain") return part;
       const span = document.createElement("span");
       span.className = `token-${kind}`;

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { fieldsOf, hasMessages } from "./schema";
+import { getFields, hasMessages } from "./schema";
 
 const SCHEMA = {
   $defs: { Level: { enum: ["low", "high"], title: "Level" } },
@@ -13,7 +13,7 @@ const SCHEMA = {
 };
 
 test("each field of a schema has the control of its kind", () => {
-  const fields = fieldsOf(SCHEMA);
+  const fields = getFields(SCHEMA);
   expect(fields.map(({ name, kind, isRequired }) => [name, kind, isRequired])).toEqual([
     ["name", "text", true],
     ["count", "integer", false],

@@ -16,20 +16,20 @@ export interface FormField {
 }
 
 /** The fields of an object's schema. */
-export function fieldsOf(schema: Schema | null | undefined): FormField[] {
+export function getFields(schema: Schema | null | undefined): FormField[] {
   const properties = schema?.properties;
   if (!schema || !isBranch(properties)) return [];
   const required = Array.isArray(schema.required) ? schema.required : [];
 
   return Object.entries(properties).map(([name, found]) => {
     const field = resolve(found as Schema, schema);
-    const choices = choicesOf(field);
+    const choices = getChoices(field);
 
     return {
       name,
       title: typeof field.title === "string" ? field.title : name,
       description: typeof field.description === "string" ? field.description : "",
-      kind: choices.length > 0 ? "choice" : kindOf(field),
+      kind: choices.length > 0 ? "choice" : getKind(field),
       choices,
       isRequired: required.includes(name),
       preset: field.default,
@@ -41,58 +41,58 @@ export function fieldsOf(schema: Schema | null | undefined): FormField[] {
 export function hasMessages(schema: Schema | null | undefined): boolean {
   const properties = schema?.properties;
   if (!schema || !isBranch(properties) || !("messages" in properties)) return false;
-  const found = resolve(properties.messages as Schema, schema);
-  return isConversation(found) || variantsOf(found).some((each) => isConversation(resolve(each, schema)));
+  const messages = resolve(properties.messages as Schema, schema);
+  return isConversation(messages) || getVariants(messages).some((each) => isConversation(resolve(each, schema)));
 }
 
 // LangGraph marks the field for JavaScript; a graph in JavaScript without types says nothing but its name.
 function isConversation(field: Schema): boolean {
-  const isUntyped = field.type === undefined && choicesOf(field).length === 0 && variantsOf(field).length === 0;
+  const isUntyped = field.type === undefined && getChoices(field).length === 0 && getVariants(field).length === 0;
   return field.type === "array" || field.langgraph_type === "messages" || isUntyped;
 }
 
 function resolve(field: Schema, root: Schema): Schema {
-  let found = field;
+  let resolved = field;
   for (let depth = 0; depth < 10; depth += 1) {
-    if (typeof found.$ref === "string") {
-      const { $ref, ...own } = found;
-      found = { ...lookUp(root, $ref as string), ...own };
+    if (typeof resolved.$ref === "string") {
+      const { $ref, ...own } = resolved;
+      resolved = { ...lookUp(root, $ref as string), ...own };
       continue;
     }
 
     // A field that may also be null is a field that may be left out.
-    const variants = variantsOf(found).filter((each) => each.type !== "null");
+    const variants = getVariants(resolved).filter((each) => each.type !== "null");
     const [only] = variants;
-    if (variants.length !== 1 || only === undefined) return found;
-    const { anyOf: _anyOf, oneOf: _oneOf, allOf: _allOf, ...own } = found;
+    if (variants.length !== 1 || only === undefined) return resolved;
+    const { anyOf: _anyOf, oneOf: _oneOf, allOf: _allOf, ...own } = resolved;
 
-    found = { ...only, ...own };
+    resolved = { ...only, ...own };
   }
 
-  return found;
+  return resolved;
 }
 
-function variantsOf(field: Schema): Schema[] {
-  const found = field.anyOf ?? field.oneOf ?? field.allOf;
-  return Array.isArray(found) ? found.filter(isBranch).map((each) => each as Schema) : [];
+function getVariants(field: Schema): Schema[] {
+  const variants = field.anyOf ?? field.oneOf ?? field.allOf;
+  return Array.isArray(variants) ? variants.filter(isBranch).map((each) => each as Schema) : [];
 }
 
 function lookUp(root: Schema, reference: string): Schema {
-  let found: unknown = root;
+  let value: unknown = root;
   for (const part of reference.replace(/^#\//, "").split("/")) {
-    found = isBranch(found) ? (found as Schema)[part.replaceAll("~1", "/").replaceAll("~0", "~")] : undefined;
+    value = isBranch(value) ? (value as Schema)[part.replaceAll("~1", "/").replaceAll("~0", "~")] : undefined;
   }
 
-  return isBranch(found) ? (found as Schema) : {};
+  return isBranch(value) ? (value as Schema) : {};
 }
 
-function choicesOf(field: Schema): unknown[] {
+function getChoices(field: Schema): unknown[] {
   if (Array.isArray(field.enum)) return field.enum;
-  const values = variantsOf(field).map((each) => ("const" in each ? each.const : undefined));
+  const values = getVariants(field).map((each) => ("const" in each ? each.const : undefined));
   return values.length > 0 && values.every((each) => each !== undefined) ? values : [];
 }
 
-function kindOf({ type }: Schema): Kind {
+function getKind({ type }: Schema): Kind {
   if (type === "string") return "text";
   return type === "integer" || type === "number" || type === "boolean" ? type : "json";
 }

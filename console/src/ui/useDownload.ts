@@ -10,11 +10,11 @@ interface Download {
 // Saves what a request answers as a file. A link would do, if browsers sent the header of the workspace with it.
 export function useDownload() {
   return useMutation<void, ApiError, Download>({
-    mutationFn: async ({ read, fileName }) => saveFile(await bodyOf(await read()), fileName),
+    mutationFn: async ({ read, fileName }) => saveFile(await readBody(await read()), fileName),
   });
 }
 
-async function bodyOf(response: Response): Promise<Blob> {
+async function readBody(response: Response): Promise<Blob> {
   try {
     return await response.blob();
   } catch {

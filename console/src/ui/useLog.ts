@@ -28,12 +28,12 @@ export function useLog(read: ReadLog, q: string | undefined, level: string | und
   const newest = useRef<string | null>(null);
 
   // Ends every request of the filter that is shown, also those for older lines.
-  const shown = useRef<AbortController>(undefined);
+  const request = useRef<AbortController>(undefined);
   const isLoadingOlder = useRef(false);
 
   useEffect(() => {
     const stop = new AbortController();
-    shown.current = stop;
+    request.current = stop;
     isLoadingOlder.current = false;
     const filter: LogFilter = { limit: PAGE, ...(q ? { query: q } : {}), ...(level ? { level } : {}) };
 
@@ -50,7 +50,7 @@ export function useLog(read: ReadLog, q: string | undefined, level: string | und
     const follow = async () => {
       const page = await read({ ...filter, order: "asc", offset: newest.current }, stop.signal);
       newest.current = page.logs.at(-1)?.id ?? newest.current;
-      if (page.logs.length) setLog((old) => appended(old, page.logs));
+      if (page.logs.length) setLog((old) => append(old, page.logs));
       else setLog((old) => (old.problem ? { ...old, problem: null } : old));
 
       return page.logs.length === PAGE;
@@ -80,7 +80,7 @@ export function useLog(read: ReadLog, q: string | undefined, level: string | und
   }, [read, q, level, isFollowed]);
 
   const loadOlder = async () => {
-    const signal = shown.current?.signal;
+    const signal = request.current?.signal;
     const from = log.older;
     if (from === null || log.lines.length >= MAX_LINES || !signal || isLoadingOlder.current) return;
     isLoadingOlder.current = true;
@@ -89,7 +89,7 @@ export function useLog(read: ReadLog, q: string | undefined, level: string | und
     try {
       const page = await read({ ...filter, order: "desc", offset: from }, signal);
       // New lines may have pushed out the oldest ones meanwhile; then this page no longer joins the lines.
-      setLog((old) => (signal.aborted || old.older !== from ? old : prepended(old, page)));
+      setLog((old) => (signal.aborted || old.older !== from ? old : prepend(old, page)));
     } catch (failure) {
       if (!signal.aborted) setLog((old) => ({ ...old, problem: (failure as Error).message }));
     } finally {
@@ -100,15 +100,15 @@ export function useLog(read: ReadLog, q: string | undefined, level: string | und
   return { ...log, isFull: log.lines.length >= MAX_LINES, loadOlder };
 }
 
-function prepended(old: Log, page: LogPage): Log {
-  return newestOf({ ...old, lines: [...page.logs.toReversed(), ...old.lines], older: page.next_offset });
+function prepend(old: Log, page: LogPage): Log {
+  return keepNewest({ ...old, lines: [...page.logs.toReversed(), ...old.lines], older: page.next_offset });
 }
 
-function appended(old: Log, more: LogEntry[]): Log {
-  return newestOf({ ...old, lines: [...old.lines, ...more] });
+function append(old: Log, more: LogEntry[]): Log {
+  return keepNewest({ ...old, lines: [...old.lines, ...more] });
 }
 
-function newestOf(log: Log): Log {
+function keepNewest(log: Log): Log {
   if (log.lines.length <= MAX_LINES) return { ...log, problem: null };
   const lines = log.lines.slice(-MAX_LINES);
   const dropped = log.dropped + log.lines.length - lines.length;

@@ -7,7 +7,7 @@ const NONE: ReadonlySet<string> = new Set();
  * Rows of a list that are marked for one action on all of them, by their ids. Marks end with the list, which `list`
  * names: nobody acts on rows that other filters no longer show.
  */
-export function useMarked<T>(list: string, idOf: (row: T) => string, nameOf: (row: T) => string) {
+export function useMarked<T>(list: string, getId: (row: T) => string, getName: (row: T) => string) {
   const [marks, setMarks] = useState({ list, ids: NONE });
   if (marks.list !== list) setMarks({ list, ids: NONE });
   const marked = marks.list === list ? marks.ids : NONE;
@@ -16,10 +16,10 @@ export function useMarked<T>(list: string, idOf: (row: T) => string, nameOf: (ro
     (row: T) =>
       setMarks((old) => {
         const ids = new Set(old.list === list ? old.ids : NONE);
-        if (!ids.delete(idOf(row))) ids.add(idOf(row));
+        if (!ids.delete(getId(row))) ids.add(getId(row));
         return { list, ids };
       }),
-    [list, idOf],
+    [list, getId],
   );
 
   const clear = useCallback(() => setMarks({ list, ids: NONE }), [list]);
@@ -31,13 +31,13 @@ export function useMarked<T>(list: string, idOf: (row: T) => string, nameOf: (ro
       show: (row) => (
         <input
           type="checkbox"
-          aria-label={`Mark ${nameOf(row)}`}
-          checked={marked.has(idOf(row))}
+          aria-label={`Mark ${getName(row)}`}
+          checked={marked.has(getId(row))}
           onChange={() => toggle(row)}
         />
       ),
     }),
-    [marked, toggle, idOf, nameOf],
+    [marked, toggle, getId, getName],
   );
 
   return { marked, toggle, clear, column };

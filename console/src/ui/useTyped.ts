@@ -8,12 +8,12 @@ const PAUSE_MS = 300;
  */
 export function useTyped(value: string | undefined, onChange: (text: string | undefined) => void) {
   const [text, setText] = useState(value ?? "");
-  const sent = useRef(value);
+  const lastSent = useRef(value);
   const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
 
   useEffect(() => {
-    if (value !== sent.current) setText(value ?? "");
-    sent.current = value;
+    if (value !== lastSent.current) setText(value ?? "");
+    lastSent.current = value;
   }, [value]);
 
   useEffect(() => () => clearTimeout(timer.current), []);
@@ -24,7 +24,7 @@ export function useTyped(value: string | undefined, onChange: (text: string | un
     const term = event.target.value.trim() || undefined;
 
     timer.current = setTimeout(() => {
-      sent.current = term;
+      lastSent.current = term;
       onChange(term);
     }, PAUSE_MS);
   };

@@ -93,7 +93,7 @@ function AgentSwitch({ deploymentId }: { deploymentId: string }) {
 // An agent with an authentication of its own asks for a token. Everything is read again with it, at a pause in typing.
 function OwnToken() {
   const cache = useQueryClient();
-  const typed = useTyped(ownToken() ?? undefined, (token) => {
+  const input = useTyped(ownToken() ?? undefined, (token) => {
     setOwnToken(token ?? "");
     void cache.invalidateQueries();
   });
@@ -105,7 +105,7 @@ function OwnToken() {
       aria-label="Bearer token"
       placeholder="Bearer token, if needed"
       autoComplete="off"
-      {...typed}
+      {...input}
     />
   );
 }

@@ -4,7 +4,7 @@ import type { AgentAccess, Identity } from "../../api/platform";
 import { covers } from "../../shell/session";
 
 /** Why the platform gives a session no token for an agent; null if it gives one. The agent may still refuse calls. */
-export function refusalOf(identity: Identity, { allow = "workspace", roles = [] }: AgentAccess): string | null {
+export function getRefusal(identity: Identity, { allow = "workspace", roles = [] }: AgentAccess): string | null {
   if (allow === "none") return "it accepts no keys of the platform, and its own authentication decides who calls it";
   if (identity.user_id === null) return "this is the session of an API key, and only members talk to agents here";
 

@@ -3,9 +3,9 @@ import type { ApiError } from "../../api/client";
 import type { Deployment } from "../../api/platform";
 import { OWN_ID, ownAgent } from "../../api/server";
 import { useMay, useSession } from "../../shell/session";
-import { nameOf } from "../deployments/deployment";
+import { getName } from "../deployments/deployment";
 import { useDeployments } from "../deployments/useDeployments";
-import { refusalOf } from "./access";
+import { getRefusal } from "./access";
 
 export interface Agent {
   id: string;
@@ -32,34 +32,34 @@ const OWN: Agent[] = [{ id: OWN_ID, name: "this agent", maySleep: false, isAslee
 export function useAgents(): Agents {
   const { identity } = useSession();
   const mayRead = useMay("deployments:read");
-  const found = useDeployments({ enabled: mayRead, everyMs: 60_000 });
+  const deployments = useDeployments({ enabled: mayRead, everyMs: 60_000 });
 
-  const known = useMemo(() => {
+  const groups = useMemo(() => {
     if (ownAgent !== null) return { agents: OWN, refused: [] };
     const refused: RefusedAgent[] = [];
     const agents: Agent[] = [];
-    for (const each of found.data ?? []) {
+    for (const each of deployments.data ?? []) {
       if (each.active_revision_id === null) continue;
       const agent = {
         id: each.id,
-        name: nameOf(each),
+        name: getName(each),
         maySleep: each.sleep_after_s > 0,
         isAsleep: each.is_asleep,
       };
 
-      const reason = refusalOf(identity, each.agent_access);
+      const reason = getRefusal(identity, each.agent_access);
       if (reason === null) agents.push(agent);
       else refused.push({ ...agent, reason });
     }
 
-    return { agents: found.data || !mayRead ? agents : undefined, refused };
-  }, [found.data, identity, mayRead]);
+    return { agents: deployments.data || !mayRead ? agents : undefined, refused };
+  }, [deployments.data, identity, mayRead]);
 
-  return { ...known, error: found.error };
+  return { ...groups, error: deployments.error };
 }
 
 /** Whether the platform gives the session a token for the agent of a deployment. */
 export function useMayCall(deployment: Deployment | undefined): boolean {
   const { identity } = useSession();
-  return deployment !== undefined && refusalOf(identity, deployment.agent_access) === null;
+  return deployment !== undefined && getRefusal(identity, deployment.agent_access) === null;
 }

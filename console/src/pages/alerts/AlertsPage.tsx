@@ -32,7 +32,7 @@ export function AlertsPage() {
   const { tab } = alertsRoute.useSearch();
   const mayManage = useMay("organization:manage");
 
-  const selected = TABS.find(([name]) => name === tab)?.[0] ?? "alerts";
+  const view = TABS.find(([name]) => name === tab)?.[0] ?? "alerts";
 
   return (
     <div className="page">
@@ -43,12 +43,12 @@ export function AlertsPage() {
           <Tabs
             label="Parts of the page"
             tabs={TABS}
-            selected={selected}
+            selected={view}
             search={(next, old) => ({ ...old, tab: next === "alerts" ? undefined : next })}
           />
-          {selected === "alerts" && <AlertsTab />}
-          {selected === "channels" && <ChannelsTab />}
-          {selected === "rules" && <RulesTab />}
+          {view === "alerts" && <AlertsTab />}
+          {view === "channels" && <ChannelsTab />}
+          {view === "rules" && <RulesTab />}
         </>
       )}
     </div>
@@ -56,13 +56,13 @@ export function AlertsPage() {
 }
 
 function AlertsTab() {
-  const found = useApi("GET /alerts", { query: { limit: 200 } }, { everyMs: 10_000 });
+  const alerts = useApi("GET /alerts", { query: { limit: 200 } }, { everyMs: 10_000 });
   const channels = useApi("GET /alerts/channels", {});
   const rules = useApi("GET /alerts/rules", {});
 
-  if (found.error && !found.data) return <Problem error={found.error} retry={() => void found.refetch()} />;
-  if (found.data === undefined) return null;
-  const unitOf = (rule: string) => rules.data?.find((each) => each.name === rule)?.unit ?? "";
+  if (alerts.error && !alerts.data) return <Problem error={alerts.error} retry={() => void alerts.refetch()} />;
+  if (alerts.data === undefined) return null;
+  const getUnit = (rule: string) => rules.data?.find((each) => each.name === rule)?.unit ?? "";
 
   return (
     <>
@@ -75,7 +75,7 @@ function AlertsTab() {
           to get them as messages.
         </p>
       )}
-      {found.data.length === 0 ? (
+      {alerts.data.length === 0 ? (
         <Empty title="No alerts" command="portside alerts rules">
           Nothing is wrong now, and nothing was in the last 90 days.
         </Empty>
@@ -83,14 +83,14 @@ function AlertsTab() {
         <section className="card" aria-label="Alerts">
           <Table
             label="Alerts"
-            rows={found.data}
-            keyOf={(each) => each.id}
+            rows={alerts.data}
+            getKey={(each) => each.id}
             isStacked
             columns={[
               { title: "About", show: (each) => <About of={each} /> },
               { title: "State", show: (each) => <State of={each} /> },
               { title: "Rule", show: (each) => <code>{each.rule}</code> },
-              { title: "Value", show: (each) => measured(each.value, unitOf(each.rule)), isNumber: true },
+              { title: "Value", show: (each) => formatValue(each.value, getUnit(each.rule)), isNumber: true },
               { title: "Detail", show: (each) => <span title={each.detail}>{each.detail}</span> },
               { title: "Since", show: (each) => <Ago at={each.fired_at} /> },
               { title: "Until", show: (each) => each.ended_at && <Ago at={each.ended_at} /> },
@@ -113,7 +113,7 @@ function About({ of: alert }: { of: Alert }) {
 }
 
 // A condition without a unit only holds or not.
-function measured(value: number, unit: string): string {
+function formatValue(value: number, unit: string): string {
   return unit ? `${Math.round(value * 10) / 10}\u00a0${unit}` : "";
 }
 

@@ -19,14 +19,14 @@ const KINDS = [
 
 // The channels that alerts are sent to.
 export function ChannelsTab() {
-  const found = useApi("GET /alerts/channels", {}, { everyMs: 10_000 });
+  const channels = useApi("GET /alerts/channels", {}, { everyMs: 10_000 });
   const [isAdding, setAdding] = useState(false);
-  const [made, setMade] = useState<NewChannel | null>(null);
-  const [removed, setRemoved] = useState<Channel | null>(null);
+  const [newChannel, setNewChannel] = useState<NewChannel | null>(null);
+  const [removal, setRemoval] = useState<Channel | null>(null);
 
-  const done = (channel: NewChannel) => {
+  const finish = (channel: NewChannel) => {
     setAdding(false);
-    setMade(channel.secret ? channel : null);
+    setNewChannel(channel.secret ? channel : null);
   };
 
   return (
@@ -39,20 +39,20 @@ export function ChannelsTab() {
           </button>
         </div>
       )}
-      {isAdding && <AddChannel onDone={done} onClose={() => setAdding(false)} />}
-      {made?.secret && <Secret of={made} text={made.secret} onClose={() => setMade(null)} />}
-      {found.error && <Problem error={found.error} />}
-      {found.data?.length === 0 && !isAdding && (
+      {isAdding && <AddChannel onDone={finish} onClose={() => setAdding(false)} />}
+      {newChannel?.secret && <Secret of={newChannel} text={newChannel.secret} onClose={() => setNewChannel(null)} />}
+      {channels.error && <Problem error={channels.error} />}
+      {channels.data?.length === 0 && !isAdding && (
         <Empty title="No channels" command="portside alerts add https://chat.example.com/hooks/…">
           Alerts are sent to webhooks and by mail: once when they begin, and once when they end.
         </Empty>
       )}
-      {found.data && found.data.length > 0 && (
+      {channels.data && channels.data.length > 0 && (
         <section className="card" aria-label="Channels">
           <Table
             label="Channels"
-            rows={found.data}
-            keyOf={(each) => each.id}
+            rows={channels.data}
+            getKey={(each) => each.id}
             isStacked
             columns={[
               { title: "Name", show: (each) => each.name },
@@ -79,7 +79,7 @@ export function ChannelsTab() {
                     type="button"
                     className="copy"
                     aria-label={`Remove ${each.name}`}
-                    onClick={() => setRemoved(each)}
+                    onClick={() => setRemoval(each)}
                   >
                     <Icon name="trash" />
                   </button>
@@ -89,7 +89,7 @@ export function ChannelsTab() {
           />
         </section>
       )}
-      {removed && <RemoveChannel of={removed} onClose={() => setRemoved(null)} />}
+      {removal && <RemoveChannel of={removal} onClose={() => setRemoval(null)} />}
     </>
   );
 }

@@ -19,8 +19,8 @@ const HOURS = [
 export function RulesTab() {
   const rules = useApi("GET /alerts/rules", {});
   const silences = useApi("GET /alerts/silences", {}, { everyMs: 30_000 });
-  const [changed, setChanged] = useState<RuleInForce | null>(null);
-  const [silenced, setSilenced] = useState<RuleInForce | null>(null);
+  const [ruleToChange, setRuleToChange] = useState<RuleInForce | null>(null);
+  const [ruleToSilence, setRuleToSilence] = useState<RuleInForce | null>(null);
 
   if (rules.error && !rules.data) return <Problem error={rules.error} retry={() => void rules.refetch()} />;
 
@@ -30,7 +30,7 @@ export function RulesTab() {
         <Table
           label="Rules"
           rows={rules.data ?? []}
-          keyOf={(each) => each.name}
+          getKey={(each) => each.name}
           isStacked
           columns={[
             {
@@ -46,7 +46,7 @@ export function RulesTab() {
               title: "Threshold",
               show: (each) => (
                 <>
-                  {thresholdOf(each)}
+                  {getThreshold(each)}
                   {!each.is_default && <span className="tag">changed</span>}
                 </>
               ),
@@ -61,7 +61,7 @@ export function RulesTab() {
                 <Silences
                   rule={each}
                   silences={silences.data?.filter(({ rule }) => rule === each.name) ?? []}
-                  onAdd={() => setSilenced(each)}
+                  onAdd={() => setRuleToSilence(each)}
                 />
               ),
             },
@@ -69,7 +69,7 @@ export function RulesTab() {
               title: "Actions",
               isActions: true,
               show: (each) => (
-                <button type="button" className="button" onClick={() => setChanged(each)}>
+                <button type="button" className="button" onClick={() => setRuleToChange(each)}>
                   Change<span className="hidden"> {each.name}</span>
                 </button>
               ),
@@ -77,13 +77,13 @@ export function RulesTab() {
           ]}
         />
       </section>
-      {changed && <ChangeRule of={changed} onClose={() => setChanged(null)} />}
-      {silenced && <AddSilence rule={silenced.name} onClose={() => setSilenced(null)} />}
+      {ruleToChange && <ChangeRule of={ruleToChange} onClose={() => setRuleToChange(null)} />}
+      {ruleToSilence && <AddSilence rule={ruleToSilence.name} onClose={() => setRuleToSilence(null)} />}
     </>
   );
 }
 
-function thresholdOf(rule: RuleInForce): string {
+function getThreshold(rule: RuleInForce): string {
   const duration = rule.for_s > 0 ? `for ${rule.for_s} s` : "at once";
   return rule.unit ? `${rule.is_below ? "at most" : "at least"} ${rule.threshold} ${rule.unit}, ${duration}` : duration;
 }

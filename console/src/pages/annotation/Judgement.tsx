@@ -8,7 +8,7 @@ import { useApi } from "../../api/queries";
 import { useKey } from "../../shell/keys";
 import { useMay, useSession } from "../../shell/session";
 import { Problem } from "../../ui/Problem";
-import { choicesOf } from "./scales";
+import { getChoices } from "./scales";
 
 const NOTE = "note";
 const DEFAULT: RubricItem[] = [{ feedback_key: "quality", description: "How good is it?" }];
@@ -32,22 +32,22 @@ export function Judgement({ queue, runId, hasPrevious, onDone, onSkip, onPreviou
   const mayJudge = useMay("feedback:create");
   const mayReview = useMay("annotation-queues:update");
   const configs = useApi("GET /feedback-configs", { query: { limit: 100 } }).data;
-  const given = useApi("GET /feedback", { query: { run: [runId], limit: 100 } });
+  const feedback = useApi("GET /feedback", { query: { run: [runId], limit: 100 } });
 
-  const own = (given.data ?? []).filter((each) => isOwn(each, identity.user_id));
+  const own = (feedback.data ?? []).filter((each) => isOwn(each, identity.user_id));
   const items = queue.rubric_items.length ? queue.rubric_items : DEFAULT;
   const [changes, setChanges] = useState<Answers>({});
   const [active, setActive] = useState(0);
   const [state, setState] = useState<{ isBusy?: boolean; error?: ApiError }>({});
   const note = useRef<HTMLTextAreaElement>(null);
 
-  const answers: Answers = { ...storedAnswers(own), ...changes };
+  const answers: Answers = { ...toAnswers(own), ...changes };
   const missing = items.filter((item) => item.is_required && isEmpty(answers[item.feedback_key]));
   const answer = (key: string, value: number | string | undefined) => setChanges((old) => ({ ...old, [key]: value }));
 
   const choose = (digit: string) => {
     const item = items[active];
-    const choice = item && choicesOf(scaleOf(configs, item))?.find((each) => each.key === digit);
+    const choice = item && getChoices(findScale(configs, item))?.find((each) => each.key === digit);
     if (!item || !choice || !mayJudge) return;
     answer(item.feedback_key, choice.value);
     setActive(Math.min(active + 1, items.length - 1));
@@ -59,7 +59,7 @@ export function Judgement({ queue, runId, hasPrevious, onDone, onSkip, onPreviou
 
     try {
       const texts = items
-        .filter((item) => scaleOf(configs, item)?.type === "freeform")
+        .filter((item) => findScale(configs, item)?.type === "freeform")
         .map((item) => item.feedback_key);
       await store(runId, answers, changes, own, texts);
 
@@ -72,7 +72,7 @@ export function Judgement({ queue, runId, hasPrevious, onDone, onSkip, onPreviou
       await cache.invalidateQueries();
     } catch (failure) {
       // Some answers may have been stored. Without their ids the next attempt would store them once more.
-      await given.refetch();
+      await feedback.refetch();
       setState({ error: failure instanceof ApiError ? failure : new ApiError(500, String(failure), [], null) });
     }
   };
@@ -176,7 +176,7 @@ interface QuestionProps {
 
 function Question({ item, config, value, isActive, isDisabled, onAnswer }: QuestionProps) {
   const scale = config?.feedback_config;
-  const choices = choicesOf(scale);
+  const choices = getChoices(scale);
   const isText = scale?.type === "freeform";
 
   return (
@@ -215,7 +215,7 @@ function Question({ item, config, value, isActive, isDisabled, onAnswer }: Quest
   );
 }
 
-function scaleOf(configs: FeedbackConfig[] | undefined, item: RubricItem) {
+function findScale(configs: FeedbackConfig[] | undefined, item: RubricItem) {
   return configs?.find((each) => each.feedback_key === item.feedback_key)?.feedback_config;
 }
 
@@ -225,15 +225,15 @@ function isOwn(feedback: Feedback, userId: string | null): boolean {
   return source?.type === "app" && (source.user_id ?? null) === userId;
 }
 
-function storedAnswers(own: Feedback[]): Answers {
-  const found: Answers = {};
+function toAnswers(own: Feedback[]): Answers {
+  const answers: Answers = {};
   for (const each of own.toReversed()) {
-    if (each.key === NOTE) found[NOTE] = String(each.comment ?? "");
-    else if (typeof each.score === "number") found[each.key] = each.score;
-    else if (typeof each.value === "string") found[each.key] = each.value;
+    if (each.key === NOTE) answers[NOTE] = String(each.comment ?? "");
+    else if (typeof each.score === "number") answers[each.key] = each.score;
+    else if (typeof each.value === "string") answers[each.key] = each.value;
   }
 
-  return found;
+  return answers;
 }
 
 async function store(runId: string, answers: Answers, changes: Answers, own: Feedback[], texts: string[]) {

@@ -13,7 +13,7 @@ import { Field, TextField } from "../../ui/Field";
 import { Form, FormButtons } from "../../ui/Form";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
-import { SCALES, type ScaleName, scaleNameOf } from "./scales";
+import { getScaleName, SCALES, type ScaleName } from "./scales";
 
 const editQueueRoute = getRouteApi("/annotation/$queueId/edit");
 
@@ -27,14 +27,14 @@ interface Draft {
 
 let lastNumber = 0;
 
-function draftOf(item?: RubricItem, config?: FeedbackConfig): Draft {
+function toDraft(item?: RubricItem, config?: FeedbackConfig): Draft {
   lastNumber += 1;
 
   return {
     number: lastNumber,
     key: item?.feedback_key ?? "",
     description: item?.description ?? "",
-    scale: config ? scaleNameOf(config.feedback_config) : "five",
+    scale: config ? getScaleName(config.feedback_config) : "five",
     isRequired: item?.is_required ?? false,
   };
 }
@@ -69,12 +69,12 @@ function QueueForm({ queue, configs }: { queue?: Queue; configs: FeedbackConfig[
   const [items, setItems] = useState<Draft[]>(() =>
     queue
       ? queue.rubric_items.map((item) =>
-          draftOf(
+          toDraft(
             item,
             configs.find((each) => each.feedback_key === item.feedback_key),
           ),
         )
-      : [draftOf({ feedback_key: "correct" })],
+      : [toDraft({ feedback_key: "correct" })],
   );
 
   const [error, setError] = useState<ApiError | null>(null);
@@ -87,13 +87,13 @@ function QueueForm({ queue, configs }: { queue?: Queue; configs: FeedbackConfig[
   const submit = async () => {
     setBusy(true);
     setError(null);
-    const named = items.filter((each) => each.key.trim());
+    const questions = items.filter((each) => each.key.trim());
 
     const body = {
       name: name.trim(),
       description: description.trim(),
       rubric_instructions: instructions.trim(),
-      rubric_items: named.map((each) => ({
+      rubric_items: questions.map((each) => ({
         feedback_key: each.key.trim(),
         description: each.description.trim() || null,
         is_required: each.isRequired,
@@ -101,13 +101,13 @@ function QueueForm({ queue, configs }: { queue?: Queue; configs: FeedbackConfig[
     };
 
     try {
-      await storeScales(named);
-      const stored = queue
+      await storeScales(questions);
+      const result = queue
         ? await call("PATCH /annotation-queues/{queue_id}", { path: { queue_id: queue.id }, body })
         : await call("POST /annotation-queues", { body });
 
       await cache.invalidateQueries();
-      await navigate({ to: "/annotation/$queueId", params: { queueId: stored.id }, search: {} });
+      await navigate({ to: "/annotation/$queueId", params: { queueId: result.id }, search: {} });
     } catch (failure) {
       if (!(failure instanceof ApiError)) throw failure;
       setError(failure);
@@ -179,7 +179,7 @@ function QueueForm({ queue, configs }: { queue?: Queue; configs: FeedbackConfig[
               </div>
             ))}
             <div>
-              <button type="button" className="button" onClick={() => setItems([...items, draftOf()])}>
+              <button type="button" className="button" onClick={() => setItems([...items, toDraft()])}>
                 <Icon name="plus" />
                 Add a question
               </button>

@@ -11,7 +11,7 @@ import { Icon } from "../../ui/Icon";
 import { Markdown } from "../../ui/Markdown";
 import { Problem } from "../../ui/Problem";
 import { duration } from "../../ui/Time";
-import { useValues, Value, valueNamed } from "../trace/Values";
+import { findValue, useValues, Value } from "../trace/Values";
 import { RunMark } from "../traces/RunMark";
 import type { RunState } from "../traces/runs";
 import { Judgement } from "./Judgement";
@@ -157,11 +157,11 @@ function Head({ queue, done, size }: { queue: Queue; done: number; size: number 
 }
 
 function RunShown({ runId }: { runId: string }) {
-  const found = useApi("GET /v2/runs/{run_id}", { path: { run_id: runId }, query: { selects: SELECTS } });
+  const run = useApi("GET /v2/runs/{run_id}", { path: { run_id: runId }, query: { selects: SELECTS } });
   const values = useValues(runId);
 
-  const facts = found.data as RunFacts | undefined;
-  const error = found.error ?? values.error;
+  const facts = run.data as RunFacts | undefined;
+  const error = run.error ?? values.error;
 
   return (
     <section className="card annotated" aria-label="Run">
@@ -188,7 +188,7 @@ function RunShown({ runId }: { runId: string }) {
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it is scrolled with the keyboard */}
       <div className="card-body annotated-body" tabIndex={0}>
         {["error", "inputs", "outputs"].map((name) => {
-          const value = valueNamed(values.data, name);
+          const value = findValue(values.data, name);
           return value && <Value key={name} runId={runId} value={value} />;
         })}
       </div>

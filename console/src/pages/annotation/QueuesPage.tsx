@@ -33,7 +33,7 @@ export function QueuesPage() {
         listing={queues}
         label="Annotation queues"
         columns={COLUMNS}
-        keyOf={(each) => each.id}
+        getKey={(each) => each.id}
         onOpen={(each) => void navigate({ to: "/annotation/$queueId", params: { queueId: each.id }, search: {} })}
         empty={
           <Empty

@@ -31,7 +31,7 @@ export interface Choice {
 
 const MOST_KEYS = 10;
 
-export function scaleNameOf(scale: FeedbackScale): ScaleName {
+export function getScaleName(scale: FeedbackScale): ScaleName {
   const same = SCALES.find((each) => each.scale && isSame(each.scale, scale));
   return same?.name ?? "own";
 }
@@ -46,7 +46,7 @@ function isSame(one: FeedbackScale, other: FeedbackScale): boolean {
 }
 
 // The choices of a scale; null if it is answered with a number or a text of one's own.
-export function choicesOf(scale: FeedbackScale | undefined): Choice[] | null {
+export function getChoices(scale: FeedbackScale | undefined): Choice[] | null {
   if (!scale) return numbers(1, 5);
   if (scale.type === "freeform") return null;
 

@@ -111,7 +111,7 @@ export function AuditPage() {
         label="Audit log"
         listing={entries}
         columns={COLUMNS}
-        keyOf={(each) => each.id}
+        getKey={(each) => each.id}
         onOpen={(each) => replace({ entry: String(each.seq) })}
         empty={
           <Empty title="No entry matches" command="portside audit list">

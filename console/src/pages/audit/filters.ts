@@ -1,7 +1,7 @@
 // What the audit log is filtered by: the choices, and the address as the request for it.
 
 import type { AuditEntry } from "../../api/platform";
-import { periodOf, RANGES, type RangeName } from "../../ui/Range";
+import { getPeriod, RANGES, type RangeName } from "../../ui/Range";
 
 type Filters = { [N in "actor" | "action" | "object" | "outcome" | "period"]?: string };
 
@@ -36,6 +36,6 @@ export function toQuery({ actor, action, object, outcome, period }: Filters) {
     ...(action ? { action } : {}),
     ...(object ? { object } : {}),
     ...(outcome ? { outcome: outcome as AuditEntry["outcome"] } : {}),
-    ...(period && period in RANGES ? { start_time: periodOf(period as RangeName).start } : {}),
+    ...(period && period in RANGES ? { start_time: getPeriod(period as RangeName).start } : {}),
   };
 }

@@ -21,22 +21,22 @@ interface Props {
   deploymentId: string;
   cronId: string;
   assistants: readonly (readonly [string, string])[];
-  nameOf: (id: string) => string;
+  getName: (id: string) => string;
   isEdited: boolean;
   onShow: (changes: Record<string, string | undefined>) => void;
   onClose: () => void;
 }
 
 // One cron: its next times, what it runs, and the runs that it made.
-export function CronDetails({ deploymentId, cronId, assistants, nameOf, isEdited, onShow, onClose }: Props) {
+export function CronDetails({ deploymentId, cronId, assistants, getName, isEdited, onShow, onClose }: Props) {
   const path = { cron_id: cronId };
-  const found = useAgentApi(deploymentId, "GET /runs/crons/{cron_id}", { path }, { everyMs: EVERY_MS });
-  if (found.data && isEdited) {
+  const query = useAgentApi(deploymentId, "GET /runs/crons/{cron_id}", { path }, { everyMs: EVERY_MS });
+  if (query.data && isEdited) {
     return (
       <CronForm
         deploymentId={deploymentId}
         assistants={assistants}
-        cron={found.data}
+        cron={query.data}
         onClose={() => onShow({ cron: cronId, edit: undefined })}
         onSaved={onShow}
       />
@@ -45,27 +45,27 @@ export function CronDetails({ deploymentId, cronId, assistants, nameOf, isEdited
 
   return (
     <SidePanel title={`Cron ${cronId.slice(-8)}`} onClose={onClose}>
-      {found.error && !found.data && <Problem error={found.error} retry={() => void found.refetch()} />}
-      {found.data && (
+      {query.error && !query.data && <Problem error={query.error} retry={() => void query.refetch()} />}
+      {query.data && (
         <div className="stack">
-          <Actions deploymentId={deploymentId} cron={found.data} onShow={onShow} onClose={onClose} />
-          <Facts deploymentId={deploymentId} cron={found.data} nameOf={nameOf} />
+          <Actions deploymentId={deploymentId} cron={query.data} onShow={onShow} onClose={onClose} />
+          <Facts deploymentId={deploymentId} cron={query.data} getName={getName} />
           <h3>Next times</h3>
-          {found.data.is_enabled && found.data.next_run_date ? (
+          {query.data.is_enabled && query.data.next_run_date ? (
             <NextTimes
               deploymentId={deploymentId}
-              schedule={found.data.schedule}
-              timezone={found.data.timezone}
-              endTime={found.data.end_time}
-              after={found.data.next_run_date}
+              schedule={query.data.schedule}
+              timezone={query.data.timezone}
+              endTime={query.data.end_time}
+              after={query.data.next_run_date}
             />
           ) : (
-            <p className="soft">None{found.data.is_enabled ? ": it has ended." : " while it is paused."}</p>
+            <p className="soft">None{query.data.is_enabled ? ": it has ended." : " while it is paused."}</p>
           )}
           <h3>Runs</h3>
-          <History deploymentId={deploymentId} cron={found.data} />
+          <History deploymentId={deploymentId} cron={query.data} />
           <h3>Input</h3>
-          <Json value={found.data.payload.input ?? null} name="input" />
+          <Json value={query.data.payload.input ?? null} name="input" />
         </div>
       )}
     </SidePanel>
@@ -135,7 +135,7 @@ function Actions({
   );
 }
 
-function Facts({ deploymentId, cron, nameOf }: { deploymentId: string; cron: Cron; nameOf: Props["nameOf"] }) {
+function Facts({ deploymentId, cron, getName }: { deploymentId: string; cron: Cron; getName: Props["getName"] }) {
   return (
     <dl className="facts">
       <dt>Schedule</dt>
@@ -147,7 +147,7 @@ function Facts({ deploymentId, cron, nameOf }: { deploymentId: string; cron: Cro
         <CronState cron={cron} />
       </dd>
       <dt>Assistant</dt>
-      <dd>{nameOf(cron.assistant_id)}</dd>
+      <dd>{getName(cron.assistant_id)}</dd>
       <dt>Thread</dt>
       <dd>
         {cron.thread_id ? (
@@ -179,16 +179,16 @@ function Facts({ deploymentId, cron, nameOf }: { deploymentId: string; cron: Cro
 }
 
 function History({ deploymentId, cron }: { deploymentId: string; cron: Cron }) {
-  const found = useAgentApi(
+  const runs = useAgentApi(
     deploymentId,
     "POST /runs/search",
     { body: { cron_id: cron.cron_id, limit: SHOWN_RUNS } },
     { everyMs: EVERY_MS },
   );
 
-  if (!found.data) return found.error ? <Problem error={found.error} /> : null;
+  if (!runs.data) return runs.error ? <Problem error={runs.error} /> : null;
 
-  if (found.data.length === 0) {
+  if (runs.data.length === 0) {
     const isDeleted = cron.thread_id === null && cron.on_run_completed !== "keep";
 
     return (
@@ -200,7 +200,7 @@ function History({ deploymentId, cron }: { deploymentId: string; cron: Cron }) {
 
   return (
     <ul className="runs" aria-label="Runs of the cron">
-      {found.data.map((run) => (
+      {runs.data.map((run) => (
         <li key={run.run_id}>
           <RunState status={run.status} />
           <Link

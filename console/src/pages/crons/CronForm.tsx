@@ -25,29 +25,29 @@ export function CronForm({ deploymentId, assistants, cron, onClose, onSaved }: P
   const [schedule, setSchedule] = useState(cron?.schedule ?? "0 9 * * MON-FRI");
   const [zone, setZone] = useState(cron ? (cron.timezone ?? "UTC") : OWN_ZONE);
   const [thread, setThread] = useState("");
-  const [completed, setCompleted] = useState<"delete" | "keep">(cron?.on_run_completed ?? "keep");
+  const [threadEnd, setThreadEnd] = useState<"delete" | "keep">(cron?.on_run_completed ?? "keep");
   const [end, setEnd] = useState(cron?.end_time ?? "");
   const [input, setInput] = useState<unknown>(cron ? (cron.payload.input ?? null) : {});
 
-  const saved = (made: Cron) => onSaved({ cron: made.cron_id, edit: undefined });
-  const createFree = useAgentChange(deploymentId, "POST /runs/crons", saved);
-  const createOnThread = useAgentChange(deploymentId, "POST /threads/{thread_id}/runs/crons", saved);
-  const change = useAgentChange(deploymentId, "PATCH /runs/crons/{cron_id}", saved);
+  const showCron = (saved: Cron) => onSaved({ cron: saved.cron_id, edit: undefined });
+  const createFree = useAgentChange(deploymentId, "POST /runs/crons", showCron);
+  const createOnThread = useAgentChange(deploymentId, "POST /threads/{thread_id}/runs/crons", showCron);
+  const change = useAgentChange(deploymentId, "PATCH /runs/crons/{cron_id}", showCron);
 
   const preview = usePreview(deploymentId, schedule, zone);
 
   const submit = () => {
     if (input === undefined) return;
-    const chosen = assistant || assistants[0]?.[0] || "";
+    const assistantId = assistant || assistants[0]?.[0] || "";
 
-    const body = { assistant_id: chosen, schedule, timezone: zone || "UTC", input };
+    const body = { assistant_id: assistantId, schedule, timezone: zone || "UTC", input };
     if (cron) {
-      const kept = cron.thread_id ? {} : { on_run_completed: completed };
-      change.mutate({ path: { cron_id: cron.cron_id }, body: { ...body, ...kept, end_time: end || null } });
+      const completion = cron.thread_id ? {} : { on_run_completed: threadEnd };
+      change.mutate({ path: { cron_id: cron.cron_id }, body: { ...body, ...completion, end_time: end || null } });
     } else if (thread) {
       createOnThread.mutate({ path: { thread_id: thread }, body: { ...body, ...(end ? { end_time: end } : {}) } });
     } else {
-      createFree.mutate({ body: { ...body, on_run_completed: completed, ...(end ? { end_time: end } : {}) } });
+      createFree.mutate({ body: { ...body, on_run_completed: threadEnd, ...(end ? { end_time: end } : {}) } });
     }
   };
 
@@ -93,8 +93,8 @@ export function CronForm({ deploymentId, assistants, cron, onClose, onSaved }: P
         {!(cron?.thread_id ?? thread) && (
           <SelectField
             label="Threads after their run"
-            value={completed}
-            onChange={setCompleted}
+            value={threadEnd}
+            onChange={setThreadEnd}
             options={[
               ["keep", "kept, with their runs"],
               ["delete", "deleted"],
@@ -117,18 +117,18 @@ export function CronForm({ deploymentId, assistants, cron, onClose, onSaved }: P
 
 // Checks the schedule with the server, after a pause in typing.
 function usePreview(deploymentId: string, schedule: string, zone: string) {
-  const [asked, setAsked] = useState({ schedule, zone });
+  const [settled, setSettled] = useState({ schedule, zone });
   useEffect(() => {
-    const timer = setTimeout(() => setAsked({ schedule, zone }), PAUSE_MS);
+    const timer = setTimeout(() => setSettled({ schedule, zone }), PAUSE_MS);
     return () => clearTimeout(timer);
   }, [schedule, zone]);
 
-  const body = { schedule: asked.schedule, ...(asked.zone ? { timezone: asked.zone } : {}) };
+  const body = { schedule: settled.schedule, ...(settled.zone ? { timezone: settled.zone } : {}) };
   const { error, data } = useAgentApi(deploymentId, "POST /runs/crons/preview", { body });
 
   return {
-    schedule: data ? asked.schedule : null,
-    zone: asked.zone || null,
+    schedule: data ? settled.schedule : null,
+    zone: settled.zone || null,
     error,
   };
 }

@@ -35,7 +35,7 @@ export function CronsPage() {
   const { deploymentId } = cronsRoute.useParams();
   const { assistant, thread, state, cron, edit } = cronsRoute.useSearch();
   const { push, bind } = useSearchParams({ assistant, thread, state, cron, edit });
-  const { pairs, nameOf } = useAssistants(deploymentId);
+  const { pairs, getName } = useAssistants(deploymentId);
 
   const isId = !thread || ID.test(thread);
   const crons = useAgentPages(
@@ -53,7 +53,7 @@ export function CronsPage() {
     { everyMs: EVERY_MS, keep: true, enabled: isId },
   );
 
-  const columns = useMemo(() => getColumns(nameOf), [nameOf]);
+  const columns = useMemo(() => getColumns(getName), [getName]);
 
   const open = (id: string | undefined) => push({ cron: id, edit: undefined });
   const close = () => open(undefined);
@@ -84,7 +84,7 @@ export function CronsPage() {
               deploymentId={deploymentId}
               cronId={cron}
               assistants={pairs}
-              nameOf={nameOf}
+              getName={getName}
               isEdited={edit !== undefined}
               onShow={push}
               onClose={close}
@@ -98,7 +98,7 @@ export function CronsPage() {
           listing={crons}
           label="Crons"
           columns={columns}
-          keyOf={(each) => each.cron_id ?? ""}
+          getKey={(each) => each.cron_id ?? ""}
           onOpen={(each) => open(each.cron_id)}
           empty={
             <Empty title={assistant || thread || state ? "No cron matches" : "No cron yet"}>
@@ -113,7 +113,7 @@ export function CronsPage() {
   );
 }
 
-function getColumns(nameOf: (id: string) => string): Column<SelectedCron>[] {
+function getColumns(getName: (id: string) => string): Column<SelectedCron>[] {
   return [
     {
       title: "Schedule",
@@ -133,7 +133,7 @@ function getColumns(nameOf: (id: string) => string): Column<SelectedCron>[] {
     {
       title: "Assistant",
       width: "minmax(90px, 1.2fr)",
-      show: (each) => nameOf(each.assistant_id ?? ""),
+      show: (each) => getName(each.assistant_id ?? ""),
       isExtra: true,
     },
     {

@@ -13,18 +13,18 @@ interface Props {
 
 // The next five times of a schedule as the server computes them, in the zone of the schedule.
 export function NextTimes({ deploymentId, schedule, timezone, endTime, after }: Props) {
-  const found = useAgentApi(
+  const preview = useAgentApi(
     deploymentId,
     "POST /runs/crons/preview",
     { body: { schedule, ...(timezone ? { timezone } : {}), ...(endTime ? { end_time: endTime } : {}) } },
     { keep: after !== undefined, everyMs: 60_000 },
   );
 
-  if (!found.data) return found.error && found.error.status !== 422 ? <Problem error={found.error} /> : null;
+  if (!preview.data) return preview.error && preview.error.status !== 422 ? <Problem error={preview.error} /> : null;
 
   return (
     <ol className="times" aria-label="Next times">
-      {found.data.next_run_dates.map((each) => (
+      {preview.data.next_run_dates.map((each) => (
         <li key={each}>
           <span>
             {each.slice(0, 10)} {each.slice(11, 19)} <span className="soft">{each.slice(19)}</span>

@@ -16,14 +16,14 @@ import { RunMark } from "../traces/RunMark";
 import { previewText, type RunState } from "../traces/runs";
 import {
   type Compared,
-  comparedOf,
-  deltaOf,
-  meansOf,
+  getDelta,
+  getMeans,
+  getScore,
   RESULT_SELECTS,
   type ResultRun,
   type Row,
-  rowsOf,
-  scoreOf,
+  toCompared,
+  toRows,
 } from "./comparison";
 
 const compareRoute = getRouteApi("/datasets/$datasetId/compare");
@@ -34,9 +34,9 @@ const ROW_PX = 132;
 
 export function ComparePage() {
   const { datasetId } = compareRoute.useParams();
-  const { experiments: wanted, only } = compareRoute.useSearch();
+  const { experiments: experimentIds, only } = compareRoute.useSearch();
   const navigate = useNavigate();
-  const ids = useMemo(() => (wanted ?? "").split(",").filter(Boolean), [wanted]);
+  const ids = useMemo(() => (experimentIds ?? "").split(",").filter(Boolean), [experimentIds]);
 
   const sessions = useApi(
     "GET /sessions",
@@ -47,7 +47,7 @@ export function ComparePage() {
   const lowerIsBetter = useLowerIsBetter();
   const results = useResults(datasetId, ids);
   const items = useMemo(() => results.pages.flatMap((page) => page.examples), [results.pages]);
-  const rows = useMemo(() => rowsOf(items, ids, lowerIsBetter), [items, ids, lowerIsBetter]);
+  const rows = useMemo(() => toRows(items, ids, lowerIsBetter), [items, ids, lowerIsBetter]);
 
   const keys = useMemo(
     () =>
@@ -56,7 +56,7 @@ export function ComparePage() {
   );
 
   const worse = rows.filter((row) => row.change < 0);
-  const shown = only === "worse" ? worse : rows;
+  const visible = only === "worse" ? worse : rows;
   const experiments = ids.map((id) => sessions.data?.find((each) => each.id === id));
   const error = sessions.error ?? results.error;
   if (ids.length === 0) return <Empty title="No experiment is chosen">Choose some on the page of the dataset.</Empty>;
@@ -98,7 +98,13 @@ export function ComparePage() {
           </button>
         </p>
       )}
-      <Results rows={shown} experiments={experiments} keys={keys} lowerIsBetter={lowerIsBetter} datasetId={datasetId} />
+      <Results
+        rows={visible}
+        experiments={experiments}
+        keys={keys}
+        lowerIsBetter={lowerIsBetter}
+        datasetId={datasetId}
+      />
       {results.pages.length > 0 && rows.length === 0 && (
         <Empty title="No results">These experiments ran on no example that still exists.</Empty>
       )}
@@ -123,7 +129,7 @@ interface ComparedPage {
 function useResults(datasetId: string, ids: string[]) {
   const workspace = useWorkspaceId();
   const [most, setMost] = useState(AT_ONCE);
-  const found = useInfiniteQuery<ComparedPage, ApiError, { pages: ComparedPage[] }, unknown[], string | null>({
+  const query = useInfiniteQuery<ComparedPage, ApiError, { pages: ComparedPage[] }, unknown[], string | null>({
     queryKey: [workspace, "results", datasetId, ids],
     queryFn: async ({ pageParam, signal }) => {
       const { items, next_cursor } = await call(
@@ -142,7 +148,7 @@ function useResults(datasetId: string, ids: string[]) {
       );
 
       // Whole examples would fill the memory of the browser; the page shows their beginning.
-      return { examples: items.map(comparedOf), next: next_cursor };
+      return { examples: items.map(toCompared), next: next_cursor };
     },
     initialPageParam: null,
     getNextPageParam: (page) => page.next ?? undefined,
@@ -151,7 +157,7 @@ function useResults(datasetId: string, ids: string[]) {
     refetchOnWindowFocus: ({ state }) => (state.data?.pages.length ?? 0) <= 1,
   });
 
-  const { hasNextPage, isFetchingNextPage, fetchNextPage, data, error } = found;
+  const { hasNextPage, isFetchingNextPage, fetchNextPage, data, error } = query;
   const pages = data?.pages ?? NONE;
   const isFull = pages.length * PAGE >= most;
   useEffect(() => {
@@ -265,8 +271,8 @@ interface HeadProps {
 }
 
 function ExperimentHead({ experiment, first, keys, lowerIsBetter }: HeadProps) {
-  const means = meansOf(experiment);
-  const base = first ? meansOf(first) : {};
+  const means = getMeans(experiment);
+  const base = first ? getMeans(first) : {};
 
   return (
     <div className="stack tight">
@@ -316,8 +322,8 @@ function Result({ run, first, keys, lowerIsBetter }: ResultProps) {
           <ScoreLabel
             key={key}
             name={key}
-            value={scoreOf(run, key)}
-            delta={deltaOf(key, run, first)}
+            value={getScore(run, key)}
+            delta={getDelta(key, run, first)}
             isLowerBetter={lowerIsBetter.has(key)}
           />
         ))}

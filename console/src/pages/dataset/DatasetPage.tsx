@@ -30,25 +30,25 @@ const VIEWS = [
 
 export function DatasetPage() {
   const { datasetId } = datasetRoute.useParams();
-  const { view: wanted } = datasetRoute.useSearch();
-  const found = useApi("GET /datasets/{dataset_id}", { path: { dataset_id: datasetId } });
+  const { view: viewName } = datasetRoute.useSearch();
+  const query = useApi("GET /datasets/{dataset_id}", { path: { dataset_id: datasetId } });
 
-  const view = VIEWS.find(([name]) => name === wanted)?.[0] ?? "examples";
+  const view = VIEWS.find(([name]) => name === viewName)?.[0] ?? "examples";
 
-  if (!found.data) {
-    return found.error ? (
+  if (!query.data) {
+    return query.error ? (
       <div className="page">
-        <Problem error={found.error} retry={() => void found.refetch()} />
+        <Problem error={query.error} retry={() => void query.refetch()} />
       </div>
     ) : null;
   }
 
   return (
     <div className="page full wide">
-      <Head dataset={found.data} />
+      <Head dataset={query.data} />
       <Tabs label="Parts of the dataset" tabs={VIEWS} selected={view} search={(next) => ({ view: next })} />
       {view === "examples" && <Examples datasetId={datasetId} />}
-      {view === "experiments" && <Experiments datasetId={datasetId} name={found.data.name} />}
+      {view === "experiments" && <Experiments datasetId={datasetId} name={query.data.name} />}
       {view === "versions" && <Versions datasetId={datasetId} />}
     </div>
   );
@@ -57,7 +57,7 @@ export function DatasetPage() {
 function Head({ dataset }: { dataset: Dataset }) {
   const mayUpdate = useMay("datasets:update");
   const mayDelete = useMay("datasets:delete");
-  const [opened, setOpened] = useState<"edit" | "delete" | null>(null);
+  const [dialog, setDialog] = useState<"edit" | "delete" | null>(null);
 
   return (
     <>
@@ -91,21 +91,21 @@ function Head({ dataset }: { dataset: Dataset }) {
         <div className="row">
           <Downloads dataset={dataset} />
           {mayUpdate && (
-            <button type="button" className="button" onClick={() => setOpened(opened === "edit" ? null : "edit")}>
+            <button type="button" className="button" onClick={() => setDialog(dialog === "edit" ? null : "edit")}>
               <Icon name="edit" />
               Edit
             </button>
           )}
           {mayDelete && (
-            <button type="button" className="button danger" onClick={() => setOpened("delete")}>
+            <button type="button" className="button danger" onClick={() => setDialog("delete")}>
               <Icon name="trash" />
               Delete
             </button>
           )}
         </div>
       </div>
-      {opened === "edit" && <Edit dataset={dataset} onDone={() => setOpened(null)} />}
-      {opened === "delete" && <Delete dataset={dataset} onClose={() => setOpened(null)} />}
+      {dialog === "edit" && <Edit dataset={dataset} onDone={() => setDialog(null)} />}
+      {dialog === "delete" && <Delete dataset={dataset} onClose={() => setDialog(null)} />}
     </>
   );
 }

@@ -10,7 +10,7 @@ import { Form, FormButtons } from "../../ui/Form";
 import { Icon } from "../../ui/Icon";
 import { isBranch, Json } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
-import { splitsOf } from "./example";
+import { getSplits } from "./example";
 
 // Editing a larger text would stop the page at every key.
 const EDITED_CHARS = 200_000;
@@ -23,7 +23,7 @@ interface ViewProps {
 }
 
 export function ExampleView({ exampleId, asOf, mayUpdate, onGone }: ViewProps) {
-  const found = useApi("GET /examples/{example_id}", {
+  const query = useApi("GET /examples/{example_id}", {
     path: { example_id: exampleId },
     query: asOf ? { as_of: asOf } : {},
   });
@@ -31,8 +31,8 @@ export function ExampleView({ exampleId, asOf, mayUpdate, onGone }: ViewProps) {
   const [isEdited, setEdited] = useState(false);
   const remove = useChange("DELETE /examples/{example_id}", onGone);
 
-  if (found.error) return <Problem error={found.error} />;
-  const example = found.data;
+  if (query.error) return <Problem error={query.error} />;
+  const example = query.data;
   if (!example) return null;
 
   if (isEdited) {
@@ -45,7 +45,7 @@ export function ExampleView({ exampleId, asOf, mayUpdate, onGone }: ViewProps) {
     <div className="stack">
       <div className="row spread">
         <span className="row">
-          {splitsOf(example).map((split) => (
+          {getSplits(example).map((split) => (
             <span key={split} className="label">
               {split}
             </span>
@@ -108,28 +108,28 @@ interface FormProps {
 }
 
 export function ExampleForm({ datasetId, example, onDone }: FormProps) {
-  const [inputs, setInputs] = useState(textOf(example?.inputs ?? {}));
-  const [outputs, setOutputs] = useState(textOf(example?.outputs ?? {}));
-  const [metadata, setMetadata] = useState(textOf(withoutSplit(example?.metadata)));
-  const [split, setSplit] = useState(example ? splitsOf(example).join(", ") : "");
+  const [inputs, setInputs] = useState(toText(example?.inputs ?? {}));
+  const [outputs, setOutputs] = useState(toText(example?.outputs ?? {}));
+  const [metadata, setMetadata] = useState(toText(withoutSplit(example?.metadata)));
+  const [split, setSplit] = useState(example ? getSplits(example).join(", ") : "");
   const create = useChange("POST /examples", onDone);
   const change = useChange("PATCH /examples/{example_id}", onDone);
 
-  const parsed = [inputs, outputs, metadata].map(objectOf);
-  const problems = parsed.map((value) => (value === null ? "This is not a JSON object." : undefined));
+  const objects = [inputs, outputs, metadata].map(parseObject);
+  const problems = objects.map((value) => (value === null ? "This is not a JSON object." : undefined));
 
   const save = () => {
-    const [readInputs, readOutputs, readMetadata] = parsed;
+    const [readInputs, readOutputs, readMetadata] = objects;
     if (!readInputs || !readOutputs || !readMetadata) return;
     const splits = split.split(",").map((each) => each.trim());
-    const named = splits.filter(Boolean);
+    const names = splits.filter(Boolean);
 
     const body = {
       inputs: readInputs,
       outputs: readOutputs,
       metadata: readMetadata,
       // A change without a split leaves the example in its old ones.
-      split: named.length > 1 ? named : (named[0] ?? "base"),
+      split: names.length > 1 ? names : (names[0] ?? "base"),
     };
 
     if (example) change.mutate({ path: { example_id: example.id }, body });
@@ -173,7 +173,7 @@ export function ExampleForm({ datasetId, example, onDone }: FormProps) {
   );
 }
 
-function textOf(value: unknown): string {
+function toText(value: unknown): string {
   return JSON.stringify(value, null, 2);
 }
 
@@ -182,7 +182,7 @@ function withoutSplit(metadata: Record<string, unknown> | undefined): Record<str
   return rest;
 }
 
-function objectOf(text: string): Record<string, unknown> | null {
+function parseObject(text: string): Record<string, unknown> | null {
   try {
     const value: unknown = JSON.parse(text.trim() || "{}");
     return isBranch(value) && !Array.isArray(value) ? (value as Record<string, unknown>) : null;

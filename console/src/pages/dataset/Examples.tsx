@@ -19,10 +19,10 @@ import { SidePanel } from "../../ui/SidePanel";
 import { Ago } from "../../ui/Time";
 import { useMarked } from "../../ui/useMarked";
 import { useSearchParams } from "../../ui/useSearchParams";
-import { quoted } from "../traces/filters";
+import { quote } from "../traces/filters";
 import { previewText } from "../traces/runs";
 import { ExampleForm, ExampleView } from "./ExampleForm";
-import { splitsOf, versionName } from "./example";
+import { getSplits, versionName } from "./example";
 
 const datasetRoute = getRouteApi("/datasets/$datasetId");
 
@@ -34,7 +34,7 @@ export function Examples({ datasetId }: { datasetId: string }) {
   const { as_of: asOf, example: chosen } = search;
   const { replace } = useSearchParams(search);
   const mayUpdate = useMay("datasets:update") && !asOf;
-  const { marked, toggle, clear, column } = useMarked(JSON.stringify([search.split, search.q]), idOf, nameOf);
+  const { marked, toggle, clear, column } = useMarked(JSON.stringify([search.split, search.q]), getId, getName);
 
   const examples = useExamples(datasetId, asOf, search.split, search.q);
   const columns = useMemo(() => (mayUpdate ? [column, ...COLUMNS] : COLUMNS), [mayUpdate, column]);
@@ -52,7 +52,7 @@ export function Examples({ datasetId }: { datasetId: string }) {
             listing={examples}
             label="Examples"
             columns={columns}
-            keyOf={idOf}
+            getKey={getId}
             onOpen={(example) => replace({ example: example.id })}
             onMark={mayUpdate ? toggle : undefined}
             empty={
@@ -103,7 +103,7 @@ function useExamples(datasetId: string, asOf: string | undefined, split: string 
         ...slice,
         ...(asOf ? { as_of: asOf } : {}),
         ...(split ? { splits: [split] } : {}),
-        ...(q ? { filter: `search(${quoted(q)})` } : {}),
+        ...(q ? { filter: `search(${quote(q)})` } : {}),
       },
     }),
     (examples) => examples,
@@ -111,11 +111,11 @@ function useExamples(datasetId: string, asOf: string | undefined, split: string 
   );
 }
 
-function idOf(example: Example): string {
+function getId(example: Example): string {
   return example.id;
 }
 
-function nameOf(example: Example): string {
+function getName(example: Example): string {
   return `example ${example.id.slice(-8)}`;
 }
 
@@ -133,7 +133,7 @@ const COLUMNS: Column<Example>[] = [
     ),
     isExtra: true,
   },
-  { title: "Split", width: "minmax(64px, 120px)", show: (example) => splitsOf(example).join(", ") },
+  { title: "Split", width: "minmax(64px, 120px)", show: (example) => getSplits(example).join(", ") },
   {
     title: "Changed",
     width: "72px",

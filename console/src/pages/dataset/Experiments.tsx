@@ -10,20 +10,20 @@ import { compact, cost, count, percent, score } from "../../ui/format";
 import { type Column, List } from "../../ui/List";
 import { Problem } from "../../ui/Problem";
 import { Ago, duration } from "../../ui/Time";
-import { meansOf } from "./comparison";
+import { getMeans } from "./comparison";
 
 const MOST = 4;
 
 export function Experiments({ datasetId, name }: { datasetId: string; name: string }) {
   const navigate = useNavigate();
   const [marked, setMarked] = useState<string[]>([]);
-  const found = useApi(
+  const query = useApi(
     "GET /sessions",
     { query: { reference_dataset: [datasetId], include_stats: true, limit: 100 } },
     { everyMs: 10_000 },
   );
 
-  const rows = found.data ?? [];
+  const rows = query.data ?? [];
   const toggle = useCallback(
     (each: TracerSession) =>
       setMarked((old) => (old.includes(each.id) ? old.filter((id) => id !== each.id) : [...old, each.id].slice(-MOST))),
@@ -31,11 +31,11 @@ export function Experiments({ datasetId, name }: { datasetId: string; name: stri
   );
 
   const keys = useMemo(
-    () => [...new Set((found.data ?? []).flatMap((each) => Object.keys(meansOf(each))))],
-    [found.data],
+    () => [...new Set((query.data ?? []).flatMap((each) => Object.keys(getMeans(each))))],
+    [query.data],
   );
 
-  const columns = useMemo(() => columnsOf(keys, marked, toggle), [keys, marked, toggle]);
+  const columns = useMemo(() => getColumns(keys, marked, toggle), [keys, marked, toggle]);
 
   const compare = (ids: string[]) =>
     void navigate({
@@ -46,7 +46,7 @@ export function Experiments({ datasetId, name }: { datasetId: string; name: stri
 
   return (
     <>
-      {found.error && <Problem error={found.error} retry={() => void found.refetch()} />}
+      {query.error && <Problem error={query.error} retry={() => void query.refetch()} />}
       {rows.length > 0 && (
         <div className="row">
           <button
@@ -73,12 +73,12 @@ export function Experiments({ datasetId, name }: { datasetId: string; name: stri
           label="Experiments"
           rows={rows}
           columns={columns}
-          keyOf={(each) => each.id}
+          getKey={(each) => each.id}
           onOpen={(each) => compare([each.id])}
           onMark={toggle}
         />
       )}
-      {found.data && rows.length === 0 && (
+      {query.data && rows.length === 0 && (
         <Empty title="No experiment yet">
           <p>An experiment runs an agent on every example and judges the outputs:</p>
           <Command text={`from langsmith import evaluate; evaluate(my_agent, data="${name}", evaluators=[my_check])`} />
@@ -88,7 +88,7 @@ export function Experiments({ datasetId, name }: { datasetId: string; name: stri
   );
 }
 
-function columnsOf(keys: string[], marked: string[], toggle: (each: TracerSession) => void): Column<TracerSession>[] {
+function getColumns(keys: string[], marked: string[], toggle: (each: TracerSession) => void): Column<TracerSession>[] {
   return [
     {
       title: "Mark",
@@ -116,7 +116,7 @@ function columnsOf(keys: string[], marked: string[], toggle: (each: TracerSessio
       (key): Column<TracerSession> => ({
         title: key,
         width: "minmax(64px, 96px)",
-        show: (each) => score(meansOf(each)[key]),
+        show: (each) => score(getMeans(each)[key]),
         isNumber: true,
       }),
     ),

@@ -20,13 +20,13 @@ const SHOWN = 50;
 export function Versions({ datasetId }: { datasetId: string }) {
   const { from, to } = datasetRoute.useSearch();
   const navigate = useNavigate();
-  const found = useOffsetPages(
+  const listing = useOffsetPages(
     "GET /datasets/{dataset_id}/versions",
     (slice) => ({ path: { dataset_id: datasetId }, query: slice }),
     (page) => page,
   );
 
-  const versions = found.rows;
+  const versions = listing.rows;
 
   const compare = (changes: { from?: string; to?: string }) =>
     void navigate({
@@ -49,8 +49,8 @@ export function Versions({ datasetId }: { datasetId: string }) {
     ),
   });
 
-  if (found.error) return <Problem error={found.error} retry={found.retry} />;
-  if (found.isRead && versions.length === 0) {
+  if (listing.error) return <Problem error={listing.error} retry={listing.retry} />;
+  if (listing.isRead && versions.length === 0) {
     return <Empty title="No version yet">Every change of the examples makes a version that stays readable.</Empty>;
   }
 
@@ -60,7 +60,7 @@ export function Versions({ datasetId }: { datasetId: string }) {
         <Table
           label="Versions"
           rows={versions}
-          keyOf={(version) => version.as_of}
+          getKey={(version) => version.as_of}
           columns={[
             {
               title: "Version",
@@ -92,9 +92,9 @@ export function Versions({ datasetId }: { datasetId: string }) {
             sideColumn("to", "to"),
           ]}
         />
-        {found.hasMore && (
+        {listing.hasMore && (
           <p className="card-body">
-            <button type="button" className="link" disabled={found.isReadingMore} onClick={found.loadMore}>
+            <button type="button" className="link" disabled={listing.isReadingMore} onClick={listing.loadMore}>
               Older versions
             </button>
           </p>
@@ -151,14 +151,18 @@ function Tags({ datasetId, version }: { datasetId: string; version: Version }) {
 }
 
 function Difference({ datasetId, from, to }: { datasetId: string; from: string; to: string }) {
-  const found = useApi("GET /datasets/{dataset_id}/versions/diff", {
+  const difference = useApi("GET /datasets/{dataset_id}/versions/diff", {
     path: { dataset_id: datasetId },
     query: { from_version: from, to_version: to },
   });
 
-  if (found.error) return <Problem error={found.error} />;
-  if (!found.data) return null;
-  const { examples_added: added = [], examples_modified: modified = [], examples_removed: removed = [] } = found.data;
+  if (difference.error) return <Problem error={difference.error} />;
+  if (!difference.data) return null;
+  const {
+    examples_added: added = [],
+    examples_modified: modified = [],
+    examples_removed: removed = [],
+  } = difference.data;
 
   return (
     <section className="card" aria-label="Differences">
@@ -203,15 +207,15 @@ function Changed({ id, word, from, to }: { id: string; word: string; from?: stri
 }
 
 function Side({ id, asOf, title }: { id: string; asOf: string; title: string }) {
-  const found = useApi("GET /examples/{example_id}", { path: { example_id: id }, query: { as_of: asOf } });
-  const { inputs, outputs, metadata } = found.data ?? {};
+  const example = useApi("GET /examples/{example_id}", { path: { example_id: id }, query: { as_of: asOf } });
+  const { inputs, outputs, metadata } = example.data ?? {};
 
   return (
     <section className="value" aria-label={title}>
       <div className="value-head">
         <h3>{title}</h3>
       </div>
-      {found.error && <Problem error={found.error} />}
+      {example.error && <Problem error={example.error} />}
       {isBranch(inputs) && <Json value={{ inputs, outputs, metadata }} name={`${title} ${id.slice(-8)}`} open={3} />}
     </section>
   );

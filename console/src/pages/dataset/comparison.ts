@@ -1,7 +1,7 @@
 // Experiments on the same examples, compared with the first of them.
 
 import type { ExampleRuns, TracerSession } from "../../api/platform";
-import { isBranch, summaryOf } from "../../ui/Json";
+import { isBranch, summarize } from "../../ui/Json";
 
 export interface ResultRun {
   id: string;
@@ -50,7 +50,7 @@ const NEW_ERROR = -1_000_000;
 
 const PREVIEW = 300;
 
-export function comparedOf({ id, inputs, outputs, runs }: ExampleRuns): Compared {
+export function toCompared({ id, inputs, outputs, runs }: ExampleRuns): Compared {
   return { id, inputs: textIn(inputs), outputs: textIn(outputs), runs: runs as unknown as ResultRun[] };
 }
 
@@ -59,14 +59,14 @@ function textIn(value: unknown): string {
   if (value == null) return "";
   const fields = isBranch(value) ? Object.values(value) : [value];
   const [only] = fields;
-  return fields.length === 1 && typeof only === "string" ? only.slice(0, PREVIEW) : summaryOf(value, PREVIEW);
+  return fields.length === 1 && typeof only === "string" ? only.slice(0, PREVIEW) : summarize(value, PREVIEW);
 }
 
 // Rows with what got worse first, then what got better, then what is the same.
-export function rowsOf(items: Compared[], experiments: string[], lowerIsBetter: ReadonlySet<string>): Row[] {
+export function toRows(items: Compared[], experiments: string[], lowerIsBetter: ReadonlySet<string>): Row[] {
   const rows = items.map((example) => {
     const runs = experiments.map((id) => example.runs.findLast((run) => run.project_id === id) ?? null);
-    return { example, runs, change: changeOf(runs, lowerIsBetter) };
+    return { example, runs, change: getChange(runs, lowerIsBetter) };
   });
 
   return rows.toSorted((one, other) => rank(one.change) - rank(other.change));
@@ -78,7 +78,7 @@ function rank(change: number): number {
   return change > 0 ? 1 / change : Number.POSITIVE_INFINITY;
 }
 
-function changeOf(runs: (ResultRun | null)[], lowerIsBetter: ReadonlySet<string>): number {
+function getChange(runs: (ResultRun | null)[], lowerIsBetter: ReadonlySet<string>): number {
   const [first, ...others] = runs;
   let worst = 0;
   let best = 0;
@@ -87,7 +87,7 @@ function changeOf(runs: (ResultRun | null)[], lowerIsBetter: ReadonlySet<string>
     if (run.status === "ERROR" && first.status !== "ERROR") worst = Math.min(worst, NEW_ERROR);
 
     for (const key of Object.keys(run.feedback_stats ?? {})) {
-      const delta = deltaOf(key, run, first);
+      const delta = getDelta(key, run, first);
       if (delta === null) continue;
       const gain = lowerIsBetter.has(key) ? -delta : delta;
       worst = Math.min(worst, gain);
@@ -98,17 +98,17 @@ function changeOf(runs: (ResultRun | null)[], lowerIsBetter: ReadonlySet<string>
   return worst < 0 ? worst : best;
 }
 
-export function scoreOf(run: ResultRun | null, key: string): number | null {
+export function getScore(run: ResultRun | null, key: string): number | null {
   return run?.feedback_stats?.[key]?.avg ?? null;
 }
 
-export function deltaOf(key: string, run: ResultRun | null, first: ResultRun | null | undefined): number | null {
-  const [own, base] = [scoreOf(run, key), scoreOf(first ?? null, key)];
+export function getDelta(key: string, run: ResultRun | null, first: ResultRun | null | undefined): number | null {
+  const [own, base] = [getScore(run, key), getScore(first ?? null, key)];
   return own === null || base === null ? null : own - base;
 }
 
 // The mean score of each feedback key of an experiment.
-export function meansOf(experiment: TracerSession): Record<string, number> {
+export function getMeans(experiment: TracerSession): Record<string, number> {
   const stats = (experiment.feedback_stats ?? {}) as Record<string, { avg: number | null }>;
   return Object.fromEntries(
     Object.entries(stats).flatMap(([key, each]) => (each.avg === null ? [] : [[key, each.avg]])),

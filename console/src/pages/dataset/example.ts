@@ -1,6 +1,6 @@
 import type { Example, Version } from "../../api/platform";
 
-export function splitsOf(example: Example): string[] {
+export function getSplits(example: Example): string[] {
   const split = (example.metadata as { dataset_split?: unknown } | undefined)?.dataset_split;
   if (Array.isArray(split)) return split.map(String);
   return split ? [String(split)] : ["base"];

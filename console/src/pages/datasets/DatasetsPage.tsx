@@ -58,7 +58,7 @@ export function DatasetsPage() {
         listing={datasets}
         label="Datasets"
         columns={COLUMNS}
-        keyOf={(each) => each.id}
+        getKey={(each) => each.id}
         onOpen={(each) => void navigate({ to: "/datasets/$datasetId", params: { datasetId: each.id }, search: {} })}
         empty={
           q ? (

@@ -9,7 +9,7 @@ import { Empty } from "../../ui/Empty";
 import { Field, TextField } from "../../ui/Field";
 import { Form, FormButtons } from "../../ui/Form";
 import { count } from "../../ui/format";
-import { type ExampleDraft, type ExampleFile, examplesOf, FileProblem, readFile } from "./files";
+import { type ExampleDraft, type ExampleFile, FileProblem, readFile, toExamples } from "./files";
 
 const BATCH = 500;
 const ROLES = ["inputs", "outputs", "metadata", "none"] as const;
@@ -35,16 +35,16 @@ export function NewDatasetPage() {
   if (!mayCreate)
     return <Empty title="You may not create datasets">An admin can give you a role that allows it.</Empty>;
 
-  const choose = async (chosen: File | undefined) => {
+  const choose = async (upload: File | undefined) => {
     setState({});
     setFile(null);
-    if (!chosen) return;
+    if (!upload) return;
 
     try {
-      const read = await readFile(chosen);
-      setFile(read);
-      setRoles(Object.fromEntries(read.columns.map((column) => [column, guessedRole(column)])));
-      if (!name) setName(chosen.name.replace(/\.\w+$/, ""));
+      const content = await readFile(upload);
+      setFile(content);
+      setRoles(Object.fromEntries(content.columns.map((column) => [column, guessRole(column)])));
+      if (!name) setName(upload.name.replace(/\.\w+$/, ""));
     } catch (failure) {
       if (!(failure instanceof FileProblem)) throw failure;
       setState({ problem: failure.message });
@@ -53,23 +53,23 @@ export function NewDatasetPage() {
 
   const submit = async () => {
     try {
-      const drafts = file ? examplesOf(file, roles) : [];
+      const drafts = file ? toExamples(file, roles) : [];
       setState({ done: 0 });
-      const made = await call("POST /datasets", {
+      const dataset = await call("POST /datasets", {
         body: { name: name.trim(), ...(description.trim() ? { description: description.trim() } : {}) },
       });
 
       try {
-        await send(made.id, drafts, (done) => setState({ done }));
+        await send(dataset.id, drafts, (done) => setState({ done }));
       } catch (failure) {
         // A dataset with some of its examples would look complete. If it cannot be deleted either, the page shows why
         // the examples were refused, not why the deletion failed.
-        await call("DELETE /datasets/{dataset_id}", { path: { dataset_id: made.id } }).catch(() => undefined);
+        await call("DELETE /datasets/{dataset_id}", { path: { dataset_id: dataset.id } }).catch(() => undefined);
         throw failure;
       }
 
       await cache.invalidateQueries();
-      await navigate({ to: "/datasets/$datasetId", params: { datasetId: made.id }, search: {} });
+      await navigate({ to: "/datasets/$datasetId", params: { datasetId: dataset.id }, search: {} });
     } catch (failure) {
       if (failure instanceof ApiError) setState({ error: failure });
       else if (failure instanceof FileProblem) setState({ problem: failure.message });
@@ -149,7 +149,7 @@ async function send(datasetId: string, drafts: ExampleDraft[], onDone: (count: n
   }
 }
 
-function guessedRole(column: string): Role {
+function guessRole(column: string): Role {
   if (/^(outputs?|answer|expected|reference|label|target)\b/i.test(column)) return "outputs";
   if (/^(metadata|meta)\b/i.test(column)) return "metadata";
   return /^(id|dataset_id)$/i.test(column) ? "none" : "inputs";

@@ -22,10 +22,10 @@ export async function readFile(file: File): Promise<ExampleFile> {
   if (file.size > MAX_BYTES) throw new FileProblem("The file has over 50 MB; split it, or use the command line.");
   const text = (await file.text()).replace(/^\ufeff/, "");
   const isJson = /\.(jsonl|ndjson|json)$/i.test(file.name) || text.trimStart().startsWith("{");
-  return isJson ? linesOf(text) : tableOf(text);
+  return isJson ? parseLines(text) : parseTable(text);
 }
 
-function linesOf(text: string): ExampleFile {
+function parseLines(text: string): ExampleFile {
   const rows = text
     .split(/\r?\n/)
     .map((line, index) => ({ line: line.trim(), number: index + 1 }))
@@ -47,7 +47,7 @@ function linesOf(text: string): ExampleFile {
 }
 
 // Cells may be quoted, and contain line ends and doubled quotes then.
-function tableOf(text: string): ExampleFile {
+function parseTable(text: string): ExampleFile {
   const table: string[][] = [];
   let row: string[] = [];
   let cell = "";
@@ -75,18 +75,18 @@ function tableOf(text: string): ExampleFile {
   if (isQuoted) throw new FileProblem("A quote at the end of the file is not closed.");
   if (cell || row.length) table.push([...row, cell.replace(/\r$/, "")]);
   const [columns = [], ...lines] = table;
-  const filled = lines.filter((line) => line.some(Boolean));
-  if (filled.length === 0) throw new FileProblem("The file has a header at most; every line after it is an example.");
+  const rows = lines.filter((line) => line.some(Boolean));
+  if (rows.length === 0) throw new FileProblem("The file has a header at most; every line after it is an example.");
   if (new Set(columns).size !== columns.length) throw new FileProblem("Two columns have the same name.");
 
   return {
     columns,
-    rows: filled.map((line) => Object.fromEntries(columns.map((column, index) => [column, line[index] ?? ""]))),
+    rows: rows.map((line) => Object.fromEntries(columns.map((column, index) => [column, line[index] ?? ""]))),
   };
 }
 
-export function examplesOf(file: ExampleFile, roles: Record<string, string>): ExampleDraft[] {
-  if (file.columns.length === 0) return file.rows.map(draftOf);
+export function toExamples(file: ExampleFile, roles: Record<string, string>): ExampleDraft[] {
+  if (file.columns.length === 0) return file.rows.map(toDraft);
 
   return file.rows.map((row) => {
     const picked = (role: string) =>
@@ -102,7 +102,7 @@ export function examplesOf(file: ExampleFile, roles: Record<string, string>): Ex
 }
 
 // A line as the download writes it; other lines are inputs as a whole.
-function draftOf(row: Record<string, unknown>, index: number): ExampleDraft {
+function toDraft(row: Record<string, unknown>, index: number): ExampleDraft {
   if (!("inputs" in row)) return { inputs: row };
   const { inputs, outputs, metadata, split } = row;
   if (!isObject(inputs)) throw new FileProblem(`The inputs of example ${index + 1} are not an object.`);

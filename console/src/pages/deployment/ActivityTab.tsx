@@ -2,7 +2,7 @@ import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { usePreferences } from "../../preferences";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
-import { periodOf, RANGES } from "../../ui/Range";
+import { getPeriod, RANGES } from "../../ui/Range";
 import { Builtins } from "../figures/Builtins";
 import { RunList } from "../traces/RunList";
 import { useDeployment } from "./useDeployment";
@@ -24,7 +24,7 @@ export function ActivityTab() {
   if (!mayRead) return <Empty title="You may not read traces">A role with runs:read shows them here.</Empty>;
 
   const projectId = deployment.tracing_project_id;
-  const { start, end } = periodOf(RANGE);
+  const { start, end } = getPeriod(RANGE);
   const view = {
     start_time: start,
     end_time: end,

@@ -9,33 +9,33 @@ import { Problem } from "../../ui/Problem";
 import { DeploymentState } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
 import { useMayCall } from "../agents/useAgents";
-import { addressOf, describeCommit, nameOf, originOf } from "../deployments/deployment";
+import { describeCommit, getAddress, getName, getOrigin } from "../deployments/deployment";
 import { useDeployment } from "./useDeployment";
 
 const deploymentRoute = getRouteApi("/deployments/$deploymentId");
 
 export function DeploymentPage() {
   const { deploymentId } = deploymentRoute.useParams();
-  const found = useDeployment(deploymentId);
+  const query = useDeployment(deploymentId);
   const mayUpdate = useMay("deployments:update");
-  const mayCall = useMayCall(found.data);
+  const mayCall = useMayCall(query.data);
 
-  if (!found.data) {
-    return found.error ? (
+  if (!query.data) {
+    return query.error ? (
       <div className="page">
-        <Problem error={found.error} retry={() => void found.refetch()} />
+        <Problem error={query.error} retry={() => void query.refetch()} />
       </div>
     ) : null;
   }
 
-  const deployment = found.data;
-  const address = addressOf(deployment);
+  const deployment = query.data;
+  const address = getAddress(deployment);
 
   return (
     <div className="page full">
       <div className="head">
         <div className="row">
-          <h1>{nameOf(deployment)}</h1>
+          <h1>{getName(deployment)}</h1>
           <DeploymentState of={deployment} />
         </div>
         {address && (
@@ -72,7 +72,7 @@ export function DeploymentPage() {
           )}
         </Fact>
         <Fact title="Source">
-          <span title={originOf(deployment)}>{originOf(deployment)}</span>
+          <span title={getOrigin(deployment)}>{getOrigin(deployment)}</span>
         </Fact>
         <Commit deployment={deployment} />
         <Replicas deploymentId={deploymentId} />

@@ -13,7 +13,7 @@ export function LogTab() {
   const { q, level } = logTab.useSearch();
   const navigate = useNavigate();
 
-  const read = useCallback(
+  const readLog = useCallback(
     (filter: LogFilter, signal: AbortSignal) =>
       call("POST /v1/projects/{project_id}/deploy_logs", { path: { project_id: deploymentId }, body: filter }, signal),
     [deploymentId],
@@ -22,7 +22,7 @@ export function LogTab() {
   return (
     <section className="card log" aria-label="Server log">
       <LogView
-        read={read}
+        read={readLog}
         q={q}
         level={level}
         onFilter={(changes) =>

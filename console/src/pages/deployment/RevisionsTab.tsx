@@ -9,7 +9,7 @@ import type { Column } from "../../ui/List";
 import { PagedList } from "../../ui/PagedList";
 import { isInProgress, RevisionState } from "../../ui/Status";
 import { Ago, duration } from "../../ui/Time";
-import { codeOf } from "../deployments/deployment";
+import { getCode } from "../deployments/deployment";
 import { useDeployment } from "./useDeployment";
 
 const deploymentRoute = getRouteApi("/deployments/$deploymentId");
@@ -33,14 +33,14 @@ export function RevisionsTab() {
   const metrics = useApi("GET /v2/deployments/{deployment_id}/metrics", { path }, { everyMs: EVERY_MS }).data;
 
   const threads = metrics?.threads_by_revision;
-  const columns = useMemo(() => columnsOf(deploymentId, active, threads), [deploymentId, active, threads]);
+  const columns = useMemo(() => getColumns(deploymentId, active, threads), [deploymentId, active, threads]);
 
   return (
     <PagedList
       listing={revisions}
       label="Revisions"
       columns={columns}
-      keyOf={(each) => each.id}
+      getKey={(each) => each.id}
       onOpen={(each) =>
         void navigate({
           to: "/deployments/$deploymentId/revisions/$revisionId",
@@ -58,7 +58,7 @@ export function RevisionsTab() {
 
 type Counts = { [revisionId: string]: number } | null | undefined;
 
-function columnsOf(deploymentId: string, active: string | null | undefined, threads: Counts): Column<Revision>[] {
+function getColumns(deploymentId: string, active: string | null | undefined, threads: Counts): Column<Revision>[] {
   const ofThreads: Column<Revision> = {
     title: "Threads",
     width: "84px",
@@ -93,7 +93,7 @@ function columnsOf(deploymentId: string, active: string | null | undefined, thre
     {
       title: "Code",
       width: "minmax(140px, 1fr)",
-      show: (each) => <code title={codeOf(each)}>{codeOf(each)}</code>,
+      show: (each) => <code title={getCode(each)}>{getCode(each)}</code>,
       isExtra: true,
     },
     {

@@ -6,9 +6,9 @@ import { useMay } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { TextField } from "../../ui/Field";
 import { Form, FormButtons } from "../../ui/Form";
-import { typedNumber } from "../../ui/format";
+import { parseNumber } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
-import { emptySecret, lacksName, namedSecrets, type SecretDraft, SecretFields } from "../../ui/Secrets";
+import { emptySecret, lacksName, type SecretDraft, SecretFields, toSecrets } from "../../ui/Secrets";
 import { SourceForm } from "./SourceForm";
 import { useDeployment } from "./useDeployment";
 
@@ -39,16 +39,16 @@ export function SettingsTab() {
 
 function Secrets({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate: boolean }) {
   const [drafts, setDrafts] = useState<SecretDraft[]>([]);
-  const [removed, setRemoved] = useState<string[]>([]);
+  const [removals, setRemovals] = useState<string[]>([]);
   const change = useChange("PATCH /v2/deployments/{deployment_id}", () => {
     setDrafts([]);
-    setRemoved([]);
+    setRemovals([]);
   });
 
-  const set = namedSecrets(drafts);
+  const set = toSecrets(drafts);
 
   const save = () =>
-    change.mutate({ path: { deployment_id: deployment.id }, body: { secret_changes: { set, unset: removed } } });
+    change.mutate({ path: { deployment_id: deployment.id }, body: { secret_changes: { set, unset: removals } } });
 
   return (
     <section className="card" aria-labelledby="secrets">
@@ -63,7 +63,7 @@ function Secrets({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate:
         <ul className="fields names">
           {deployment.secrets.map(({ name }) => (
             <li key={name} className="row spread">
-              <code className={removed.includes(name) ? "gone" : ""}>{name}</code>
+              <code className={removals.includes(name) ? "gone" : ""}>{name}</code>
               {mayUpdate && (
                 <span className="row">
                   <button
@@ -76,12 +76,14 @@ function Secrets({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate:
                   <button
                     type="button"
                     className="link"
-                    aria-label={removed.includes(name) ? `Keep ${name}` : `Remove ${name}`}
+                    aria-label={removals.includes(name) ? `Keep ${name}` : `Remove ${name}`}
                     onClick={() =>
-                      setRemoved(removed.includes(name) ? removed.filter((each) => each !== name) : [...removed, name])
+                      setRemovals(
+                        removals.includes(name) ? removals.filter((each) => each !== name) : [...removals, name],
+                      )
                     }
                   >
-                    {removed.includes(name) ? "Keep" : "Remove"}
+                    {removals.includes(name) ? "Keep" : "Remove"}
                   </button>
                 </span>
               )}
@@ -89,7 +91,7 @@ function Secrets({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate:
           ))}
         </ul>
         {mayUpdate && <SecretFields drafts={drafts} onChange={setDrafts} />}
-        {mayUpdate && (set.length > 0 || removed.length > 0) && (
+        {mayUpdate && (set.length > 0 || removals.length > 0) && (
           <FormButtons action="Save and deploy" isDisabled={lacksName(drafts)} />
         )}
       </Form>
@@ -109,7 +111,7 @@ function Scale({ deploymentId, mayUpdate }: { deploymentId: string; mayUpdate: b
   const max = draft.max ?? scale.max_scale?.toString() ?? "";
 
   const save = () =>
-    change.mutate({ path, body: { ...scale, min_scale: typedNumber(min), max_scale: typedNumber(max) } });
+    change.mutate({ path, body: { ...scale, min_scale: parseNumber(min), max_scale: parseNumber(max) } });
 
   return (
     <section className="card" aria-labelledby="scale">
@@ -194,7 +196,7 @@ function NumberSetting({ title, label, name, stored, toBody, deployment, mayUpda
   const change = useChange("PATCH /v2/deployments/{deployment_id}", () => setDraft(undefined));
 
   const save = () =>
-    change.mutate({ path: { deployment_id: deployment.id }, body: toBody(typedNumber(draft ?? "") ?? 0) });
+    change.mutate({ path: { deployment_id: deployment.id }, body: toBody(parseNumber(draft ?? "") ?? 0) });
 
   return (
     <section className="card" aria-labelledby={name}>

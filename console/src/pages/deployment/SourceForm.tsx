@@ -46,13 +46,13 @@ export function SourceForm({ deployment, mayUpdate }: { deployment: Deployment; 
       ? ["repo_ref", "graph_config_path", ...OF_BUILDS]
       : ["graph_config_path", ...OF_BUILDS];
 
-  const changed = names.filter((name) => draft[name] !== undefined && draft[name]?.trim() !== (stored[name] ?? ""));
+  const changes = names.filter((name) => draft[name] !== undefined && draft[name]?.trim() !== (stored[name] ?? ""));
   const isPushChanged = draft.build_on_push !== undefined && draft.build_on_push !== (config.build_on_push ?? false);
-  const isRevision = changed.some((name) => (OF_REVISION as readonly string[]).includes(name));
+  const isRevision = changes.some((name) => (OF_REVISION as readonly string[]).includes(name));
 
   const save = () => {
     const pick = (from: readonly TextName[]) =>
-      Object.fromEntries(changed.filter((name) => from.includes(name)).map((name) => [name, draft[name]?.trim()]));
+      Object.fromEntries(changes.filter((name) => from.includes(name)).map((name) => [name, draft[name]?.trim()]));
     const body: DeploymentPatch = {
       source_config: { ...pick(OF_BUILDS), ...(isPushChanged ? { build_on_push: draft.build_on_push ?? false } : {}) },
     };
@@ -99,7 +99,7 @@ export function SourceForm({ deployment, mayUpdate }: { deployment: Deployment; 
             Deploy each push to the branch
           </label>
         )}
-        {mayUpdate && (changed.length > 0 || isPushChanged) && (
+        {mayUpdate && (changes.length > 0 || isPushChanged) && (
           <FormButtons action={isRevision ? "Save and deploy" : "Save"} />
         )}
       </Form>

@@ -13,7 +13,7 @@ import { SearchField } from "../../ui/SearchField";
 import { DeploymentState, isInProgress, RevisionState } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
 import { useSearchParams } from "../../ui/useSearchParams";
-import { addressOf, nameOf, originOf } from "./deployment";
+import { getAddress, getName, getOrigin } from "./deployment";
 
 const deploymentsRoute = getRouteApi("/deployments");
 
@@ -33,7 +33,7 @@ const COLUMNS: Column<Deployment>[] = [
     width: "minmax(160px, 1.2fr)",
     show: (each) => (
       <Link to="/deployments/$deploymentId" params={{ deploymentId: each.id }} className="name">
-        {nameOf(each)}
+        {getName(each)}
       </Link>
     ),
   },
@@ -51,7 +51,7 @@ const COLUMNS: Column<Deployment>[] = [
   {
     title: "Source",
     width: "minmax(140px, 1.4fr)",
-    show: (each) => <span title={originOf(each)}>{originOf(each)}</span>,
+    show: (each) => <span title={getOrigin(each)}>{getOrigin(each)}</span>,
     isExtra: true,
   },
   { title: "Address", width: "minmax(140px, 1.4fr)", show: (each) => <Address of={each} />, isExtra: true },
@@ -94,7 +94,7 @@ export function DeploymentsPage() {
         listing={deployments}
         label="Deployments"
         columns={COLUMNS}
-        keyOf={(each) => each.id}
+        getKey={(each) => each.id}
         onOpen={(each) => void navigate({ to: "/deployments/$deploymentId", params: { deploymentId: each.id } })}
         empty={
           q || status ? (
@@ -138,7 +138,7 @@ function LatestRevision({ of: deployment }: { of: Deployment }) {
 }
 
 function Address({ of: deployment }: { of: Deployment }) {
-  const address = addressOf(deployment);
+  const address = getAddress(deployment);
   if (address === null) return <span className="soft">none yet</span>;
 
   return (

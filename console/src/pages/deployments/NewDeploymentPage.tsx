@@ -1,15 +1,15 @@
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
-import { type ApiError, fieldOf } from "../../api/client";
+import { type ApiError, getField } from "../../api/client";
 import type { DeploymentCreate, Integration } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { Field, SelectField, TextField } from "../../ui/Field";
-import { typedNumber } from "../../ui/format";
+import { parseNumber } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
-import { namedSecrets, type SecretDraft, SecretFields } from "../../ui/Secrets";
+import { type SecretDraft, SecretFields, toSecrets } from "../../ui/Secrets";
 
 interface Draft {
   source: "git_hosting" | "external_image";
@@ -78,7 +78,7 @@ export function NewDeploymentPage() {
 
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    create.mutate({ body: bodyOf(draft, integrations) });
+    create.mutate({ body: toBody(draft, integrations) });
   };
 
   if (!mayCreate) {
@@ -278,10 +278,10 @@ function ImageFields({ draft, set, errors }: PartProps) {
 }
 
 // Texts are sent as they are: the API validates, and its answer stands at the field.
-function bodyOf(draft: Draft, integrations: Integration[]): DeploymentCreate {
-  const secrets = namedSecrets(draft.secrets);
+function toBody(draft: Draft, integrations: Integration[]): DeploymentCreate {
+  const secrets = toSecrets(draft.secrets);
   if (draft.source === "external_image") {
-    const spec = { min_scale: typedNumber(draft.min_scale), max_scale: typedNumber(draft.max_scale) };
+    const spec = { min_scale: parseNumber(draft.min_scale), max_scale: parseNumber(draft.max_scale) };
 
     return {
       name: draft.name.trim(),
@@ -310,33 +310,33 @@ function bodyOf(draft: Draft, integrations: Integration[]): DeploymentCreate {
 }
 
 function fieldErrors(error: ApiError | null): Record<string, string> {
-  const found: Record<string, string> = {};
-  for (const problem of error?.problems ?? []) found[fieldOf(problem)] ??= problem.msg;
-  if (error?.status === 409) found.name = error.message;
+  const errors: Record<string, string> = {};
+  for (const problem of error?.problems ?? []) errors[getField(problem)] ??= problem.msg;
+  if (error?.status === 409) errors.name = error.message;
 
   if (error?.status === 400) {
     // A refused combination names its fields in the text.
     for (const field of SHOWN) {
       const last = field.split(".").at(-1) ?? field;
-      if (error.message.includes(last)) found[field] ??= error.message;
+      if (error.message.includes(last)) errors[field] ??= error.message;
     }
   }
 
-  return found;
+  return errors;
 }
 
 function secretErrors(error: ApiError | null): Record<number, string> {
-  const found: Record<number, string> = {};
+  const errors: Record<number, string> = {};
   for (const problem of error?.problems ?? []) {
     const position = problem.loc.indexOf("secrets");
     const index = problem.loc[position + 1];
-    if (position >= 0 && typeof index === "number") found[index] = problem.msg;
+    if (position >= 0 && typeof index === "number") errors[index] = problem.msg;
   }
 
-  return found;
+  return errors;
 }
 
 function isShownAtFields(error: ApiError): boolean {
-  const named = Object.keys(fieldErrors(error));
-  return named.length > 0 && named.every((field) => SHOWN.includes(field) || field.startsWith("secrets."));
+  const fields = Object.keys(fieldErrors(error));
+  return fields.length > 0 && fields.every((field) => SHOWN.includes(field) || field.startsWith("secrets."));
 }

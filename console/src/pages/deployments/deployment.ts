@@ -2,15 +2,15 @@
 
 import type { Deployment, Revision, SourceRevisionConfig } from "../../api/platform";
 
-export function nameOf(deployment: Deployment): string {
+export function getName(deployment: Deployment): string {
   return deployment.display_name ?? deployment.name;
 }
 
-export function addressOf(deployment: Deployment): string | null {
+export function getAddress(deployment: Deployment): string | null {
   return deployment.source_config.custom_url || null;
 }
 
-export function originOf(deployment: Deployment): string {
+export function getOrigin(deployment: Deployment): string {
   const { repo_url } = deployment.source_config;
   const { repo_ref, image_uri } = deployment.source_revision_config;
   if (image_uri) return image_uri;
@@ -31,7 +31,7 @@ export function describeCommit(config: SourceRevisionConfig): string {
   return `${branch}${subject}${subject ? "," : " ·"} by ${repo_commit_author}`;
 }
 
-export function codeOf(revision: Revision): string {
+export function getCode(revision: Revision): string {
   const { repo_commit_sha, repo_ref, image_uri, source_tarball_path } = revision.source_revision_config;
   if (image_uri) return image_uri;
   if (repo_commit_sha) return repo_ref ? `${repo_commit_sha.slice(0, 8)} on ${repo_ref}` : repo_commit_sha.slice(0, 8);

@@ -24,10 +24,10 @@ export function useDeployments(reading: Reading = {}): UseQueryResult<Deployment
 
 async function readAll(signal: AbortSignal): Promise<Deployment[]> {
   // A deployment that is made meanwhile moves the others by one, so that one may come twice.
-  const found = new Map<string, Deployment>();
+  const deployments = new Map<string, Deployment>();
   for (let offset = 0; ; offset += PAGE) {
     const { resources } = await call(OPERATION, { query: { limit: PAGE, offset } }, signal);
-    for (const each of resources) found.set(each.id, each);
-    if (resources.length < PAGE) return [...found.values()];
+    for (const each of resources) deployments.set(each.id, each);
+    if (resources.length < PAGE) return [...deployments.values()];
   }
 }

@@ -6,7 +6,7 @@ import { useApi } from "../../api/queries";
 import { useMay } from "../../shell/session";
 import { Problem } from "../../ui/Problem";
 import { Chart, type ChartData, type Unit } from "./Chart";
-import { dataOf } from "./metrics";
+import { toData } from "./metrics";
 
 const ROOTS = "eq(is_root, true)";
 
@@ -74,19 +74,19 @@ export function Builtins({ view, project, most = BUILTIN.length }: Props) {
     [project, most],
   );
 
-  const found = useApi(
+  const query = useApi(
     "POST /charts/preview",
     { body: { bucket_info: view, chart: { series } } },
     { keep: true, everyMs: 60_000, enabled: useMay("charts:read") },
   );
 
-  if (found.error && !found.data) return <Problem error={found.error} retry={() => void found.refetch()} />;
+  if (query.error && !query.data) return <Problem error={query.error} retry={() => void query.refetch()} />;
 
   return (
     <div className="charts">
       {BUILTIN.slice(0, most).map((chart) => {
         const ids = new Set(chart.series.map((one) => one.id));
-        const points = found.data?.data.filter((point) => ids.has(point.series_id));
+        const points = query.data?.data.filter((point) => ids.has(point.series_id));
 
         return (
           <Chart
@@ -94,7 +94,7 @@ export function Builtins({ view, project, most = BUILTIN.length }: Props) {
             title={chart.title}
             unit={chart.unit}
             isBar={chart.isBar ?? false}
-            data={points && withoutZeros(dataOf(points, series), chart)}
+            data={points && withoutZeros(toData(points, series), chart)}
             none={chart.unit === "usd" ? "No cost in this period. Models without a price have none." : undefined}
           />
         );

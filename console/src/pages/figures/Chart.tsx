@@ -92,7 +92,7 @@ function Values({ title, unit, data }: { title: string; unit: Unit; data: ChartD
       <Table
         label={`${title} as a table`}
         rows={rows}
-        keyOf={(row) => String(row.at)}
+        getKey={(row) => String(row.at)}
         columns={[
           { title: zone === "utc" ? "From (UTC)" : "From", show: (row) => timeText(row.at, zone) },
           ...data.series.map((one, index) => ({

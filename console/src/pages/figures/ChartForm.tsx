@@ -3,7 +3,7 @@ import type { Chart, ChartSeries, TracerSession } from "../../api/platform";
 import { useChange } from "../../api/queries";
 import { SelectField, TextField } from "../../ui/Field";
 import { Form, FormButtons } from "../../ui/Form";
-import { GROUPS, METRICS, titleOf } from "./metrics";
+import { GROUPS, getTitle, METRICS } from "./metrics";
 
 type Attribute = "model" | "node" | "name" | "user" | "tag";
 
@@ -36,13 +36,13 @@ export function ChartForm({
     const series: ChartSeries = {
       ...(first?.id ? { id: first.id } : {}),
       metric: draft.metric,
-      name: titleOf(draft.metric),
+      name: getTitle(draft.metric),
       filters: { session: draft.project ? [draft.project] : null, filter: draft.filter || null },
       group_by: draft.group ? { attribute: draft.group as Attribute, max_groups: 6 } : null,
     };
 
     const body = {
-      title: draft.title || titleOf(draft.metric),
+      title: draft.title || getTitle(draft.metric),
       chart_type: draft.type === "bar" ? ("bar" as const) : ("line" as const),
       series: [series, ...others],
     };
@@ -65,7 +65,7 @@ export function ChartForm({
           label="Title"
           spellCheck
           name="title"
-          placeholder={titleOf(draft.metric)}
+          placeholder={getTitle(draft.metric)}
           value={draft.title}
           onChange={(title) => set({ title })}
         />

@@ -4,7 +4,7 @@ import { useApi } from "../../api/queries";
 import { usePreferences } from "../../preferences";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
-import { periodOf, RANGES, RangeSelect, rangeOf } from "../../ui/Range";
+import { getPeriod, parseRange, RANGES, RangeSelect } from "../../ui/Range";
 import { Builtins } from "./Builtins";
 import { Sections } from "./Sections";
 
@@ -29,9 +29,9 @@ export function FiguresPage() {
   const navigate = useNavigate();
   const { zone } = usePreferences();
 
-  const range = rangeOf(search.range, "24h");
-  const period = periodOf(range);
-  const step = stepOf(search.step, period.start, period.end, RANGES[range].stepMinutes);
+  const range = parseRange(search.range, "24h");
+  const period = getPeriod(range);
+  const step = getStep(search.step, period.start, period.end, RANGES[range].stepMinutes);
 
   const projects = useApi(
     "GET /sessions",
@@ -97,7 +97,7 @@ function isFine(minutes: number, start: string, end: string): boolean {
   return buckets <= MAX_BUCKETS && buckets >= 1;
 }
 
-function stepOf(text: string | undefined, start: string, end: string, otherwise: number): number {
+function getStep(text: string | undefined, start: string, end: string, otherwise: number): number {
   const minutes = STEPS.find(([name]) => name === text)?.[1];
   return minutes !== undefined && isFine(minutes, start, end) ? minutes : otherwise;
 }

@@ -7,7 +7,7 @@ import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { Chart } from "./Chart";
 import { ChartForm } from "./ChartForm";
-import { dataOf, unitOf } from "./metrics";
+import { getUnit, toData } from "./metrics";
 
 interface Deletion {
   kind: "chart" | "section";
@@ -34,7 +34,7 @@ export function Sections({ view, projects }: { view: ChartWindow; projects: Trac
     return <Problem error={sections.error} retry={() => void sections.refetch()} />;
   }
 
-  const found = sections.data?.sections ?? [];
+  const list = sections.data?.sections ?? [];
 
   const add = (event: FormEvent) => {
     event.preventDefault();
@@ -43,7 +43,7 @@ export function Sections({ view, projects }: { view: ChartWindow; projects: Trac
 
   return (
     <>
-      {found.map((section) => (
+      {list.map((section) => (
         <section key={section.id} className="stack" aria-label={section.title}>
           <div className="section-head">
             <SectionTitle section={section} mayChange={mayCreate} />
@@ -82,9 +82,9 @@ export function Sections({ view, projects }: { view: ChartWindow; projects: Trac
               <Chart
                 key={chart.id}
                 title={chart.title}
-                unit={unitOf(chart.series[0]?.metric ?? "run_count")}
+                unit={getUnit(chart.series[0]?.metric ?? "run_count")}
                 isBar={chart.chart_type === "bar"}
-                data={dataOf(chart.data ?? [], chart.series)}
+                data={toData(chart.data ?? [], chart.series)}
                 actions={
                   (mayCreate || mayDelete) && (
                     <span className="row">
@@ -127,7 +127,7 @@ export function Sections({ view, projects }: { view: ChartWindow; projects: Trac
           <button type="submit" className="button" disabled={!title.trim() || createSection.isPending}>
             Add a section
           </button>
-          {found.length === 0 && (
+          {list.length === 0 && (
             <span className="soft small">for charts of your own: any metric, filter and group</span>
           )}
         </form>
@@ -139,10 +139,10 @@ export function Sections({ view, projects }: { view: ChartWindow; projects: Trac
 }
 
 function SectionTitle({ section, mayChange }: { section: Section; mayChange: boolean }) {
-  const [given, setGiven] = useState<string | null>(null);
-  const change = useChange("PATCH /charts/section/{section_id}", () => setGiven(null));
+  const [draft, setDraft] = useState<string | null>(null);
+  const change = useChange("PATCH /charts/section/{section_id}", () => setDraft(null));
 
-  if (given === null) {
+  if (draft === null) {
     return (
       <>
         <h2>{section.title}</h2>
@@ -151,7 +151,7 @@ function SectionTitle({ section, mayChange }: { section: Section; mayChange: boo
             type="button"
             className="link"
             aria-label={`Rename ${section.title}`}
-            onClick={() => setGiven(section.title)}
+            onClick={() => setDraft(section.title)}
           >
             Rename
           </button>
@@ -165,11 +165,11 @@ function SectionTitle({ section, mayChange }: { section: Section; mayChange: boo
       className="row"
       onSubmit={(event) => {
         event.preventDefault();
-        change.mutate({ path: { section_id: section.id }, body: { title: given } });
+        change.mutate({ path: { section_id: section.id }, body: { title: draft } });
       }}
     >
-      <input aria-label="Title of the section" value={given} onChange={(event) => setGiven(event.target.value)} />
-      <button type="submit" className="button" disabled={!given.trim() || change.isPending}>
+      <input aria-label="Title of the section" value={draft} onChange={(event) => setDraft(event.target.value)} />
+      <button type="submit" className="button" disabled={!draft.trim() || change.isPending}>
         Save
       </button>
       {change.error && <Problem error={change.error} />}

@@ -31,16 +31,16 @@ export const GROUPS = [
   ["tag", "Tag"],
 ] as const;
 
-export function unitOf(metric: Metric): Unit {
+export function getUnit(metric: Metric): Unit {
   return METRICS.find(([name]) => name === metric)?.[2] ?? "count";
 }
 
-export function titleOf(metric: Metric): string {
+export function getTitle(metric: Metric): string {
   return METRICS.find(([name]) => name === metric)?.[1] ?? metric;
 }
 
 // Lines over the same buckets: one for each series, or for each group of a series.
-export function dataOf(points: Point[], series: ChartSeries[]): ChartData {
+export function toData(points: Point[], series: ChartSeries[]): ChartData {
   const times = [...new Set(points.map((point) => Date.parse(point.timestamp) / 1000))].sort((a, b) => a - b);
   const position = new Map(times.map((at, index) => [at, index]));
   const lines = new Map<string, { name: string; values: (number | null)[] }>();
@@ -59,5 +59,5 @@ export function dataOf(points: Point[], series: ChartSeries[]): ChartData {
 }
 
 function lineName(series: ChartSeries, group: string | null | undefined): string {
-  return group ?? series.name ?? titleOf(series.metric);
+  return group ?? series.name ?? getTitle(series.metric);
 }

@@ -7,7 +7,7 @@ import { usePreferences } from "../../preferences";
 import { useMay, useWorkspaceId } from "../../shell/session";
 import { DeploymentState, isFailed, RevisionState, Status } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
-import { nameOf } from "../deployments/deployment";
+import { getName } from "../deployments/deployment";
 import { NotAsked } from "../inbox/NotAsked";
 import { useWaiting } from "../inbox/useWaiting";
 
@@ -94,7 +94,7 @@ export function Attention({ deployments }: { deployments: Deployment[] }) {
             <DeploymentState of={each} />
             <span className="reason">
               <Link to="/deployments/$deploymentId" params={{ deploymentId: each.id }} className="name">
-                {nameOf(each)}
+                {getName(each)}
               </Link>{" "}
               {each.status_message}
             </span>
@@ -110,7 +110,7 @@ export function Attention({ deployments }: { deployments: Deployment[] }) {
                 params={{ deploymentId: deployment.id, revisionId: revision.id }}
                 className="name"
               >
-                {nameOf(deployment)}
+                {getName(deployment)}
               </Link>{" "}
               {revision.status_message}
             </span>

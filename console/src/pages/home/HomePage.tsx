@@ -6,7 +6,7 @@ import { PageHead } from "../../ui/ListPage";
 import { Problem } from "../../ui/Problem";
 import { DeploymentState } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
-import { addressOf, nameOf, originOf } from "../deployments/deployment";
+import { getAddress, getName, getOrigin } from "../deployments/deployment";
 import { useDeployments } from "../deployments/useDeployments";
 import { Attention } from "./Attention";
 import { Figures } from "./Figures";
@@ -18,9 +18,9 @@ const DEPLOY = "portside deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY";
 export function HomePage() {
   const mayRead = useMay("deployments:read");
   const mayCreate = useMay("deployments:create");
-  const found = useDeployments({ everyMs: EVERY_MS, enabled: mayRead });
+  const query = useDeployments({ everyMs: EVERY_MS, enabled: mayRead });
 
-  const deployments = found.data ?? [];
+  const deployments = query.data ?? [];
 
   return (
     <div className="page">
@@ -41,12 +41,12 @@ export function HomePage() {
             All deployments
           </Link>
         </div>
-        {found.error && !found.data && (
+        {query.error && !query.data && (
           <div className="card-body">
-            <Problem error={found.error} retry={() => void found.refetch()} />
+            <Problem error={query.error} retry={() => void query.refetch()} />
           </div>
         )}
-        {found.data && deployments.length === 0 && (
+        {query.data && deployments.length === 0 && (
           <Empty title="Nothing is deployed yet" command={DEPLOY}>
             A deployment is an agent that runs here, from a git repository, an image or a folder.
           </Empty>
@@ -55,13 +55,13 @@ export function HomePage() {
           {deployments.slice(0, SHOWN).map((each) => (
             <li key={each.id}>
               <Link to="/deployments/$deploymentId" params={{ deploymentId: each.id }} className="name">
-                {nameOf(each)}
+                {getName(each)}
               </Link>
               <DeploymentState of={each} title={each.status_message} />
-              <span className="soft extra" title={originOf(each)}>
-                {originOf(each)}
+              <span className="soft extra" title={getOrigin(each)}>
+                {getOrigin(each)}
               </span>
-              <span className="soft extra">{addressOf(each) ?? "no address yet"}</span>
+              <span className="soft extra">{getAddress(each) ?? "no address yet"}</span>
               <span className="number soft">
                 <Ago at={each.updated_at} />
               </span>

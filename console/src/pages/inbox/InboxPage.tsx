@@ -12,7 +12,7 @@ import { Interrupts } from "../studio/Interrupts";
 import { questionText } from "../studio/interrupts";
 import { contentText } from "../threads/thread";
 import { NotAsked } from "./NotAsked";
-import { keyOf, MOST_THREADS, questionsOf, useWaiting, type Waiting } from "./useWaiting";
+import { getKey, getQuestions, MOST_THREADS, useWaiting, type Waiting } from "./useWaiting";
 
 const inboxRoute = getRouteApi("/inbox");
 
@@ -38,14 +38,14 @@ export function InboxPage() {
 
   useKey("j", () => move(1));
   useKey("k", () => move(-1));
-  const asking = new Set(waiting.map(keyOf));
+  const asking = new Set(waiting.map(getKey));
 
-  const stateOf = (row: Waiting): RowState => {
-    if (answered.has(keyOf(row))) return "answered";
-    return asking.has(keyOf(row)) || !complete.includes(row.agent.id) ? "waiting" : "over";
+  const getState = (row: Waiting): RowState => {
+    if (answered.has(getKey(row))) return "answered";
+    return asking.has(getKey(row)) || !complete.includes(row.agent.id) ? "waiting" : "over";
   };
 
-  const left = rows.filter((each) => stateOf(each) === "waiting").length;
+  const left = rows.filter((each) => getState(each) === "waiting").length;
 
   return (
     <div className="page inbox">
@@ -82,12 +82,12 @@ export function InboxPage() {
       <ul className="stack">
         {rows.map((each) => (
           <WaitingThread
-            key={keyOf(each)}
+            key={getKey(each)}
             waiting={each}
             isOpen={each.thread.thread_id === opened}
-            state={stateOf(each)}
+            state={getState(each)}
             onToggle={() => show(each.thread.thread_id === opened ? undefined : each.thread.thread_id)}
-            onAnswered={() => setAnswered((old) => new Set(old).add(keyOf(each)))}
+            onAnswered={() => setAnswered((old) => new Set(old).add(getKey(each)))}
           />
         ))}
       </ul>
@@ -103,9 +103,9 @@ function useStable(waiting: Waiting[]): Waiting[] {
   const [rows, setRows] = useState<Waiting[]>([]);
   useEffect(() => {
     setRows((old) => {
-      const known = new Set(old.map(keyOf));
-      const added = waiting.filter((each) => !known.has(keyOf(each)));
-      return added.length > 0 ? [...old, ...added] : old;
+      const keys = new Set(old.map(getKey));
+      const newRows = waiting.filter((each) => !keys.has(getKey(each)));
+      return newRows.length > 0 ? [...old, ...newRows] : old;
     });
   }, [waiting]);
 
@@ -136,7 +136,7 @@ function WaitingThread({ waiting, isOpen, state, onToggle, onAnswered }: RowProp
   const [problem, setProblem] = useState<ApiError | null>(null);
   const [isSending, setSending] = useState(false);
 
-  const questions = questionsOf(thread);
+  const questions = getQuestions(thread);
   const threadId = thread.thread_id ?? "";
 
   const answer = async (resume: Record<string, unknown>) => {
@@ -156,7 +156,7 @@ function WaitingThread({ waiting, isOpen, state, onToggle, onAnswered }: RowProp
     }
   };
 
-  const asked = questions.map((each) => questionText(each.value)).find(Boolean);
+  const question = questions.map((each) => questionText(each.value)).find(Boolean);
   const last = contentText(thread.extracted?.last).slice(0, 160);
 
   return (
@@ -165,7 +165,7 @@ function WaitingThread({ waiting, isOpen, state, onToggle, onAnswered }: RowProp
         <button type="button" className="waiting-toggle" aria-expanded={isOpen} onClick={onToggle}>
           <span className="name">{agent.name}</span>
           <span className="waiting-text">
-            <strong>{asked || "asks a question"}</strong>
+            <strong>{question || "asks a question"}</strong>
             <span className="soft waiting-last">{last || `thread ${threadId.slice(-8)}`}</span>
           </span>
         </button>

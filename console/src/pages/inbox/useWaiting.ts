@@ -22,8 +22,8 @@ export interface Waiting {
 }
 
 /** Tells questions from one another: a new question of the same thread is another one. */
-export function keyOf({ agent, thread }: Waiting): string {
-  return [agent.id, thread.thread_id, ...questionsOf(thread).map((each) => each.id)].join(" ");
+export function getKey({ agent, thread }: Waiting): string {
+  return [agent.id, thread.thread_id, ...getQuestions(thread).map((each) => each.id)].join(" ");
 }
 
 /**
@@ -36,10 +36,10 @@ export function useWaiting(everyMs: number, isWaking = false) {
   const { isLive } = usePreferences();
   const { agents, refused } = useAgents();
   const awake = useMemo(() => (agents ?? []).filter((agent) => isWaking || !agent.isAsleep), [agents, isWaking]);
-  const asked = useMemo(() => awake.slice(0, MOST_AGENTS), [awake]);
+  const agentsToAsk = useMemo(() => awake.slice(0, MOST_AGENTS), [awake]);
 
   return useQueries({
-    queries: asked.map((agent) => ({
+    queries: agentsToAsk.map((agent) => ({
       queryKey: [workspace, "agent", agent.id, "waiting"],
       queryFn: ({ signal }: { signal: AbortSignal }) => ask(agent, signal),
       refetchInterval: isLive && !agent.maySleep ? everyMs : (false as const),
@@ -49,17 +49,17 @@ export function useWaiting(everyMs: number, isWaking = false) {
     combine: (results) => ({
       waiting: results
         .flatMap((result, index) => {
-          const agent = asked[index];
+          const agent = agentsToAsk[index];
           return agent ? (result.data ?? []).map((thread): Waiting => ({ agent, thread })) : [];
         })
         .sort((one, other) => (one.thread.updated_at ?? "").localeCompare(other.thread.updated_at ?? "")),
       refused,
       notAsked: awake.slice(MOST_AGENTS),
-      complete: asked
+      complete: agentsToAsk
         .filter((_, index) => (results[index]?.data?.length ?? MOST_THREADS) < MOST_THREADS)
         .map((agent) => agent.id),
       asleep: isWaking ? [] : (agents ?? []).filter((agent) => agent.isAsleep),
-      silent: asked.filter((_, index) => results[index]?.isError),
+      silent: agentsToAsk.filter((_, index) => results[index]?.isError),
       isRead: agents !== undefined && results.every((result) => !result.isPending),
     }),
   });
@@ -70,15 +70,15 @@ export function useWaiting(everyMs: number, isWaking = false) {
 async function ask(agent: Agent, signal: AbortSignal): Promise<Thread[]> {
   const asking: Thread[] = [];
   for (let page = 0; page < MOST_PAGES && asking.length < MOST_THREADS; page += 1) {
-    const found = await inTurn(() => interrupted(agent, page * PAGE, signal));
-    asking.push(...found.filter((each) => questionsOf(each).length > 0));
-    if (found.length < PAGE) break;
+    const threads = await inTurn(() => findInterrupted(agent, page * PAGE, signal));
+    asking.push(...threads.filter((each) => getQuestions(each).length > 0));
+    if (threads.length < PAGE) break;
   }
 
   return asking.slice(0, MOST_THREADS);
 }
 
-function interrupted(agent: Agent, offset: number, signal: AbortSignal): Promise<Thread[]> {
+function findInterrupted(agent: Agent, offset: number, signal: AbortSignal): Promise<Thread[]> {
   return callAgent(
     agent.id,
     "POST /threads/search",
@@ -114,7 +114,7 @@ async function inTurn<T>(work: () => Promise<T>): Promise<T> {
 }
 
 /** The questions of a thread, which the server lists by the tasks that ask them. */
-export function questionsOf(thread: Thread): StateInterrupt[] {
+export function getQuestions(thread: Thread): StateInterrupt[] {
   return Object.values(thread.interrupts ?? {})
     .flat()
     .filter((each): each is StateInterrupt => typeof (each as StateInterrupt | null)?.id === "string");

@@ -26,7 +26,7 @@ export function AddMember({ roles, onClose }: { roles: Roles; onClose: () => voi
 
   const [letter, setLetter] = useState<string | null>(null);
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
-  const create = useChange("POST /orgs/current/members", (made) => setLetter(letterOf(made.email, draft.password)));
+  const create = useChange("POST /orgs/current/members", (made) => setLetter(writeLetter(made.email, draft.password)));
 
   const add = () =>
     create.mutate({
@@ -115,7 +115,7 @@ function Letter({ text, onClose }: { text: string; onClose: () => void }) {
   );
 }
 
-function letterOf(email: string, password: string): string {
+function writeLetter(email: string, password: string): string {
   const lines = [`${location.origin}/console/`, `E-mail: ${email}`];
   if (password) lines.push(`Password: ${password}`);
   return lines.join("\n");

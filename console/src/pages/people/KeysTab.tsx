@@ -31,9 +31,9 @@ export function KeysTab() {
 
   const ofWorkspace = useApi("GET /api-key", {}, { enabled: useMay("workspaces:read") });
   const ofOrganization = useApi("GET /orgs/current/service-keys", {}, { enabled: mayManageAll });
-  const [revoked, setRevoked] = useState<Listed | null>(null);
+  const [keyToRevoke, setKeyToRevoke] = useState<Listed | null>(null);
 
-  const keys = merged(own.data ?? [], ofWorkspace.data ?? [], ofOrganization.data ?? []);
+  const keys = merge(own.data ?? [], ofWorkspace.data ?? [], ofOrganization.data ?? []);
   const error = own.error ?? ofWorkspace.error ?? ofOrganization.error;
   const mayAdd = mayManage || mayMakeOwn || mayManageAll;
 
@@ -69,7 +69,7 @@ export function KeysTab() {
           <Table
             label="API keys"
             rows={keys}
-            keyOf={(key) => key.id}
+            getKey={(key) => key.id}
             isStacked
             columns={[
               { title: "Key", show: (key) => <Name of={key} /> },
@@ -82,7 +82,7 @@ export function KeysTab() {
                 show: (key) => (
                   <>
                     <Ago at={key.created_at} />
-                    <div className="soft small">{creatorOf(key)}</div>
+                    <div className="soft small">{getCreator(key)}</div>
                   </>
                 ),
               },
@@ -96,7 +96,7 @@ export function KeysTab() {
                       className="copy"
                       aria-label={`Revoke ${key.description}`}
                       title="Revoke this key"
-                      onClick={() => setRevoked(key)}
+                      onClick={() => setKeyToRevoke(key)}
                     >
                       <Icon name="trash" />
                     </button>
@@ -106,18 +106,18 @@ export function KeysTab() {
           />
         </section>
       )}
-      {revoked && <RevokeKey of={revoked} isOrganization={mayManageAll} onClose={() => setRevoked(null)} />}
+      {keyToRevoke && <RevokeKey of={keyToRevoke} isOrganization={mayManageAll} onClose={() => setKeyToRevoke(null)} />}
     </>
   );
 }
 
 // A key of the workspace is in the organization's list too.
-function merged(own: Key[], ofWorkspace: Key[], ofOrganization: Key[]): Listed[] {
-  const found = new Map<string, Listed>();
-  for (const key of ofOrganization) found.set(key.id, { ...key, kind: "organization" });
-  for (const key of ofWorkspace) found.set(key.id, { ...key, kind: "workspace" });
-  for (const key of own) found.set(key.id, { ...key, kind: "personal" });
-  return [...found.values()].sort((one, other) => other.created_at.localeCompare(one.created_at));
+function merge(own: Key[], ofWorkspace: Key[], ofOrganization: Key[]): Listed[] {
+  const keys = new Map<string, Listed>();
+  for (const key of ofOrganization) keys.set(key.id, { ...key, kind: "organization" });
+  for (const key of ofWorkspace) keys.set(key.id, { ...key, kind: "workspace" });
+  for (const key of own) keys.set(key.id, { ...key, kind: "personal" });
+  return [...keys.values()].sort((one, other) => other.created_at.localeCompare(one.created_at));
 }
 
 function actsAs(key: Listed, email: string | null): string {
@@ -141,7 +141,7 @@ function Name({ of: key }: { of: Key }) {
   );
 }
 
-function creatorOf(key: Listed): string {
+function getCreator(key: Listed): string {
   if (key.created_by) return `by ${key.created_by}`;
   return key.used_by ? "by the platform" : "creator unknown";
 }

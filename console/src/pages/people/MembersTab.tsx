@@ -33,10 +33,10 @@ export function MembersTab() {
   const all = useApi("GET /orgs/current/members", {}, { enabled: useMay("organization:read") });
 
   const here = useApi("GET /workspaces/current/members", {}, { enabled: useMay("workspaces:read") });
-  const [removed, setRemoved] = useState<Person | null>(null);
+  const [personToRemove, setPersonToRemove] = useState<Person | null>(null);
 
   const error = all.error ?? here.error;
-  const people = personsOf(all.data ?? [], here.data ?? []);
+  const people = getPersons(all.data ?? [], here.data ?? []);
   const removal: TableColumn<Person> = {
     title: "Actions",
     isActions: true,
@@ -46,7 +46,7 @@ export function MembersTab() {
         className="copy"
         aria-label={`Remove ${person.email}`}
         title="Remove from the organization"
-        onClick={() => setRemoved(person)}
+        onClick={() => setPersonToRemove(person)}
       >
         <Icon name="trash" />
       </button>
@@ -73,7 +73,7 @@ export function MembersTab() {
           <Table
             label="Members"
             rows={people}
-            keyOf={(person) => person.userId}
+            getKey={(person) => person.userId}
             isStacked
             columns={[
               { title: "Person", show: (person) => <Name of={person} isSelf={person.userId === identity.user_id} /> },
@@ -93,7 +93,7 @@ export function MembersTab() {
           />
         </section>
       )}
-      {removed && <RemoveMember person={removed} onClose={() => setRemoved(null)} />}
+      {personToRemove && <RemoveMember person={personToRemove} onClose={() => setPersonToRemove(null)} />}
     </>
   );
 }
@@ -108,14 +108,14 @@ function Name({ of: person, isSelf }: { of: Person; isSelf: boolean }) {
   );
 }
 
-function personsOf(all: Member[], here: Member[]): Person[] {
-  const found = new Map<string, Person>();
+function getPersons(all: Member[], here: Member[]): Person[] {
+  const persons = new Map<string, Person>();
   for (const [place, members] of [
     ["organization", all],
     ["workspace", here],
   ] as const) {
     for (const member of members) {
-      const person = found.get(member.user_id) ?? {
+      const person = persons.get(member.user_id) ?? {
         userId: member.user_id,
         email: member.email,
         name: member.full_name,
@@ -124,11 +124,11 @@ function personsOf(all: Member[], here: Member[]): Person[] {
         workspace: null,
       };
 
-      found.set(member.user_id, { ...person, [place]: member });
+      persons.set(member.user_id, { ...person, [place]: member });
     }
   }
 
-  return [...found.values()].sort((one, other) => one.email.localeCompare(other.email));
+  return [...persons.values()].sort((one, other) => one.email.localeCompare(other.email));
 }
 
 interface RoleProps {

@@ -25,22 +25,22 @@ export function NewKeyForm({ onClose }: { onClose: () => void }) {
   const kinds = useKinds();
   const roles = useGrantable(useRoles().workspace);
   const [draft, setDraft] = useState({ kind: kinds[0]?.[0], name: "", role: "Editor", days: "90", isReadOnly: false });
-  const [made, setMade] = useState<NewKey | null>(null);
+  const [newKey, setNewKey] = useState<NewKey | null>(null);
 
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
-  const ofWorkspace = useChange("POST /api-key", setMade);
-  const own = useChange("POST /api-key/current", setMade);
-  const ofOrganization = useChange("POST /orgs/current/service-keys", setMade);
+  const ofWorkspace = useChange("POST /api-key", setNewKey);
+  const own = useChange("POST /api-key/current", setNewKey);
+  const ofOrganization = useChange("POST /orgs/current/service-keys", setNewKey);
 
   const change = { workspace: ofWorkspace, personal: own, organization: ofOrganization }[draft.kind ?? "workspace"];
 
-  if (made) return <ShownOnce made={made} onClose={onClose} />;
+  if (newKey) return <NewKeyCard made={newKey} onClose={onClose} />;
 
   return (
     <CardForm
       title="New key"
       change={change}
-      onSubmit={() => change.mutate({ body: bodyOf(draft, workspace?.id ?? null) })}
+      onSubmit={() => change.mutate({ body: toBody(draft, workspace?.id ?? null) })}
     >
       <div className="fields two">
         <TextField
@@ -117,20 +117,20 @@ interface Draft {
   isReadOnly: boolean;
 }
 
-function bodyOf({ kind, name, role, days, isReadOnly }: Draft, workspaceId: string | null): KeyRequest {
+function toBody({ kind, name, role, days, isReadOnly }: Draft, workspaceId: string | null): KeyRequest {
   const body: KeyRequest = { description: name.trim(), read_only: isReadOnly };
   if (days) body.expires_at = new Date(Date.now() + Number(days) * DAY_MS).toISOString();
   if (kind === "personal") return workspaceId ? { ...body, default_workspace_id: workspaceId } : body;
   return { ...body, role_id: role };
 }
 
-function ShownOnce({ made, onClose }: { made: NewKey; onClose: () => void }) {
-  const variables = `LANGSMITH_ENDPOINT=${location.origin}\nLANGSMITH_API_KEY=${made.key}`;
+function NewKeyCard({ made: newKey, onClose }: { made: NewKey; onClose: () => void }) {
+  const variables = `LANGSMITH_ENDPOINT=${location.origin}\nLANGSMITH_API_KEY=${newKey.key}`;
 
   return (
     <section className="card" aria-label="The new key">
       <div className="card-head">
-        <h2>{made.description}</h2>
+        <h2>{newKey.description}</h2>
         <button type="button" className="copy" aria-label="Close" onClick={onClose}>
           <Icon name="close" />
         </button>
@@ -138,8 +138,8 @@ function ShownOnce({ made, onClose }: { made: NewKey; onClose: () => void }) {
       <div className="card-body fields">
         <p>Copy it now: it is stored as a hash, and nobody can read it again.</p>
         <div className="once">
-          <code data-testid="new-key">{made.key}</code>
-          <CopyButton text={made.key} what="key" />
+          <code data-testid="new-key">{newKey.key}</code>
+          <CopyButton text={newKey.key} what="key" />
         </div>
         <div>
           <p className="soft">For SDKs and the command line, as environment variables:</p>

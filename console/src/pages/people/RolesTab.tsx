@@ -25,8 +25,8 @@ function RoleTable({ title, roles }: { title: string; roles: Role[] }) {
       <h2>{title}</h2>
       <Table
         label={title}
-        rows={resourcesOf(roles)}
-        keyOf={(resource) => resource}
+        rows={getResources(roles)}
+        getKey={(resource) => resource}
         isStacked
         columns={[
           { title: "May, with", show: (resource) => resource },
@@ -42,7 +42,7 @@ function RoleTable({ title, roles }: { title: string; roles: Role[] }) {
 
 const ORDER = ["call", "read", "create", "create own keys", "update", "delete", "share", "manage"];
 
-function resourcesOf(roles: Role[]): string[] {
+function getResources(roles: Role[]): string[] {
   const all = roles.flatMap((role) => role.permissions.map((permission) => permission.split(":", 1)[0] ?? ""));
   return [...new Set(all)].filter((resource) => resource && resource !== "*").sort();
 }

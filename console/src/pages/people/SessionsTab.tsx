@@ -15,21 +15,21 @@ export function SessionsTab() {
   const all = useApi("GET /orgs/current/sessions", {}, { enabled: isManager });
   const own = useApi("GET /users/me/sessions", {}, { enabled: isMember && !isManager });
 
-  const shown = isManager ? all : own;
-  const [ended, setEnded] = useState<LoginSession | null>(null);
+  const sessions = isManager ? all : own;
+  const [sessionToEnd, setSessionToEnd] = useState<LoginSession | null>(null);
 
   return (
     <>
-      {shown.error && <Problem error={shown.error} retry={() => void shown.refetch()} />}
-      {(shown.data?.length === 0 || !isMember) && (
+      {sessions.error && <Problem error={sessions.error} retry={() => void sessions.refetch()} />}
+      {(sessions.data?.length === 0 || !isMember) && (
         <Empty title="No sessions">Browsers and command lines that somebody signed in are listed here.</Empty>
       )}
-      {shown.data && shown.data.length > 0 && (
+      {sessions.data && sessions.data.length > 0 && (
         <section className="card" aria-label="Sessions">
           <Table
             label="Sessions"
-            rows={shown.data}
-            keyOf={(session) => session.id}
+            rows={sessions.data}
+            getKey={(session) => session.id}
             isStacked
             columns={[
               {
@@ -53,7 +53,7 @@ export function SessionsTab() {
                 title: "From",
                 show: (session) => (
                   <span title={session.client ?? ""}>
-                    {clientOf(session)} <span className="soft">{session.address}</span>
+                    {getClient(session)} <span className="soft">{session.address}</span>
                   </span>
                 ),
               },
@@ -64,7 +64,7 @@ export function SessionsTab() {
                 isActions: true,
                 show: (session) =>
                   !session.is_current && (
-                    <button type="button" className="link" onClick={() => setEnded(session)}>
+                    <button type="button" className="link" onClick={() => setSessionToEnd(session)}>
                       End
                     </button>
                   ),
@@ -73,7 +73,7 @@ export function SessionsTab() {
           />
         </section>
       )}
-      {ended && <EndSession of={ended} isManager={isManager} onClose={() => setEnded(null)} />}
+      {sessionToEnd && <EndSession of={sessionToEnd} isManager={isManager} onClose={() => setSessionToEnd(null)} />}
     </>
   );
 }
@@ -102,7 +102,7 @@ function EndSession({
       onConfirm={() => change.mutate({ path: { session_id: session.id } })}
       onClose={onClose}
     >
-      <p>{clientOf(session)} must sign in again. API keys go on working.</p>
+      <p>{getClient(session)} must sign in again. API keys go on working.</p>
     </Confirm>
   );
 }
@@ -111,7 +111,7 @@ const BROWSERS = ["Firefox", "Edg", "OPR", "Chrome", "Safari"];
 const NAMES: Record<string, string> = { Edg: "Edge", OPR: "Opera" };
 
 // The name of the program in a user agent; browsers name their relatives too, so that the order matters.
-function clientOf(session: LoginSession): string {
+function getClient(session: LoginSession): string {
   const client = session.client ?? "";
   const browser = BROWSERS.find((name) => client.includes(`${name}/`));
   if (browser) return NAMES[browser] ?? browser;

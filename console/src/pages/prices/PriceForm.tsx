@@ -26,21 +26,21 @@ export interface PriceDraft {
 }
 
 // A draft for a model without a price, or from a price: a price of a file is overridden by one of the workspace.
-export function draftOf(model?: ModelInUse, price?: ModelPrice): PriceDraft {
+export function toDraft(model?: ModelInUse, price?: ModelPrice): PriceDraft {
   const own = price?.source === "workspace" ? price.id : null;
 
   return {
     key: price?.id ?? `${model?.provider} ${model?.name}`,
     id: own,
     name: price?.name ?? model?.name ?? "",
-    pattern: price?.match_pattern ?? (model ? escaped(model.name) : ""),
+    pattern: price?.match_pattern ?? (model ? escapePattern(model.name) : ""),
     provider: price?.provider ?? model?.provider ?? "",
     from: price?.start_time?.slice(0, 10) ?? "",
     threshold: price?.prompt_token_threshold ?? null,
     input: perMillion(price?.prompt_cost),
     output: perMillion(price?.completion_cost),
-    inputDetails: each(price?.prompt_cost_details, perMillion),
-    outputDetails: each(price?.completion_cost_details, perMillion),
+    inputDetails: mapDetails(price?.prompt_cost_details, perMillion),
+    outputDetails: mapDetails(price?.completion_cost_details, perMillion),
   };
 }
 
@@ -61,8 +61,8 @@ export function PriceForm({ draft: first, onClose }: { draft: PriceDraft; onClos
       prompt_token_threshold: draft.threshold,
       prompt_cost: perToken(draft.input),
       completion_cost: perToken(draft.output),
-      prompt_cost_details: each(draft.inputDetails, perToken),
-      completion_cost_details: each(draft.outputDetails, perToken),
+      prompt_cost_details: mapDetails(draft.inputDetails, perToken),
+      completion_cost_details: mapDetails(draft.outputDetails, perToken),
     };
 
     if (draft.id) update.mutate({ path: { price_id: draft.id }, body });
@@ -176,12 +176,12 @@ function RemovePrice({ id, name, onRemoved, onClose }: RemoveProps) {
   );
 }
 
-function each(
+function mapDetails(
   details: Record<string, string> | null | undefined,
   convert: (text: string) => string,
 ): Record<string, string> {
-  const filled = Object.entries(details ?? {}).filter(([, text]) => text !== "");
-  return Object.fromEntries(filled.map(([name, text]) => [name, convert(text)]));
+  const entries = Object.entries(details ?? {}).filter(([, text]) => text !== "");
+  return Object.fromEntries(entries.map(([name, text]) => [name, convert(text)]));
 }
 
 function perMillion(text: string | undefined): string {
@@ -195,6 +195,6 @@ function perToken(text: string): string {
   return (price / MILLION).toFixed(18).replace(/\.?0+$/, "") || "0";
 }
 
-function escaped(name: string): string {
+function escapePattern(name: string): string {
   return name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 }

@@ -12,7 +12,7 @@ import { SearchField } from "../../ui/SearchField";
 import { Status } from "../../ui/Status";
 import { Table } from "../../ui/Table";
 import { useSearchParams } from "../../ui/useSearchParams";
-import { draftOf, type PriceDraft, PriceForm } from "./PriceForm";
+import { type PriceDraft, PriceForm, toDraft } from "./PriceForm";
 import { Recompute } from "./Recompute";
 
 const pricesRoute = getRouteApi("/prices");
@@ -28,15 +28,15 @@ export function PricesPage() {
   const models = useApi("GET /model-price-map/models", {}, { everyMs: 30_000 });
   const prices = useApi("GET /model-price-map", { query: { q } }, { keep: true });
 
-  const wanted = (q ?? "").toLowerCase();
-  const used = (models.data ?? []).filter((each) => `${each.name} ${each.provider}`.toLowerCase().includes(wanted));
-  const unpriced = used.filter((each) => each.price_id === null);
+  const words = (q ?? "").toLowerCase();
+  const rows = (models.data ?? []).filter((each) => `${each.name} ${each.provider}`.toLowerCase().includes(words));
+  const unpriced = rows.filter((each) => each.price_id === null);
 
   return (
     <div className="page">
       <PageHead title="Prices">
         {mayChange && (
-          <button type="button" className="button main" onClick={() => setDraft(draftOf())}>
+          <button type="button" className="button main" onClick={() => setDraft(toDraft())}>
             <Icon name="plus" /> New price
           </button>
         )}
@@ -61,8 +61,8 @@ export function PricesPage() {
             Models appear here when traces with model runs arrive. Their cost is tokens times the price below.
           </Empty>
         )}
-        {used.length > 0 && <Models rows={used} mayChange={mayChange} onPrice={(each) => setDraft(draftOf(each))} />}
-        {models.data && models.data.length > 0 && used.length === 0 && (
+        {rows.length > 0 && <Models rows={rows} mayChange={mayChange} onPrice={(each) => setDraft(toDraft(each))} />}
+        {models.data && models.data.length > 0 && rows.length === 0 && (
           <p className="card-body soft">No model matches.</p>
         )}
       </section>
@@ -79,7 +79,7 @@ export function PricesPage() {
             rows={oneForAllProviders(prices.data)}
             mayChange={mayChange}
             onEdit={(each) =>
-              setDraft(draftOf(undefined, { ...each, provider: each.provider?.split(", ")[0] ?? null }))
+              setDraft(toDraft(undefined, { ...each, provider: each.provider?.split(", ")[0] ?? null }))
             }
           />
         )}
@@ -101,7 +101,7 @@ function Models({
     <Table
       label="Models in use"
       rows={rows}
-      keyOf={(each) => `${each.provider} ${each.name}`}
+      getKey={(each) => `${each.provider} ${each.name}`}
       columns={[
         { title: "Model", show: (each) => <code>{each.name}</code> },
         { title: "Provider", show: (each) => each.provider || <span className="soft">unknown</span>, isExtra: true },
@@ -137,15 +137,15 @@ function Models({
 
 // Prices of files have a row for each name that a provider goes by.
 function oneForAllProviders(prices: ModelPrice[]): ModelPrice[] {
-  const found = new Map<string, ModelPrice>();
+  const rows = new Map<string, ModelPrice>();
   for (const price of prices) {
     const { id, provider, ...rest } = price;
     const key = price.source === "workspace" ? id : JSON.stringify(rest);
-    const other = found.get(key);
-    found.set(key, other ? { ...other, provider: `${other.provider}, ${provider}` } : price);
+    const other = rows.get(key);
+    rows.set(key, other ? { ...other, provider: `${other.provider}, ${provider}` } : price);
   }
 
-  return [...found.values()];
+  return [...rows.values()];
 }
 
 function perMillion(text: string | undefined): string {
@@ -165,7 +165,7 @@ function Prices({
     <Table
       label="All prices"
       rows={rows}
-      keyOf={(each) => each.id}
+      getKey={(each) => each.id}
       columns={[
         { title: "Name", show: (each) => <span title={each.match_pattern}>{each.name}</span> },
         {

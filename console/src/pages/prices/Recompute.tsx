@@ -77,7 +77,7 @@ export function Recompute() {
             <progress aria-label="Progress" max={1} value={latest.progress} />
             <span className="number">{percent(latest.progress)}</span>
             <span className="soft">
-              {stateOf(latest)}: {count(latest.runs)} model runs, {count(latest.changed)} changed,{" "}
+              {getState(latest)}: {count(latest.runs)} model runs, {count(latest.changed)} changed,{" "}
               {latest.session_name ?? "all projects"}, begun <Ago at={latest.created_at} />
             </span>
           </div>
@@ -92,7 +92,7 @@ export function Recompute() {
   );
 }
 
-function stateOf(work: Recomputation): string {
+function getState(work: Recomputation): string {
   if (work.finished_at !== null) return "done";
   if (work.cancelled_at !== null) return "stopped";
   return work.error === null ? "running" : "waiting";

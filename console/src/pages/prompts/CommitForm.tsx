@@ -6,7 +6,7 @@ import { Form, FormButtons } from "../../ui/Form";
 import { Problem } from "../../ui/Problem";
 import { JsonInput } from "../../ui/SchemaForm";
 import { MessagesEditor } from "./MessagesEditor";
-import { newMessage, readManifest, variablesOf, writeManifest } from "./manifest";
+import { getVariables, newMessage, readManifest, writeManifest } from "./manifest";
 import { OWN, useCommit } from "./usePrompt";
 
 interface Props {
@@ -19,10 +19,10 @@ interface Props {
 }
 
 export function CommitForm(props: Props) {
-  const found = useCommit(props.handle, props.from?.commit_hash);
-  if (found.error) return <Problem error={found.error} />;
-  if (props.from !== undefined && !found.data) return null;
-  return <OpenForm {...props} manifest={found.data?.manifest ?? null} />;
+  const commit = useCommit(props.handle, props.from?.commit_hash);
+  if (commit.error) return <Problem error={commit.error} />;
+  if (props.from !== undefined && !commit.data) return null;
+  return <OpenForm {...props} manifest={commit.data?.manifest ?? null} />;
 }
 
 function OpenForm({ handle, latest, from, manifest, onClose, onDone }: Props & { manifest: unknown }) {
@@ -47,7 +47,7 @@ function OpenForm({ handle, latest, from, manifest, onClose, onDone }: Props & {
       },
     });
 
-  const variables = variablesOf(messages, read?.format ?? "f-string");
+  const variables = getVariables(messages, read?.format ?? "f-string");
 
   return (
     <Form aria-label="New version" change={commit} onSubmit={submit}>

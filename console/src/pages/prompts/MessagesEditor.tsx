@@ -1,5 +1,5 @@
 import { Icon } from "../../ui/Icon";
-import { newMessage, type PromptMessage, type Role, shownText } from "./manifest";
+import { displayText, newMessage, type PromptMessage, type Role } from "./manifest";
 
 const ROLES: [Role, string][] = [
   ["system", "System"],
@@ -84,9 +84,9 @@ export function MessagesEditor({ messages, onChange }: Props) {
             <textarea
               className="code"
               aria-label={`Text of message ${index + 1}`}
-              rows={Math.min(Math.max(3, shownText(message).split("\n").length + 1), 24)}
+              rows={Math.min(Math.max(3, displayText(message).split("\n").length + 1), 24)}
               readOnly={message.isFixed}
-              value={shownText(message)}
+              value={displayText(message)}
               onChange={(event) => change(message.key, { text: event.target.value })}
             />
           )}

@@ -6,7 +6,7 @@ import { Empty } from "../../ui/Empty";
 import { TextField } from "../../ui/Field";
 import { Form, FormButtons } from "../../ui/Form";
 import { MessagesEditor } from "./MessagesEditor";
-import { newMessage, variablesOf, writeManifest } from "./manifest";
+import { getVariables, newMessage, writeManifest } from "./manifest";
 import { OWN } from "./usePrompt";
 
 export function NewPromptPage() {
@@ -40,7 +40,7 @@ export function NewPromptPage() {
     );
   }
 
-  const variables = variablesOf(messages, "f-string");
+  const variables = getVariables(messages, "f-string");
 
   return (
     <Form

@@ -17,7 +17,7 @@ import { AboutForm } from "./AboutForm";
 import { CommitForm } from "./CommitForm";
 import { CommitTags } from "./CommitTags";
 import { lineDiff } from "./lineDiff";
-import { linesOf, readManifest, shownText } from "./manifest";
+import { displayText, readManifest, toLines } from "./manifest";
 import { OWN, useCommit, usePrompt } from "./usePrompt";
 
 const promptRoute = getRouteApi("/prompts/$promptName");
@@ -36,14 +36,14 @@ export function PromptPage() {
   const { view, commit: chosen, against, edit } = promptRoute.useSearch();
   const navigate = useNavigate();
   const mayUpdate = useMay("prompts:update");
-  const { prompt: found, commits, tags } = usePrompt(promptName);
+  const { prompt: query, commits, tags } = usePrompt(promptName);
 
   const list = commits.rows;
-  const commit = chosen ? commitOf(list, chosen) : list[0];
+  const commit = chosen ? findCommit(list, chosen) : list[0];
   const base = against ?? commit?.parent_commit_hash ?? undefined;
 
   // The address, or the oldest commit of the list, may name a commit of a page that is not read yet.
-  const isMissing = (chosen && !commit) || (view === "diff" && base && !commitOf(list, base));
+  const isMissing = (chosen && !commit) || (view === "diff" && base && !findCommit(list, base));
   const isLooking = Boolean(isMissing) && commits.hasMore && commits.error === null;
   const { loadMore } = commits;
 
@@ -54,18 +54,18 @@ export function PromptPage() {
   const show = (search: Record<string, string | undefined>) =>
     void navigate({ to: "/prompts/$promptName", params: { promptName }, search: (old) => ({ ...old, ...search }) });
 
-  const error = found.error ?? commits.error ?? tags.error;
-  if (!found.data || !commits.isRead) {
+  const error = query.error ?? commits.error ?? tags.error;
+  if (!query.data || !commits.isRead) {
     return error ? (
       <div className="page">
-        <Problem error={error} retry={() => void found.refetch()} />
+        <Problem error={error} retry={() => void query.refetch()} />
       </div>
     ) : null;
   }
 
-  const prompt = found.data.repo;
+  const prompt = query.data.repo;
   const isEditing = edit !== undefined && mayUpdate;
-  const shown = isEditing ? "messages" : ((view ?? (list.length ? "messages" : "about")) as View);
+  const tab = isEditing ? "messages" : ((view ?? (list.length ? "messages" : "about")) as View);
 
   return (
     <div className="page full">
@@ -99,7 +99,7 @@ export function PromptPage() {
         </section>
         <section className="card thread-state" aria-label="Prompt">
           {!isEditing && (
-            <Tabs label="Views" tabs={VIEWS} selected={shown} search={(next, old) => ({ ...old, view: next })} />
+            <Tabs label="Views" tabs={VIEWS} selected={tab} search={(next, old) => ({ ...old, view: next })} />
           )}
           <div className="card-body">
             {isEditing ? (
@@ -110,7 +110,7 @@ export function PromptPage() {
                 onClose={() => show({ edit: undefined })}
                 onDone={() => show({ edit: undefined, commit: undefined })}
               />
-            ) : shown === "about" ? (
+            ) : tab === "about" ? (
               <About prompt={prompt} mayUpdate={mayUpdate} />
             ) : isLooking ? (
               <p className="soft" role="status">
@@ -131,7 +131,7 @@ export function PromptPage() {
                 <CommitView
                   prompt={prompt}
                   commit={commit}
-                  view={shown}
+                  view={tab}
                   against={base}
                   others={list.filter((each) => each !== commit)}
                   onCompare={(hash) => show({ view: "diff", against: hash })}
@@ -145,7 +145,7 @@ export function PromptPage() {
   );
 }
 
-function commitOf(commits: Commit[], hash: string): Commit | undefined {
+function findCommit(commits: Commit[], hash: string): Commit | undefined {
   return commits.find((each) => each.commit_hash.startsWith(hash));
 }
 
@@ -245,7 +245,7 @@ interface CommitProps {
 
 function CommitView({ prompt, commit, view, against, others, onCompare }: CommitProps) {
   const after = useCommit(prompt.repo_handle, commit.commit_hash);
-  const compared = against === undefined ? undefined : commitOf(others, against);
+  const compared = against === undefined ? undefined : findCommit(others, against);
   const before = useCommit(prompt.repo_handle, view === "diff" ? compared?.commit_hash : undefined);
 
   const error = after.error ?? before.error;
@@ -272,7 +272,7 @@ function CommitView({ prompt, commit, view, against, others, onCompare }: Commit
           ))}
         </select>
       </label>
-      <Changes before={before.data ? linesOf(before.data.manifest) : []} after={linesOf(manifest)} />
+      <Changes before={before.data ? toLines(before.data.manifest) : []} after={toLines(manifest)} />
     </div>
   );
 }
@@ -302,8 +302,8 @@ function Changes({ before, after }: { before: string[]; after: string[] }) {
 }
 
 function Messages({ manifest, prompt, commit }: { manifest: unknown; prompt: Prompt; commit: Commit }) {
-  const read = readManifest(manifest);
-  if (read === null) {
+  const content = readManifest(manifest);
+  if (content === null) {
     return (
       <div className="stack">
         <p className="soft">This is not a prompt of messages, so that it is shown as it is stored.</p>
@@ -317,7 +317,7 @@ function Messages({ manifest, prompt, commit }: { manifest: unknown; prompt: Pro
   return (
     <div className="stack">
       <ol className="prompt-messages" aria-label="Messages">
-        {read.messages.map((message) => (
+        {content.messages.map((message) => (
           <li key={message.key} className={`prompt-message of-${message.role}`}>
             <span className="chat-role">{message.role}</span>
             {message.role === "placeholder" ? (
@@ -326,22 +326,22 @@ function Messages({ manifest, prompt, commit }: { manifest: unknown; prompt: Pro
               </p>
             ) : (
               <pre>
-                <Highlighted text={shownText(message)} variables={read.variables} />
+                <Highlighted text={displayText(message)} variables={content.variables} />
               </pre>
             )}
           </li>
         ))}
       </ol>
-      {read.model !== null && (
+      {content.model !== null && (
         <details>
           <summary>Model</summary>
-          <Json value={read.model} name="model" open={2} />
+          <Json value={content.model} name="model" open={2} />
         </details>
       )}
       <div className="row">
         <span className="soft">Variables</span>
-        {read.variables.length === 0 && <span>none</span>}
-        {read.variables.map((name) => (
+        {content.variables.length === 0 && <span>none</span>}
+        {content.variables.map((name) => (
           <code key={name} className="label">
             {name}
           </code>

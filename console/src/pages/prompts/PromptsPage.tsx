@@ -78,7 +78,7 @@ export function PromptsPage() {
         listing={prompts}
         label="Prompts"
         columns={COLUMNS}
-        keyOf={(each) => each.id}
+        getKey={(each) => each.id}
         onOpen={(each) => void navigate({ to: "/prompts/$promptName", params: { promptName: each.repo_handle } })}
         empty={
           q || archived ? (

@@ -55,19 +55,19 @@ export function newMessage(role: Role, text = ""): PromptMessage {
 
 /** Read the messages of a manifest; null for one that is no prompt of messages or of one text. */
 export function readManifest(manifest: unknown): ReadPrompt | null {
-  const prompt = promptOf(manifest);
+  const prompt = findPrompt(manifest);
   if (prompt === null) return null;
-  const kwargs = kwargsOf(prompt);
+  const kwargs = getKwargs(prompt);
   const parts = Array.isArray(kwargs.messages) ? kwargs.messages : [prompt];
   const messages = parts.map(readMessage);
   if (messages.some((message) => message === null)) return null;
-  const format = formatOf(parts);
+  const format = getFormat(parts);
 
   return {
     messages: messages as PromptMessage[],
-    variables: variablesOf(messages as PromptMessage[], format),
+    variables: getVariables(messages as PromptMessage[], format),
     format,
-    model: prompt === manifest ? null : kwargsOf(manifest).last,
+    model: prompt === manifest ? null : getKwargs(manifest).last,
   };
 }
 
@@ -77,36 +77,36 @@ export function writeManifest(before: unknown, messages: PromptMessage[]): Field
   // A prompt of one text becomes a prompt of messages.
   const isKept = ({ raw }: PromptMessage) => raw !== null && className(raw) !== "PromptTemplate";
   const parts = messages.map((message) => (isKept(message) ? message.raw : writeMessage(message, format)));
-  const variables = variablesOf(messages, format);
+  const variables = getVariables(messages, format);
   if (before === null || before === undefined) return chat(parts, variables);
   const copy = structuredClone(before) as Fields;
-  const prompt = promptOf(copy);
-  if (prompt === null || !Array.isArray(kwargsOf(prompt).messages)) return chat(parts, variables);
+  const prompt = findPrompt(copy);
+  if (prompt === null || !Array.isArray(getKwargs(prompt).messages)) return chat(parts, variables);
 
-  Object.assign(kwargsOf(prompt), { messages: parts, input_variables: variables });
+  Object.assign(getKwargs(prompt), { messages: parts, input_variables: variables });
   return copy;
 }
 
 /** The names that a caller fills in. */
-export function variablesOf(messages: PromptMessage[], format: ReadPrompt["format"]): string[] {
-  const found = new Set<string>();
+export function getVariables(messages: PromptMessage[], format: ReadPrompt["format"]): string[] {
+  const variables = new Set<string>();
   for (const { role, text, isFixed } of messages) {
-    if (role === "placeholder") found.add(text);
-    else if (!isFixed) for (const name of names(text, format)) found.add(name);
+    if (role === "placeholder") variables.add(text);
+    else if (!isFixed) for (const name of findNames(text, format)) variables.add(name);
   }
 
-  return [...found].filter(Boolean);
+  return [...variables].filter(Boolean);
 }
 
 /** A prompt as lines of text, for comparison. */
-export function linesOf(manifest: unknown): string[] {
+export function toLines(manifest: unknown): string[] {
   const prompt = readManifest(manifest);
   if (prompt === null) return JSON.stringify(manifest, null, 2).split("\n");
-  const lines = prompt.messages.flatMap((message) => [`[${message.role}]`, ...shownText(message).split("\n"), ""]);
+  const lines = prompt.messages.flatMap((message) => [`[${message.role}]`, ...displayText(message).split("\n"), ""]);
   return prompt.model ? [...lines, "[model]", ...JSON.stringify(prompt.model, null, 2).split("\n")] : lines;
 }
 
-export function shownText(message: PromptMessage): string {
+export function displayText(message: PromptMessage): string {
   return message.isFixed ? JSON.stringify(message.raw, null, 2) : message.text;
 }
 
@@ -115,9 +115,9 @@ function chat(messages: unknown[], variables: string[]): Fields {
 }
 
 // The prompt itself, or the first part of a prompt with a model.
-function promptOf(manifest: unknown): Fields | null {
+function findPrompt(manifest: unknown): Fields | null {
   const name = className(manifest);
-  if (name === "RunnableSequence") return promptOf(kwargsOf(manifest).first);
+  if (name === "RunnableSequence") return findPrompt(getKwargs(manifest).first);
   return name.endsWith("PromptTemplate") || name === "StructuredPrompt" ? (manifest as Fields) : null;
 }
 
@@ -125,17 +125,17 @@ function readMessage(raw: unknown): PromptMessage | null {
   const name = className(raw);
   const role = ROLES[name];
   if (role === undefined) return null;
-  const kwargs = kwargsOf(raw);
-  const text = name === "PromptTemplate" ? kwargs.template : textOf(role, kwargs);
+  const kwargs = getKwargs(raw);
+  const text = name === "PromptTemplate" ? kwargs.template : toText(role, kwargs);
   const message = newMessage(role, typeof text === "string" ? text : "");
 
   return { ...message, raw, isFixed: typeof text !== "string" };
 }
 
-function textOf(role: Role, kwargs: Fields): unknown {
+function toText(role: Role, kwargs: Fields): unknown {
   if (role === "placeholder") return kwargs.variable_name;
   if ("content" in kwargs) return kwargs.content;
-  return kwargsOf(kwargs.prompt).template;
+  return getKwargs(kwargs.prompt).template;
 }
 
 function writeMessage({ role, text }: PromptMessage, format: ReadPrompt["format"]): Fields {
@@ -146,26 +146,26 @@ function writeMessage({ role, text }: PromptMessage, format: ReadPrompt["format"
 
   const prompt = node(["langchain", "prompts", "prompt", "PromptTemplate"], {
     template: text,
-    input_variables: names(text, format),
+    input_variables: findNames(text, format),
     template_format: format,
   });
 
   return node(["langchain", "prompts", "chat", TEMPLATES[role]], { prompt });
 }
 
-function formatOf(parts: unknown[]): ReadPrompt["format"] {
+function getFormat(parts: unknown[]): ReadPrompt["format"] {
   for (const part of parts) {
-    const { template_format: own } = kwargsOf(part);
-    const format = own ?? kwargsOf(kwargsOf(part).prompt).template_format;
+    const { template_format: own } = getKwargs(part);
+    const format = own ?? getKwargs(getKwargs(part).prompt).template_format;
     if (format === "mustache" || format === "jinja2") return format;
   }
 
   return "f-string";
 }
 
-function names(text: string, format: ReadPrompt["format"]): string[] {
-  const found = [...text.matchAll(VARIABLES[format])].map((match) => match[1] ?? "");
-  return [...new Set(found.filter(Boolean))];
+function findNames(text: string, format: ReadPrompt["format"]): string[] {
+  const names = [...text.matchAll(VARIABLES[format])].map((match) => match[1] ?? "");
+  return [...new Set(names.filter(Boolean))];
 }
 
 function node(id: string[], kwargs: Fields): Fields {
@@ -177,7 +177,7 @@ function className(value: unknown): string {
   return Array.isArray(id) ? String(id.at(-1)) : "";
 }
 
-function kwargsOf(value: unknown): Fields {
+function getKwargs(value: unknown): Fields {
   return isFields(value) && isFields(value.kwargs) ? value.kwargs : {};
 }
 

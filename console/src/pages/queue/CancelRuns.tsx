@@ -16,15 +16,15 @@ interface Props {
 
 // Cancels the marked runs, or all that wait, or all that wait or run. Asks first.
 export function CancelRuns({ deploymentId, marked, onDone }: Props) {
-  const [asked, setAsked] = useState<"marked" | "pending" | "all" | null>(null);
+  const [scope, setScope] = useState<"marked" | "pending" | "all" | null>(null);
 
-  const done = () => {
-    setAsked(null);
+  const finish = () => {
+    setScope(null);
     onDone();
   };
 
-  const cancelAll = useAgentChange(deploymentId, "POST /runs/cancel", done);
-  const cancelMarked = useCancelMarked(deploymentId, done);
+  const cancelAll = useAgentChange(deploymentId, "POST /runs/cancel", finish);
+  const cancelMarked = useCancelMarked(deploymentId, finish);
 
   const text = {
     marked: `${marked.length} marked ${marked.length === 1 ? "run" : "runs"}`,
@@ -35,27 +35,27 @@ export function CancelRuns({ deploymentId, marked, onDone }: Props) {
   return (
     <>
       {marked.length > 0 && (
-        <button type="button" className="button" onClick={() => setAsked("marked")}>
+        <button type="button" className="button" onClick={() => setScope("marked")}>
           <Icon name="stop" />
           Cancel {marked.length} marked
         </button>
       )}
-      <button type="button" className="button" onClick={() => setAsked("pending")}>
+      <button type="button" className="button" onClick={() => setScope("pending")}>
         Cancel all waiting
       </button>
-      <button type="button" className="button" onClick={() => setAsked("all")}>
+      <button type="button" className="button" onClick={() => setScope("all")}>
         Cancel all
       </button>
-      {asked && (
+      {scope && (
         <Confirm
-          title={`Cancel ${text[asked]}?`}
+          title={`Cancel ${text[scope]}?`}
           action="Cancel the runs"
           cancel="Keep"
-          change={asked === "marked" ? cancelMarked : cancelAll}
+          change={scope === "marked" ? cancelMarked : cancelAll}
           onConfirm={() =>
-            asked === "marked" ? cancelMarked.mutate(marked) : cancelAll.mutate({ body: { status: asked } })
+            scope === "marked" ? cancelMarked.mutate(marked) : cancelAll.mutate({ body: { status: scope } })
           }
-          onClose={() => setAsked(null)}
+          onClose={() => setScope(null)}
         >
           <p>
             They end as interrupted, of all assistants and threads that you may change. Their threads keep what was done
@@ -83,7 +83,7 @@ function useCancelMarked(deploymentId: string, onDone: () => void) {
 }
 
 function byThread(runs: FoundRun[]): Map<string, string[]> {
-  const found = new Map<string, string[]>();
-  for (const { thread_id, run_id } of runs) found.set(thread_id, [...(found.get(thread_id) ?? []), run_id]);
-  return found;
+  const threads = new Map<string, string[]>();
+  for (const { thread_id, run_id } of runs) threads.set(thread_id, [...(threads.get(thread_id) ?? []), run_id]);
+  return threads;
 }

@@ -40,7 +40,7 @@ export function QueuePage() {
   const { deploymentId } = runQueueRoute.useParams();
   const { view, assistant, run, thread } = runQueueRoute.useSearch();
   const { push, bind } = useSearchParams({ view, assistant, run, thread });
-  const { pairs, nameOf } = useAssistants(deploymentId);
+  const { pairs, getName } = useAssistants(deploymentId);
   const { marked, toggle, clear, column } = useMarked(JSON.stringify([view, assistant]), getId, getLabel);
 
   const status = STATUSES[view ?? ""] ?? ["pending", "running"];
@@ -56,8 +56,8 @@ export function QueuePage() {
   const isFailed = view === "failed";
   const activeMarked = runs.rows.filter((each) => marked.has(each.run_id) && isActive(each));
   const columns = useMemo(
-    () => [...(isFailed ? [] : [{ ...column, isExtra: true }]), ...getColumns(nameOf, isFailed)],
-    [nameOf, isFailed, column],
+    () => [...(isFailed ? [] : [{ ...column, isExtra: true }]), ...getColumns(getName, isFailed)],
+    [getName, isFailed, column],
   );
 
   return (
@@ -78,7 +78,7 @@ export function QueuePage() {
             deploymentId={deploymentId}
             runId={run}
             threadId={thread}
-            nameOf={nameOf}
+            getName={getName}
             onClose={() => push({ run: undefined, thread: undefined })}
           />
         )
@@ -88,7 +88,7 @@ export function QueuePage() {
         listing={runs}
         label="Runs"
         columns={columns}
-        keyOf={getId}
+        getKey={getId}
         onOpen={(each) => push({ run: each.run_id, thread: each.thread_id })}
         onMark={(each) => isActive(each) && toggle(each)}
         empty={<NoRun isFailed={isFailed} />}
@@ -151,7 +151,7 @@ function getLabel(run: FoundRun): string {
   return `run ${run.run_id.slice(-8)}`;
 }
 
-function getColumns(nameOf: (id: string) => string, isFailed: boolean): Column<FoundRun>[] {
+function getColumns(getName: (id: string) => string, isFailed: boolean): Column<FoundRun>[] {
   return [
     {
       title: "Run",
@@ -168,7 +168,7 @@ function getColumns(nameOf: (id: string) => string, isFailed: boolean): Column<F
       ),
     },
     { title: "State", width: "minmax(84px, 110px)", show: (each) => <RunState status={each.status} /> },
-    { title: "Assistant", width: "minmax(90px, 1fr)", show: (each) => nameOf(each.assistant_id), isExtra: true },
+    { title: "Assistant", width: "minmax(90px, 1fr)", show: (each) => getName(each.assistant_id), isExtra: true },
     isFailed
       ? {
           title: "Error",

@@ -13,7 +13,7 @@ import { Problem } from "../../ui/Problem";
 import { SidePanel } from "../../ui/SidePanel";
 import { RunState } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
-import { retryOf } from "./retry";
+import { toRetry } from "./retry";
 import { isActive, WaitsFor } from "./waiting";
 
 const EVERY_MS = 3_000;
@@ -23,14 +23,14 @@ interface Props {
   deploymentId: string;
   runId: string;
   threadId: string;
-  nameOf: (id: string) => string;
+  getName: (id: string) => string;
   onClose: () => void;
 }
 
 // One run of the queue: what it waits for, its attempts, its error and its input.
-export function RunDetails({ deploymentId, runId, threadId, nameOf, onClose }: Props) {
+export function RunDetails({ deploymentId, runId, threadId, getName, onClose }: Props) {
   const path = { thread_id: threadId, run_id: runId };
-  const found = useAgentApi(
+  const runs = useAgentApi(
     deploymentId,
     "POST /runs/search",
     { body: { thread_id: threadId, run_id: runId } },
@@ -38,8 +38,8 @@ export function RunDetails({ deploymentId, runId, threadId, nameOf, onClose }: P
   );
 
   const whole = useAgentApi(deploymentId, "GET /threads/{thread_id}/runs/{run_id}", { path }, { everyMs: EVERY_MS });
-  const run = found.data?.[0];
-  const error = whole.error ?? found.error;
+  const run = runs.data?.[0];
+  const error = whole.error ?? runs.error;
 
   return (
     <SidePanel title={`Run ${runId.slice(-8)}`} onClose={onClose}>
@@ -51,7 +51,7 @@ export function RunDetails({ deploymentId, runId, threadId, nameOf, onClose }: P
               <RunState status={run.status} />
               <Actions deploymentId={deploymentId} run={run} whole={whole.data} />
             </div>
-            <Facts deploymentId={deploymentId} run={run} nameOf={nameOf} />
+            <Facts deploymentId={deploymentId} run={run} getName={getName} />
             {run.error && <Failure run={run} deploymentId={deploymentId} />}
             <h3>Input</h3>
             <Json value={whole.data.kwargs.input ?? whole.data.kwargs.command ?? null} name="input" open={2} />
@@ -103,7 +103,15 @@ function Failure({ run, deploymentId }: { run: FoundRun; deploymentId: string })
   );
 }
 
-function Facts({ deploymentId, run, nameOf }: { deploymentId: string; run: FoundRun; nameOf: (id: string) => string }) {
+function Facts({
+  deploymentId,
+  run,
+  getName,
+}: {
+  deploymentId: string;
+  run: FoundRun;
+  getName: (id: string) => string;
+}) {
   return (
     <dl className="facts">
       <dt>Run</dt>
@@ -124,7 +132,7 @@ function Facts({ deploymentId, run, nameOf }: { deploymentId: string; run: Found
         </Link>
       </dd>
       <dt>Assistant</dt>
-      <dd>{nameOf(run.assistant_id)}</dd>
+      <dd>{getName(run.assistant_id)}</dd>
       {run.cron_id && (
         <>
           <dt>Cron</dt>
@@ -188,10 +196,10 @@ function Actions({ deploymentId, run, whole }: { deploymentId: string; run: Foun
   const retry = useAgentChange(
     deploymentId,
     "POST /threads/{thread_id}/runs",
-    (made) =>
+    (newRun) =>
       void navigate({
         to: ".",
-        search: (old) => ({ ...old, view: undefined, run: made.run_id, thread: made.thread_id }),
+        search: (old) => ({ ...old, view: undefined, run: newRun.run_id, thread: newRun.thread_id }),
       }),
   );
 
@@ -215,7 +223,7 @@ function Actions({ deploymentId, run, whole }: { deploymentId: string; run: Foun
           className="button"
           disabled={retry.isPending}
           title="A new run of the same thread with the same input"
-          onClick={() => retry.mutate({ path: { thread_id: run.thread_id }, body: retryOf(whole) })}
+          onClick={() => retry.mutate({ path: { thread_id: run.thread_id }, body: toRetry(whole) })}
         >
           <Icon name="rotate" />
           Run again

@@ -13,7 +13,7 @@ import { isInProgress, RevisionState } from "../../ui/Status";
 import { Ago, duration } from "../../ui/Time";
 import { useMayCall } from "../agents/useAgents";
 import { useDeployment } from "../deployment/useDeployment";
-import { codeOf, describeCommit } from "../deployments/deployment";
+import { describeCommit, getCode } from "../deployments/deployment";
 
 const revisionRoute = getRouteApi("/deployments/$deploymentId/revisions/$revisionId");
 
@@ -25,7 +25,7 @@ export function RevisionPage() {
   const { deploymentId, revisionId } = revisionRoute.useParams();
   const path = { deployment_id: deploymentId, revision_id: revisionId };
   const mayCall = useMayCall(useDeployment(deploymentId).data);
-  const found = useApi("GET /v2/deployments/{deployment_id}/revisions/{revision_id}", { path }, { everyMs: EVERY_MS });
+  const query = useApi("GET /v2/deployments/{deployment_id}/revisions/{revision_id}", { path }, { everyMs: EVERY_MS });
 
   const history = useApi(
     "GET /v2/deployments/{deployment_id}/revisions/{revision_id}/history",
@@ -33,15 +33,15 @@ export function RevisionPage() {
     { everyMs: EVERY_MS },
   );
 
-  if (!found.data) {
-    return found.error ? (
+  if (!query.data) {
+    return query.error ? (
       <div className="page">
-        <Problem error={found.error} retry={() => void found.refetch()} />
+        <Problem error={query.error} retry={() => void query.refetch()} />
       </div>
     ) : null;
   }
 
-  const revision = found.data;
+  const revision = query.data;
   const moves = history.data?.moves ?? [];
 
   return (
@@ -131,9 +131,9 @@ function Actions({ revision, moves }: { revision: Revision; moves: Move[] }) {
           onClose={() => setAsking(false)}
         >
           <p>
-            This revision ({codeOf(revision)}, created <Ago at={revision.created_at} />) takes the place of the one that
-            serves now, with its own code, secrets and resources. Threads and their data stay. Runs in progress go on
-            with the older code.
+            This revision ({getCode(revision)}, created <Ago at={revision.created_at} />) takes the place of the one
+            that serves now, with its own code, secrets and resources. Threads and their data stay. Runs in progress go
+            on with the older code.
           </p>
         </Confirm>
       )}
@@ -148,13 +148,13 @@ function Timeline({ moves, isOver }: { moves: Move[]; isOver: boolean }) {
     <ol className="states" aria-label="States">
       {moves.map((move, index) => {
         const next = moves[index + 1];
-        const ended = next ? new Date(next.at).getTime() : isOver ? null : Date.now();
+        const endMs = next ? new Date(next.at).getTime() : isOver ? null : Date.now();
 
         return (
           <li key={`${move.status}-${move.at}`}>
             {next ? <span>{stateWord(move)}</span> : <RevisionState status={move.status} title={move.reason} />}
             <span className="soft small number">
-              {ended === null ? <Ago at={move.at} /> : duration(Math.max(ended - new Date(move.at).getTime(), 0))}
+              {endMs === null ? <Ago at={move.at} /> : duration(Math.max(endMs - new Date(move.at).getTime(), 0))}
             </span>
           </li>
         );
@@ -182,7 +182,7 @@ function Changes({ revision }: { revision: Revision }) {
   const old = before?.source_revision_config;
 
   const facts: [string, string | null | undefined, string | null | undefined][] = [
-    ["Code", codeOf(revision), before && codeOf(before)],
+    ["Code", getCode(revision), before && getCode(before)],
     ["Configuration", config.graph_config_path, old?.graph_config_path],
   ];
 
@@ -244,7 +244,7 @@ function Log({ hasServed }: { hasServed: boolean }) {
   const to = "/deployments/$deploymentId/revisions/$revisionId";
   const params = { deploymentId, revisionId };
 
-  const read = useCallback(
+  const readLog = useCallback(
     (filter: LogFilter, signal: AbortSignal) =>
       call(
         "GET /v2/deployments/{deployment_id}/revisions/{revision_id}/logs",
@@ -276,7 +276,7 @@ function Log({ hasServed }: { hasServed: boolean }) {
         </div>
       </div>
       <LogView
-        read={read}
+        read={readLog}
         q={q}
         level={level}
         onFilter={(changes) => void navigate({ to, params, search: (old) => ({ ...old, ...changes }), replace: true })}

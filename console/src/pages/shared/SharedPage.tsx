@@ -9,7 +9,7 @@ import { Problem } from "../../ui/Problem";
 import { Tabs } from "../../ui/Tabs";
 import { BackToSpans, PanelHead, RunData } from "../trace/RunPanel";
 import { Spans, TraceHead } from "../trace/Spans";
-import { type Node, treeOf } from "../trace/tree";
+import { type Node, toTree } from "../trace/tree";
 import { ShareToken } from "../trace/Values";
 import { SPAN_SELECTS, type Span } from "../traces/runs";
 
@@ -26,8 +26,8 @@ const TABS = [
 export function SharedPage() {
   const { shareToken } = sharedRoute.useParams();
   const { run } = sharedRoute.useSearch();
-  const found = useSharedSpans(shareToken);
-  const tree = useMemo(() => treeOf(found.spans), [found.spans]);
+  const trace = useSharedSpans(shareToken);
+  const tree = useMemo(() => toTree(trace.spans), [trace.spans]);
   const change = useChangedAddress();
   const select = useCallback((id: string | undefined) => change({ run: id }), [change]);
 
@@ -55,14 +55,14 @@ export function SharedPage() {
               </Spans>
             </div>
           )}
-          {found.error && !root && (
+          {trace.error && !root && (
             <div className="page">
-              {[404, 422].includes(found.error.status) ? (
+              {[404, 422].includes(trace.error.status) ? (
                 <Empty title="This link shares nothing">
                   It may be misspelled, the trace may have expired, or the person who shared it has stopped that.
                 </Empty>
               ) : (
-                <Problem error={found.error} retry={found.retry} />
+                <Problem error={trace.error} retry={trace.retry} />
               )}
             </div>
           )}
@@ -90,7 +90,7 @@ function useChangedAddress() {
 
 function useSharedSpans(shareToken: string) {
   const [everyMs, setEveryMs] = useState<number | false>(false);
-  const found = useApi(
+  const query = useApi(
     "POST /v2/public/{share_token}/runs/query",
     { path: { share_token: shareToken }, body: { selects: SPAN_SELECTS } },
     { everyMs },
@@ -98,18 +98,18 @@ function useSharedSpans(shareToken: string) {
 
   // Nothing stays on the screen after the link has ended.
   const spans = useMemo(
-    () => (found.error ? [] : ((found.data?.items ?? []) as unknown as Span[])),
-    [found.data, found.error],
+    () => (query.error ? [] : ((query.data?.items ?? []) as unknown as Span[])),
+    [query.data, query.error],
   );
 
   const isRunning = spans.some((span) => span.status === "PENDING");
   useEffect(() => setEveryMs(isRunning && EVERY_MS), [isRunning]);
-  return { spans, error: found.error, retry: () => void found.refetch() };
+  return { spans, error: query.error, retry: () => void query.refetch() };
 }
 
 function SharedPanel({ node, onBack }: { node: Node; onBack: () => void }) {
-  const { tab: wanted } = sharedRoute.useSearch();
-  const tab = TABS.find(([name]) => name === wanted)?.[0] ?? "values";
+  const { tab: tabName } = sharedRoute.useSearch();
+  const tab = TABS.find(([name]) => name === tabName)?.[0] ?? "values";
 
   return (
     <aside className="run-panel" aria-label="Span">

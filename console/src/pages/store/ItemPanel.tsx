@@ -24,7 +24,7 @@ interface Props {
 export function ItemPanel({ deploymentId, namespace, itemKey, onShow }: Props) {
   const [isEditing, setEditing] = useState(false);
   const close = () => onShow({ in: undefined, key: undefined });
-  const found = useAgentApi(
+  const query = useAgentApi(
     deploymentId,
     "GET /store/items",
     { query: { namespace, ...(itemKey === undefined ? {} : { key: itemKey }), refresh_ttl: false } },
@@ -44,11 +44,11 @@ export function ItemPanel({ deploymentId, namespace, itemKey, onShow }: Props) {
     );
   }
 
-  const item = found.data;
+  const item = query.data;
 
   return (
     <SidePanel title={itemKey} onClose={close}>
-      {found.error && !item && <Problem error={found.error} retry={() => void found.refetch()} />}
+      {query.error && !item && <Problem error={query.error} retry={() => void query.refetch()} />}
       {item === null && <Empty title="No such item">It may have been deleted, or its lifetime has ended.</Empty>}
       {item && isEditing && (
         <ItemForm

@@ -5,14 +5,14 @@ import type { FoundItem } from "../../api/agentServer";
 import { Empty } from "../../ui/Empty";
 import { score } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
-import { summaryOf } from "../../ui/Json";
+import { summarize } from "../../ui/Json";
 import { type Column, List } from "../../ui/List";
 import { Split } from "../../ui/ListPage";
 import { Problem } from "../../ui/Problem";
 import { SearchField } from "../../ui/SearchField";
 import { Ago } from "../../ui/Time";
 import { useSearchParams } from "../../ui/useSearchParams";
-import { searchOf } from "../threads/thread";
+import { parseSearch } from "../threads/thread";
 import { ItemPanel } from "./ItemPanel";
 import { NamespaceTree } from "./NamespaceTree";
 
@@ -29,11 +29,11 @@ export function StorePage() {
   const { replace, push } = useSearchParams({ namespace, q, offset, in: inside, key });
 
   const begin = Number(offset ?? 0) || 0;
-  const found = useItems(deploymentId, namespace, q, begin);
+  const query = useItems(deploymentId, namespace, q, begin);
 
-  const items = found.data?.items ?? [];
+  const items = query.data?.items ?? [];
   const hasScores = items.some((each) => each.score !== null);
-  const columns = useMemo(() => columnsOf(hasScores), [hasScores]);
+  const columns = useMemo(() => getColumns(hasScores), [hasScores]);
 
   const isOpen = inside !== undefined;
 
@@ -69,7 +69,7 @@ export function StorePage() {
               value={q}
               onChange={(text) => replace({ q: text, offset: undefined })}
             />
-            {found.data && (
+            {query.data && (
               <button
                 type="button"
                 className="button"
@@ -80,7 +80,7 @@ export function StorePage() {
               </button>
             )}
           </div>
-          {found.error && !found.data && <Problem error={found.error} retry={() => void found.refetch()} />}
+          {query.error && !query.data && <Problem error={query.error} retry={() => void query.refetch()} />}
           {q && isText(q) && items.length > 0 && !hasScores && (
             <p className="notice">
               This agent has no search index (<code>store.index</code> of its configuration), so words select nothing.
@@ -92,11 +92,11 @@ export function StorePage() {
               label="Items"
               rows={items}
               columns={columns}
-              keyOf={(each) => `${each.namespace.join(".")} ${each.key}`}
+              getKey={(each) => `${each.namespace.join(".")} ${each.key}`}
               onOpen={(each) => push({ in: each.namespace.join("."), key: each.key })}
             />
           )}
-          {found.data && items.length === 0 && <NoItem isFiltered={Boolean(q || begin)} />}
+          {query.data && items.length === 0 && <NoItem isFiltered={Boolean(q || begin)} />}
           {(begin > 0 || items.length === PAGE) && (
             <nav className="pager" aria-label="Pages">
               <button
@@ -127,7 +127,7 @@ export function StorePage() {
 }
 
 function useItems(deploymentId: string, namespace: string | undefined, q: string | undefined, offset: number) {
-  const filter = q && !isText(q) ? searchOf(q)?.metadata : undefined;
+  const filter = q && !isText(q) ? parseSearch(q)?.metadata : undefined;
 
   return useAgentApi(
     deploymentId,
@@ -149,8 +149,8 @@ function useItems(deploymentId: string, namespace: string | undefined, q: string
 
 // Words to search by meaning; `name=value` is a filter.
 function isText(q: string): boolean {
-  const found = searchOf(q);
-  return found === null || found.metadata === undefined;
+  const search = parseSearch(q);
+  return search === null || search.metadata === undefined;
 }
 
 function NoItem({ isFiltered }: { isFiltered: boolean }) {
@@ -163,7 +163,7 @@ function NoItem({ isFiltered }: { isFiltered: boolean }) {
   );
 }
 
-function columnsOf(hasScores: boolean): Column<FoundItem>[] {
+function getColumns(hasScores: boolean): Column<FoundItem>[] {
   const scores: Column<FoundItem> = {
     title: "Score",
     width: "64px",
@@ -194,7 +194,7 @@ function columnsOf(hasScores: boolean): Column<FoundItem>[] {
     {
       title: "Value",
       width: "minmax(100px, 2fr)",
-      show: (each) => <code className="soft">{summaryOf(each.value)}</code>,
+      show: (each) => <code className="soft">{summarize(each.value)}</code>,
     },
     ...(hasScores ? [scores] : []),
     {

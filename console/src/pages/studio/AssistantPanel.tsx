@@ -4,7 +4,7 @@ import type { Assistant } from "../../api/agentServer";
 import { Confirm } from "../../ui/Confirm";
 import { ShortId } from "../../ui/Copy";
 import { Field } from "../../ui/Field";
-import { isBranch, summaryOf } from "../../ui/Json";
+import { isBranch, summarize } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
 import { SchemaForm } from "../../ui/SchemaForm";
 import type { Schema } from "../../ui/schema";
@@ -38,9 +38,9 @@ export function AssistantPanel({ deploymentId, assistant, schema, isContext, val
   });
 
   const own = isContext ? assistant.context : (assistant.config.configurable ?? {});
-  const stored = isBranch(own) ? (own as Record<string, unknown>) : {};
-  const merged = { ...stored, ...values };
-  const body = isContext ? { context: merged } : { config: { ...assistant.config, configurable: merged } };
+  const ownValues = isBranch(own) ? (own as Record<string, unknown>) : {};
+  const allValues = { ...ownValues, ...values };
+  const body = isContext ? { context: allValues } : { config: { ...assistant.config, configurable: allValues } };
   const isSystem = assistant.metadata.created_by === "system";
   const error = save.error ?? create.error;
 
@@ -69,7 +69,7 @@ export function AssistantPanel({ deploymentId, assistant, schema, isContext, val
         <SchemaForm
           key={`${assistant.assistant_id} ${assistant.version}`}
           schema={schema}
-          values={merged}
+          values={allValues}
           onChange={onChange}
         />
       ) : (
@@ -133,18 +133,18 @@ function Versions({
   isContext: boolean;
 }) {
   const path = { assistant_id: assistant.assistant_id };
-  const found = useAgentApi(deploymentId, "POST /assistants/{assistant_id}/versions", { path, body: { limit: 50 } });
+  const versions = useAgentApi(deploymentId, "POST /assistants/{assistant_id}/versions", { path, body: { limit: 50 } });
   const restore = useAgentChange(deploymentId, "POST /assistants/{assistant_id}/latest");
 
   return (
     <section aria-label="Versions" className="stack">
       <h3>Versions</h3>
-      {(restore.error ?? found.error) && <Problem error={(restore.error ?? found.error) as never} />}
+      {(restore.error ?? versions.error) && <Problem error={(restore.error ?? versions.error) as never} />}
       <ul className="versions">
-        {found.data?.map((each) => (
+        {versions.data?.map((each) => (
           <li key={each.version}>
             <span>{each.version}</span>
-            <code className="soft">{summaryOf(isContext ? each.context : (each.config.configurable ?? {}), 60)}</code>
+            <code className="soft">{summarize(isContext ? each.context : (each.config.configurable ?? {}), 60)}</code>
             <Ago at={each.created_at} />
             {each.version === assistant.version ? (
               <span className="tag">in use</span>

@@ -1,7 +1,7 @@
 import { type ClipboardEvent, useRef, useState } from "react";
 import { Icon } from "../../ui/Icon";
 import { SchemaForm } from "../../ui/SchemaForm";
-import { fieldsOf, hasMessages, type Schema } from "../../ui/schema";
+import { getFields, hasMessages, type Schema } from "../../ui/schema";
 
 const MAX_IMAGE_BYTES = 8_000_000;
 
@@ -28,7 +28,7 @@ export function Composer({ schema, isRunning, onSend, onStop }: Props) {
   const [problem, setProblem] = useState<string | null>(null);
   const file = useRef<HTMLInputElement>(null);
 
-  const others = fieldsOf(schema).filter((each) => !isChat || each.name !== "messages");
+  const others = getFields(schema).filter((each) => !isChat || each.name !== "messages");
   const isEmpty = isChat && !text.trim() && images.length === 0;
 
   const send = async () => {

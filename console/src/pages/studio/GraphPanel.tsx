@@ -19,22 +19,22 @@ interface Props {
 }
 
 export function GraphPanel({ deploymentId, assistantId, nodes, next, pauses, onPauses }: Props) {
-  const found = useAgentApi(
+  const graph = useAgentApi(
     deploymentId,
     "GET /assistants/{assistant_id}/graph",
     { path: { assistant_id: assistantId }, query: { xray: "true" } },
     GRAPH_REFRESH,
   );
-  if (!found.data) {
-    return found.error ? <Problem error={found.error} retry={() => void found.refetch()} /> : null;
+  if (!graph.data) {
+    return graph.error ? <Problem error={graph.error} retry={() => void graph.refetch()} /> : null;
   }
 
-  const names = found.data.nodes.map((each) => String(each.id)).filter((name) => !/^__|:/.test(name));
+  const names = graph.data.nodes.map((each) => String(each.id)).filter((name) => !/^__|:/.test(name));
 
   return (
     <>
       <Suspense fallback={<p className="soft card-body">Drawing…</p>}>
-        <GraphView drawing={found.data} states={nodes} next={next} />
+        <GraphView drawing={graph.data} states={nodes} next={next} />
       </Suspense>
       <details className="pauses">
         <summary>{pauses.length > 0 ? `Pauses before ${pauses.join(", ")}` : "Pause before a node"}</summary>

@@ -38,7 +38,7 @@ interface Props {
 export default function GraphView({ drawing, states, next }: Props) {
   const placed = useMemo(() => place(drawing), [drawing]);
   const nodes = useMemo(
-    () => placed.nodes.map((node) => ({ ...node, data: { ...node.data, state: stateOf(node.id, states, next) } })),
+    () => placed.nodes.map((node) => ({ ...node, data: { ...node.data, state: getState(node.id, states, next) } })),
     [placed, states, next],
   );
 
@@ -101,7 +101,7 @@ function LaidEdge({ data, markerEnd, label }: EdgeProps<Laid>) {
 }
 
 // A run names nodes of subgraphs by their path; the drawing may know only the outer one.
-function stateOf(id: string, states: Map<string, NodeState>, next: string[]): Data["state"] {
+function getState(id: string, states: Map<string, NodeState>, next: string[]): Data["state"] {
   const own = states.get(id);
   if (own) return own;
   for (const [node, state] of states) if (state === "running" && node.startsWith(`${id}:`)) return "running";
@@ -120,7 +120,7 @@ function place(drawing: Drawing): { nodes: Drawn[]; edges: Laid[]; key: string }
   const ids = drawing.nodes.map((node) => String(node.id));
 
   for (const node of drawing.nodes) {
-    const [title, tools] = [titleOf(node), toolsOf(node)];
+    const [title, tools] = [getTitle(node), getTools(node)];
     const width = Math.max(72, 28 + CHAR_PX * Math.max(title.length, Math.min(tools.join(", ").length, 28)));
     graph.setNode(String(node.id), { width, height: HEIGHT_PX + (tools.length > 0 ? TOOLS_PX : 0) });
   }
@@ -132,7 +132,7 @@ function place(drawing: Drawing): { nodes: Drawn[]; edges: Laid[]; key: string }
 
   const nodes = drawing.nodes.map((node): Drawn => {
     const { x, y, width, height } = graph.node(String(node.id)) as Record<"x" | "y" | "width" | "height", number>;
-    const title = titleOf(node);
+    const title = getTitle(node);
 
     return {
       id: String(node.id),
@@ -140,7 +140,7 @@ function place(drawing: Drawing): { nodes: Drawn[]; edges: Laid[]; key: string }
       position: { x: x - width / 2, y: y - height / 2 },
       width,
       height,
-      data: { title, tools: toolsOf(node), state: "idle", isEnd: title.startsWith("__") },
+      data: { title, tools: getTools(node), state: "idle", isEnd: title.startsWith("__") },
     };
   });
 
@@ -148,7 +148,7 @@ function place(drawing: Drawing): { nodes: Drawn[]; edges: Laid[]; key: string }
     (edge, index): Laid => ({
       id: String(index),
       type: "laid",
-      data: { points: pointsOf(graph, edge, index) },
+      data: { points: getPoints(graph, edge, index) },
       source: String(edge.source),
       target: String(edge.target),
       label: typeof edge.data === "string" ? edge.data : undefined,
@@ -160,12 +160,12 @@ function place(drawing: Drawing): { nodes: Drawn[]; edges: Laid[]; key: string }
   return { nodes, edges, key: ids.join(" ") };
 }
 
-function pointsOf(graph: Graph, edge: Record<string, unknown>, index: number): Point[] {
-  const found = graph.edge(String(edge.source), String(edge.target), String(index)) as { points?: Point[] };
-  return found.points ?? [];
+function getPoints(graph: Graph, edge: Record<string, unknown>, index: number): Point[] {
+  const edgeLayout = graph.edge(String(edge.source), String(edge.target), String(index)) as { points?: Point[] };
+  return edgeLayout.points ?? [];
 }
 
-function titleOf(node: Record<string, unknown>): string {
+function getTitle(node: Record<string, unknown>): string {
   const data = node.data as { name?: unknown } | undefined;
 
   return (
@@ -175,7 +175,7 @@ function titleOf(node: Record<string, unknown>): string {
   );
 }
 
-function toolsOf(node: Record<string, unknown>): string[] {
-  const found = (node.metadata as { __tools?: unknown } | undefined)?.__tools;
-  return Array.isArray(found) ? found.map(String) : [];
+function getTools(node: Record<string, unknown>): string[] {
+  const tools = (node.metadata as { __tools?: unknown } | undefined)?.__tools;
+  return Array.isArray(tools) ? tools.map(String) : [];
 }

@@ -6,7 +6,7 @@ import { Icon } from "../../ui/Icon";
 import { Json } from "../../ui/Json";
 import { Markdown } from "../../ui/Markdown";
 import { JsonInput } from "../../ui/SchemaForm";
-import { type ActionRequest, type Answer, type Decision, questionOf, resumeValue } from "./interrupts";
+import { type ActionRequest, type Answer, type Decision, parseQuestion, resumeValue } from "./interrupts";
 
 const WORDS: Record<Decision, string> = {
   approve: "Approve",
@@ -26,9 +26,9 @@ interface Props {
 /** All questions that a thread waits with. Those that are answered go together; the others stay. */
 export function Interrupts({ interrupts, isSending, onAnswer }: Props) {
   const [answers, setAnswers] = useState<Record<string, unknown>>({});
-  const given = interrupts.filter((each) => answers[each.id] !== undefined);
+  const complete = interrupts.filter((each) => answers[each.id] !== undefined);
   const set = (id: string, answer: unknown) => setAnswers((old) => ({ ...old, [id]: answer }));
-  const send = () => onAnswer(Object.fromEntries(given.map((each) => [each.id, answers[each.id]])));
+  const send = () => onAnswer(Object.fromEntries(complete.map((each) => [each.id, answers[each.id]])));
 
   return (
     <section className="interrupts" aria-label="Questions">
@@ -36,9 +36,9 @@ export function Interrupts({ interrupts, isSending, onAnswer }: Props) {
         <Question key={each.id} interrupt={each} onChange={(answer) => set(each.id, answer)} />
       ))}
       <div className="row">
-        <button type="button" className="button main" disabled={given.length === 0 || isSending} onClick={send}>
+        <button type="button" className="button main" disabled={complete.length === 0 || isSending} onClick={send}>
           <Icon name="play" />
-          {interrupts.length === 1 ? "Send the answer" : `Send ${given.length} of ${interrupts.length} answers`}
+          {interrupts.length === 1 ? "Send the answer" : `Send ${complete.length} of ${interrupts.length} answers`}
         </button>
         <span className="soft small">The run goes on from where it stopped.</span>
       </div>
@@ -47,7 +47,7 @@ export function Interrupts({ interrupts, isSending, onAnswer }: Props) {
 }
 
 function Question({ interrupt, onChange }: { interrupt: StateInterrupt; onChange: (answer: unknown) => void }) {
-  const question = questionOf(interrupt.value);
+  const question = parseQuestion(interrupt.value);
   const [decided, setDecided] = useState<(Answer | undefined)[]>([]);
 
   const decide = (index: number, answer: Answer | undefined) => {
@@ -79,20 +79,20 @@ function Question({ interrupt, onChange }: { interrupt: StateInterrupt; onChange
 function FreeQuestion({ value, onChange }: { value: unknown; onChange: (answer: unknown) => void }) {
   const [isJson, setJson] = useState(false);
   const [choice, setChoice] = useState<boolean | null>(null);
-  const [typed, setTyped] = useState("");
+  const [answer, setAnswer] = useState("");
   const group = useId();
 
-  const text = textOf(value);
+  const text = toText(value);
 
   const choose = (next: boolean) => {
     setChoice(next);
-    setTyped("");
+    setAnswer("");
     onChange(next);
   };
 
   const type = (next: string) => {
     setChoice(null);
-    setTyped(next);
+    setAnswer(next);
     onChange(next === "" ? undefined : next);
   };
 
@@ -122,7 +122,7 @@ function FreeQuestion({ value, onChange }: { value: unknown; onChange: (answer: 
                 {...attributes}
                 rows={2}
                 dir="auto"
-                value={typed}
+                value={answer}
                 onChange={(event) => type(event.target.value)}
               />
             )}
@@ -200,7 +200,7 @@ function Action({ action, onChange }: { action: ActionRequest; onChange: (answer
 }
 
 // A question is often a text alone, or an object with nothing but a text.
-function textOf(value: unknown): string | undefined {
+function toText(value: unknown): string | undefined {
   if (typeof value === "string") return value;
   if (typeof value !== "object" || value === null || Array.isArray(value)) return undefined;
   const [only, ...others] = Object.values(value);

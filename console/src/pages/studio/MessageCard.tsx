@@ -5,7 +5,7 @@ import { compact, count } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
 import { Json, LongText, PREVIEW_CHARS } from "../../ui/Json";
 import { Markdown } from "../../ui/Markdown";
-import { Picture, pictureOf } from "../../ui/Picture";
+import { getPicture, Picture } from "../../ui/Picture";
 import { asBlocks, type Block, type Item, type Message, type ToolCall } from "./messages";
 
 const ROLES: Record<string, string> = { human: "You", ai: "Agent", tool: "Tool", system: "System" };
@@ -23,7 +23,7 @@ interface Props {
 /** One message: its text, its reasoning, its images, and the tools that it calls with what they returned. */
 export const MessageCard = memo(function MessageCard({ item, isStreaming, onEdit, onAgain }: Props) {
   const { message, results } = item;
-  const reasoning = reasoningOf(message);
+  const reasoning = getReasoning(message);
 
   return (
     <article className={`message ${message.type}`} aria-label={`Message of ${ROLES[message.type] ?? message.type}`}>
@@ -87,15 +87,15 @@ function Facts({ message }: { message: Message }) {
   const { usage_metadata: usage, response_metadata: about, id } = message;
   const model = about?.model_name ?? about?.model;
   const [, call] = OF_MODEL_CALL.exec(id) ?? [];
-  const used = usage?.total_tokens ?? (usage?.input_tokens ?? 0) + (usage?.output_tokens ?? 0);
-  if (typeof model !== "string" && !used && !call) return null;
+  const tokens = usage?.total_tokens ?? (usage?.input_tokens ?? 0) + (usage?.output_tokens ?? 0);
+  if (typeof model !== "string" && !tokens && !call) return null;
 
   return (
     <p className="message-facts soft small">
       {typeof model === "string" && <code>{model}</code>}
-      {used > 0 && (
+      {tokens > 0 && (
         <span title={`${count(usage?.input_tokens ?? 0)} in, ${count(usage?.output_tokens ?? 0)} out`}>
-          {compact(used)} tokens
+          {compact(tokens)} tokens
         </span>
       )}
       {call && ownAgent === null && (
@@ -122,7 +122,7 @@ function BlockView({ block, type }: { block: Block; type: string }) {
   }
 
   if (LEFT_OUT.has(kind) || isReasoning(kind)) return null;
-  const picture = pictureOf(block);
+  const picture = getPicture(block);
   if (picture !== null) return <Picture address={picture} />;
 
   return <Json value={block} name={kind || "content"} open={0} />;
@@ -171,7 +171,7 @@ function isReasoning(kind: string): boolean {
 }
 
 // Models give their reasoning as blocks of the content, or beside it.
-function reasoningOf(message: Message): string {
+function getReasoning(message: Message): string {
   const beside = message.additional_kwargs?.reasoning_content;
   const within = asBlocks(message.content)
     .filter((block) => isReasoning(String(block.type)))

@@ -4,7 +4,7 @@ import { useCallback, useEffect, useRef, useState } from "react";
 import type { ApiError } from "../../api/client";
 import { Empty } from "../../ui/Empty";
 import { Icon } from "../../ui/Icon";
-import { Json, summaryOf } from "../../ui/Json";
+import { Json, summarize } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
 import { Status } from "../../ui/Status";
 import { hasMessages, type Schema } from "../../ui/schema";
@@ -52,7 +52,7 @@ export function StudioMain({ inputSchema, isLeaf, onLatest, ...beginning }: Prop
   // Until the state that a run left has been read, its messages are in no checkpoint that is known here.
   const isSettled = studio.overlay === null;
   const last = items.at(-1)?.message;
-  const shown = runs.pending ? [...items, { message: runs.pending, results: new Map() }] : items;
+  const visibleItems = runs.pending ? [...items, { message: runs.pending, results: new Map() }] : items;
   const edited = items.find((each) => each.message.id === editing);
   const isChat = hasMessages(inputSchema);
 
@@ -60,7 +60,7 @@ export function StudioMain({ inputSchema, isLeaf, onLatest, ...beginning }: Prop
     <div className="studio-main">
       <Conversation
         key={threadId ?? "new"}
-        items={shown}
+        items={visibleItems}
         streaming={isRunning && last?.type === "ai" ? last.id : null}
         onEdit={isSettled && !runs.isStarting ? onEdit : null}
         onAgain={isSettled && !runs.isStarting ? onAgain : null}
@@ -143,7 +143,7 @@ function Progress({ studio, isStarting }: { studio: Studio; isStarting: boolean 
   return (
     <div className="run-progress" role="status">
       <Status tone="busy" word={words} />
-      {said !== undefined && <code className="soft">{summaryOf(said)}</code>}
+      {said !== undefined && <code className="soft">{summarize(said)}</code>}
     </div>
   );
 }

@@ -15,7 +15,7 @@ import { StatePanel } from "./StatePanel";
 import { StudioHead } from "./StudioHead";
 import { StudioMain } from "./StudioMain";
 import { ThreadsPanel } from "./ThreadsPanel";
-import { branchOf, type Studio, THREAD_EVERY_MS, useStudio } from "./useStudio";
+import { getBranch, type Studio, THREAD_EVERY_MS, useStudio } from "./useStudio";
 
 const studioRoute = getRouteApi("/agents/$deploymentId/studio");
 
@@ -29,8 +29,8 @@ const PANELS = [
 
 export function StudioPage() {
   const { deploymentId } = studioRoute.useParams();
-  const { thread: threadId, assistant: wanted } = studioRoute.useSearch();
-  const found = useAgentApi(
+  const { thread: threadId, assistant: assistantName } = studioRoute.useSearch();
+  const query = useAgentApi(
     deploymentId,
     "POST /assistants/search",
     { body: { limit: 100, sort_by: "name" } },
@@ -39,19 +39,19 @@ export function StudioPage() {
 
   const thread = useThread(deploymentId, threadId, THREAD_EVERY_MS);
 
-  if (found.error && !found.data) {
+  if (query.error && !query.data) {
     return (
       <div className="page">
-        <Problem error={found.error} retry={() => void found.refetch()} />
+        <Problem error={query.error} retry={() => void query.refetch()} />
       </div>
     );
   }
 
-  const isKnown = wanted !== undefined || threadId === undefined || !thread.isPending;
-  if (!found.data || !isKnown) return null;
-  const assistants = found.data as Assistant[];
+  const isKnown = assistantName !== undefined || threadId === undefined || !thread.isPending;
+  if (!query.data || !isKnown) return null;
+  const assistants = query.data as Assistant[];
 
-  const assistant = assistantOf(assistants, wanted, thread.data?.metadata);
+  const assistant = findAssistant(assistants, assistantName, thread.data?.metadata);
   if (!assistant) {
     return (
       <Empty title="The agent lists no assistant for you">
@@ -66,13 +66,13 @@ export function StudioPage() {
 }
 
 // The one that the address names, else the one that ran on the thread.
-function assistantOf(
+function findAssistant(
   assistants: Assistant[],
-  wanted: string | undefined,
+  name: string | undefined,
   metadata: Record<string, unknown> = {},
 ): Assistant | undefined {
   return (
-    assistants.find((each) => each.assistant_id === (wanted ?? metadata.assistant_id)) ??
+    assistants.find((each) => each.assistant_id === (name ?? metadata.assistant_id)) ??
     assistants.find((each) => each.graph_id === metadata.graph_id) ??
     assistants[0]
   );
@@ -107,7 +107,7 @@ function OpenStudio({ deploymentId, assistants, assistant }: Props) {
   ).data;
 
   const isContext = Boolean(schemas?.context_schema);
-  const branch = branchOf(studio, checkpoint);
+  const branch = getBranch(studio, checkpoint);
   const panel = usePanel();
 
   return (
@@ -126,7 +126,7 @@ function OpenStudio({ deploymentId, assistants, assistant }: Props) {
         threadId={threadId}
         checkpoint={checkpoint}
         settings={{
-          ...settingsOf(assistant, context, isContext),
+          ...toSettings(assistant, context, isContext),
           ...(pauses.length > 0 ? { interrupt_before: pauses } : {}),
         }}
         studio={studio}
@@ -191,8 +191,8 @@ function usePanel() {
   const isNarrow = useNarrow();
 
   const tabs = isNarrow ? PANELS : PANELS.slice(1);
-  const shown = tabs.find(([each]) => each === panel)?.[0] ?? (isNarrow ? "chat" : "graph");
-  return { tabs, shown, isOpen: shown !== "chat" && panel !== undefined };
+  const tab = tabs.find(([each]) => each === panel)?.[0] ?? (isNarrow ? "chat" : "graph");
+  return { tabs, shown: tab, isOpen: tab !== "chat" && panel !== undefined };
 }
 
 interface ThreadPanelProps {
@@ -238,7 +238,7 @@ function ThreadPanel({ studio, isState, pauses, onPauses, onEdited, ...where }: 
   );
 }
 
-function settingsOf(assistant: Assistant, values: Record<string, unknown>, isContext: boolean): Partial<RunCreate> {
+function toSettings(assistant: Assistant, values: Record<string, unknown>, isContext: boolean): Partial<RunCreate> {
   if (Object.keys(values).length === 0) return {};
   return isContext ? { context: values } : { config: { ...assistant.config, configurable: values } };
 }

@@ -5,7 +5,7 @@ import { Empty } from "../../ui/Empty";
 import { Problem } from "../../ui/Problem";
 import { SearchField } from "../../ui/SearchField";
 import { Ago } from "../../ui/Time";
-import { contentText, searchOf, ThreadState } from "../threads/thread";
+import { contentText, parseSearch, ThreadState } from "../threads/thread";
 
 const SHOWN = 100;
 const EVERY_MS = 10_000;
@@ -20,8 +20,8 @@ interface Props {
 // The threads of the agent, last changed first: by ids, metadata and state on the server, by other words among these.
 export function ThreadsPanel({ deploymentId, threadId, onOpen }: Props) {
   const [q, setQ] = useState<string>();
-  const search = searchOf(q ?? "");
-  const found = useAgentApi(
+  const search = parseSearch(q ?? "");
+  const query = useAgentApi(
     deploymentId,
     "POST /threads/search",
     {
@@ -37,13 +37,13 @@ export function ThreadsPanel({ deploymentId, threadId, onOpen }: Props) {
   );
 
   const words = search === null ? (q ?? "").trim().toLowerCase() : "";
-  const threads = (found.data ?? []).filter((each) => textsOf(each).toLowerCase().includes(words));
+  const threads = (query.data ?? []).filter((each) => getText(each).toLowerCase().includes(words));
 
   return (
     <div className="stack">
       <SearchField label="Search threads" placeholder="Words, an id, or user=ada" value={q} onChange={setQ} />
-      {found.error && !found.data && <Problem error={found.error} retry={() => void found.refetch()} />}
-      {found.data && threads.length === 0 && (
+      {query.error && !query.data && <Problem error={query.error} retry={() => void query.refetch()} />}
+      {query.data && threads.length === 0 && (
         <Empty title="No thread matches">
           Words are looked for in the first and last message of the {SHOWN} threads that changed last.
         </Empty>
@@ -71,6 +71,6 @@ export function ThreadsPanel({ deploymentId, threadId, onOpen }: Props) {
   );
 }
 
-function textsOf({ thread_id, extracted }: Thread): string {
+function getText({ thread_id, extracted }: Thread): string {
   return [thread_id, contentText(extracted?.first), contentText(extracted?.last)].join(" ");
 }

@@ -3,7 +3,7 @@
 import { callAgent } from "../../api/agent";
 import type { ThreadState as State } from "../../api/agentServer";
 import { readState } from "../threads/useThread";
-import { messagesOf } from "./messages";
+import { getMessages } from "./messages";
 
 // More checkpoints than this are not looked through.
 const MOST = 1000;
@@ -24,10 +24,10 @@ export async function readTree(deploymentId: string, threadId: string, signal?: 
     signal,
   );
 
-  return treeOf(states);
+  return toTree(states);
 }
 
-function treeOf(states: State[]): Tree {
+function toTree(states: State[]): Tree {
   const parents = new Map<string, string | null>();
   const withChildren = new Set<string>();
   for (const state of states) {
@@ -42,12 +42,12 @@ function treeOf(states: State[]): Tree {
 }
 
 /** The leaf of the branch that a checkpoint is on: the newest one that descends from it. */
-export function leafOf(tree: Tree, checkpoint: string): string | undefined {
-  return tree.leaves.findLast((leaf) => lineOf(tree, leaf).includes(checkpoint));
+export function getLeaf(tree: Tree, checkpoint: string): string | undefined {
+  return tree.leaves.findLast((leaf) => getLine(tree, leaf).includes(checkpoint));
 }
 
 /** The checkpoints that led to one, from it back to the first. */
-function lineOf(tree: Tree, checkpoint: string): string[] {
+function getLine(tree: Tree, checkpoint: string): string[] {
   const line: string[] = [];
   for (let id: string | null | undefined = checkpoint; id && line.length <= MOST; id = tree.parents.get(id))
     line.push(id);
@@ -66,12 +66,12 @@ export async function checkpointBefore(
   tip: string,
   messageId: string,
 ): Promise<string | null> {
-  const line = lineOf(await readTree(deploymentId, threadId), tip).reverse();
+  const line = getLine(await readTree(deploymentId, threadId), tip).reverse();
   let [first, last] = [0, line.length - 1];
   while (first < last) {
     const middle = Math.floor((first + last) / 2);
     const state = await readState(deploymentId, threadId, line[middle]);
-    if (messagesOf(state.values).some((each) => each.id === messageId)) last = middle;
+    if (getMessages(state.values).some((each) => each.id === messageId)) last = middle;
     else first = middle + 1;
   }
 

@@ -7,7 +7,7 @@ import { callAgent, type StreamEvent, type StreamOptions, streamAgent } from "..
 import type { RunCreate } from "../../api/agentServer";
 import { ApiError } from "../../api/client";
 import { isBranch } from "../../ui/Json";
-import { addChunk, type Message, messagesOf } from "./messages";
+import { addChunk, getMessages, type Message } from "./messages";
 
 export type NodeState = "running" | "done" | "failed" | "waiting";
 
@@ -235,7 +235,7 @@ function applyUpdate(live: Live, data: unknown) {
   if (!isBranch(data)) return;
 
   for (const update of Object.values(data)) {
-    for (const message of messagesOf(update)) {
+    for (const message of getMessages(update)) {
       if (message.type !== "remove") live.messages.set(message.id, message);
     }
   }
@@ -269,9 +269,9 @@ export function randomId(): string {
 /** The follower of a page, and what it shows now. When a run has ended, what is known of the agent is read again. */
 export function useFollower(deploymentId: string, workspace: string | null, cache: QueryClient) {
   const follower = useMemo(() => {
-    const made = new RunFollower(deploymentId);
-    made.onEnd = () => void cache.invalidateQueries({ queryKey: [workspace, "agent", deploymentId] });
-    return made;
+    const created = new RunFollower(deploymentId);
+    created.onEnd = () => void cache.invalidateQueries({ queryKey: [workspace, "agent", deploymentId] });
+    return created;
   }, [deploymentId, workspace, cache]);
 
   const live = useSyncExternalStore(follower.subscribe, follower.snapshot);

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { questionOf, questionText, resumeValue } from "./interrupts";
+import { parseQuestion, questionText, resumeValue } from "./interrupts";
 
 const MIDDLEWARE = {
   action_requests: [
@@ -15,7 +15,7 @@ const INBOX = {
 
 describe("a question", () => {
   test("of the middleware has an action for each request, with what is allowed for it", () => {
-    const { form, actions } = questionOf(MIDDLEWARE);
+    const { form, actions } = parseQuestion(MIDDLEWARE);
     expect(form).toBe("decisions");
     expect(actions.map((action) => [action.name, action.allowed])).toEqual([
       ["send", ["reject"]],
@@ -23,12 +23,12 @@ describe("a question", () => {
     ]);
   });
   test("of the inbox may be one or a list", () => {
-    expect(questionOf(INBOX)).toEqual(questionOf([INBOX]));
-    expect(questionOf(INBOX).actions[0]?.allowed).toEqual(["edit", "respond"]);
+    expect(parseQuestion(INBOX)).toEqual(parseQuestion([INBOX]));
+    expect(parseQuestion(INBOX).actions[0]?.allowed).toEqual(["edit", "respond"]);
   });
   test("of another form is answered freely", () => {
-    expect(questionOf("Which one?")).toEqual({ form: "free", actions: [] });
-    expect(questionOf([])).toEqual({ form: "free", actions: [] });
+    expect(parseQuestion("Which one?")).toEqual({ form: "free", actions: [] });
+    expect(parseQuestion([])).toEqual({ form: "free", actions: [] });
   });
 });
 
@@ -41,7 +41,7 @@ test.each([
 describe("answers", () => {
   test("to the middleware are decisions", () =>
     expect(
-      resumeValue(questionOf(MIDDLEWARE), [
+      resumeValue(parseQuestion(MIDDLEWARE), [
         { decision: "edit", args: { to: "bob" } },
         { decision: "reject", text: "no" },
       ]),
@@ -52,7 +52,7 @@ describe("answers", () => {
       ],
     }));
   test("to the inbox are responses", () => {
-    const question = questionOf([INBOX, INBOX, INBOX, INBOX]);
+    const question = parseQuestion([INBOX, INBOX, INBOX, INBOX]);
     const answers = [
       { decision: "approve" },
       { decision: "edit", args: { to: "bob" } },

@@ -1,7 +1,7 @@
 // The questions of agents to people, in the forms that clients know: requests for actions, which are approved, edited,
 // rejected or answered, and anything else, which is answered with a text or JSON.
 
-import { isBranch, summaryOf } from "../../ui/Json";
+import { isBranch, summarize } from "../../ui/Json";
 
 export type Decision = "approve" | "edit" | "reject" | "respond" | "ignore";
 
@@ -30,7 +30,7 @@ export interface Question {
 const ALL: Decision[] = ["approve", "edit", "reject"];
 
 /** Read the value of an interrupt. */
-export function questionOf(value: unknown): Question {
+export function parseQuestion(value: unknown): Question {
   if (isBranch(value) && "action_requests" in value && Array.isArray(value.action_requests)) {
     const reviews = "review_configs" in value && Array.isArray(value.review_configs) ? value.review_configs : [];
     return {
@@ -50,12 +50,12 @@ export function questionOf(value: unknown): Question {
 /** What a question asks, in a line: its own words, else the action that it is about. */
 export function questionText(value: unknown): string {
   if (typeof value === "string") return value;
-  const [action] = questionOf(value).actions;
-  if (action) return action.description.split("\n", 1)[0] || `${action.name} ${summaryOf(action.args)}`;
-  const named = isBranch(value) ? ["question", "message", "text", "description", "title"] : [];
-  const own = named.map((key) => (value as Record<string, unknown>)[key]).find((each) => typeof each === "string");
+  const [action] = parseQuestion(value).actions;
+  if (action) return action.description.split("\n", 1)[0] || `${action.name} ${summarize(action.args)}`;
+  const names = isBranch(value) ? ["question", "message", "text", "description", "title"] : [];
+  const own = names.map((key) => (value as Record<string, unknown>)[key]).find((each) => typeof each === "string");
 
-  return typeof own === "string" ? own : summaryOf(value);
+  return typeof own === "string" ? own : summarize(value);
 }
 
 function middlewareAction(
@@ -95,19 +95,19 @@ function inboxAction(request: Record<string, unknown>): ActionRequest {
 /** Write the answers to a question's actions as the agent expects them. */
 export function resumeValue(question: Question, answers: Answer[]): unknown {
   if (question.form === "decisions") {
-    return { decisions: answers.map((answer, index) => decisionOf(answer, question.actions[index])) };
+    return { decisions: answers.map((answer, index) => toDecision(answer, question.actions[index])) };
   }
 
-  return answers.map((answer, index) => responseOf(answer, question.actions[index]));
+  return answers.map((answer, index) => toResponse(answer, question.actions[index]));
 }
 
-function decisionOf({ decision, args, text }: Answer, action: ActionRequest | undefined): unknown {
+function toDecision({ decision, args, text }: Answer, action: ActionRequest | undefined): unknown {
   if (decision === "edit") return { type: "edit", edited_action: { name: action?.name, args } };
   if (decision === "approve") return { type: "approve" };
   return { type: decision, ...(text ? { message: text } : {}) };
 }
 
-function responseOf({ decision, args, text }: Answer, action: ActionRequest | undefined): unknown {
+function toResponse({ decision, args, text }: Answer, action: ActionRequest | undefined): unknown {
   if (decision === "approve") return { type: "accept", args: null };
   if (decision === "edit") return { type: "edit", args: { action: action?.name, args } };
   if (decision === "respond") return { type: "response", args: text ?? "" };

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { addChunk, asBlocks, itemsOf, type Message, messagesOf } from "./messages";
+import { addChunk, asBlocks, getMessages, type Message, toItems } from "./messages";
 
 function chunk(fields: object): Message {
   return { id: "m", type: "AIMessageChunk", content: "", ...fields } as Message;
@@ -8,7 +8,7 @@ function chunk(fields: object): Message {
 describe("the messages of a state", () => {
   test("get ids and the types of whole messages", () =>
     expect(
-      messagesOf({
+      getMessages({
         messages: [
           { type: "AIMessageChunk", content: "a" },
           { id: "x", type: "human", content: "b" },
@@ -19,7 +19,7 @@ describe("the messages of a state", () => {
       { id: "x", type: "human", content: "b" },
     ]));
   test.each([[null], [{}], [{ messages: "text" }], [[1]]])("are none in %j", (values) =>
-    expect(messagesOf(values)).toEqual([]),
+    expect(getMessages(values)).toEqual([]),
   );
 });
 
@@ -71,7 +71,7 @@ test("results of tools go to the messages that called them", () => {
   const result: Message = { id: "2", type: "tool", content: "3", tool_call_id: "c1" };
   const stray: Message = { id: "3", type: "tool", content: "4", tool_call_id: "other" };
 
-  const items = itemsOf([caller, result, stray]);
+  const items = toItems([caller, result, stray]);
 
   expect(items.map((item) => item.message.id)).toEqual(["1", "3"]);
   expect(items[0]?.results.get("c1")).toBe(result);

@@ -36,20 +36,20 @@ export interface Item {
 }
 
 /** The messages of a state, or none if it has no conversation. */
-export function messagesOf(values: unknown): Message[] {
-  const found = isBranch(values) && "messages" in values ? values.messages : [];
-  if (!Array.isArray(found)) return [];
+export function getMessages(values: unknown): Message[] {
+  const messages = isBranch(values) && "messages" in values ? values.messages : [];
+  if (!Array.isArray(messages)) return [];
 
-  return found.filter(isBranch).map((each, index) => {
+  return messages.filter(isBranch).map((each, index) => {
     const message = each as Message;
-    return { ...message, type: typeOf(message.type), id: message.id ?? `at-${index}` };
+    return { ...message, type: getType(message.type), id: message.id ?? `at-${index}` };
   });
 }
 
 /** A streamed piece of a message, added to what came before. */
 export function addChunk(before: Message | undefined, piece: Message): Message {
   const chunk = piece as Chunk;
-  if (!chunk.type.endsWith("Chunk")) return { ...piece, type: typeOf(piece.type) };
+  if (!chunk.type.endsWith("Chunk")) return { ...piece, type: getType(piece.type) };
   const old = before as Chunk | undefined;
 
   const partial = [...(old?.partial ?? [])];
@@ -63,22 +63,22 @@ export function addChunk(before: Message | undefined, piece: Message): Message {
     };
   }
 
-  const merged: Chunk = {
+  const message: Chunk = {
     ...chunk,
-    type: typeOf(chunk.type),
-    content: joined(old?.content, chunk.content),
+    type: getType(chunk.type),
+    content: join(old?.content, chunk.content),
     partial,
-    tool_calls: partial.filter(Boolean).map(({ id, name, args }) => ({ id, name, args: parsedOr(args) })),
+    tool_calls: partial.filter(Boolean).map(({ id, name, args }) => ({ id, name, args: parseOrKeep(args) })),
   };
 
-  return merged;
+  return message;
 }
 
-function typeOf(type: string): string {
+function getType(type: string): string {
   return type.endsWith("Chunk") ? type.replace(/(Message)?Chunk$/, "").toLowerCase() : type;
 }
 
-function joined(before: unknown, after: unknown): unknown {
+function join(before: unknown, after: unknown): unknown {
   if (before === undefined || before === "") return after;
   if (after === undefined || after === "") return before;
   if (typeof before === "string" && typeof after === "string") return before + after;
@@ -103,7 +103,7 @@ export function asBlocks(content: unknown): Block[] {
   return content.map((each) => (isBranch(each) ? (each as Block) : { type: "text", text: String(each) }));
 }
 
-function parsedOr(text: string): unknown {
+function parseOrKeep(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
@@ -112,7 +112,7 @@ function parsedOr(text: string): unknown {
 }
 
 /** Put the results of tools into the messages that called them. */
-export function itemsOf(messages: Message[]): Item[] {
+export function toItems(messages: Message[]): Item[] {
   const items: Item[] = [];
   const calls = new Map<string, Item>();
   for (const message of messages) {

@@ -8,9 +8,9 @@ import type { ListedRun, RunCreate, ThreadState } from "../../api/agentServer";
 import type { ApiError } from "../../api/client";
 import { useWorkspaceId } from "../../shell/session";
 import { useStateAt, useThread } from "../threads/useThread";
-import { leafOf, readTree, type Tree } from "./branches";
+import { getLeaf, readTree, type Tree } from "./branches";
 import { type Live, randomId, useFollower } from "./follow";
-import { type Item, itemsOf, type Message, messagesOf } from "./messages";
+import { getMessages, type Item, type Message, toItems } from "./messages";
 
 export const THREAD_EVERY_MS = 1_500;
 // From a state of this size on, runs do not stream the whole of it after each step.
@@ -37,8 +37,8 @@ export function useStudio(deploymentId: string, threadId: string | undefined, ch
   const broken = !overlay && live && isBroken(live, state.data) ? live : null;
 
   const messages = useMemo(() => {
-    const saved = merge(messagesOf(values), overlay);
-    return broken ? [...saved, ...unsavedOf(broken, saved)] : saved;
+    const current = merge(getMessages(values), overlay);
+    return broken ? [...current, ...getUnsaved(broken, current)] : current;
   }, [values, overlay, broken]);
 
   const items = useItems(messages);
@@ -49,15 +49,15 @@ export function useStudio(deploymentId: string, threadId: string | undefined, ch
 
 // Items of messages that have not changed stay the same objects, so that only what is written is drawn again.
 function useItems(messages: Message[]): Item[] {
-  const kept = useRef(new Map<string, Item>());
+  const cache = useRef(new Map<string, Item>());
 
   return useMemo(() => {
-    const items = itemsOf(messages).map((item) => {
-      const old = kept.current.get(item.message.id);
+    const items = toItems(messages).map((item) => {
+      const old = cache.current.get(item.message.id);
       return old && isSame(old, item) ? old : item;
     });
 
-    kept.current = new Map(items.map((item) => [item.message.id, item]));
+    cache.current = new Map(items.map((item) => [item.message.id, item]));
     return items;
   }, [messages]);
 }
@@ -79,7 +79,7 @@ function useRunsOfOthers(
   live: Live | null,
   follow: (runId: string) => void,
 ) {
-  const found = useAgentApi(
+  const runs = useAgentApi(
     deploymentId,
     "GET /threads/{thread_id}/runs",
     { path: { thread_id: threadId ?? "" }, query: { limit: 10 } },
@@ -91,11 +91,11 @@ function useRunsOfOthers(
     latest.current = follow;
   });
 
-  const wanted = isBusy ? underWay(found.data ?? []) : undefined;
-  const known = live?.runId;
+  const runId = isBusy ? underWay(runs.data ?? []) : undefined;
+  const liveId = live?.runId;
   useEffect(() => {
-    if (wanted && wanted !== known) latest.current(wanted);
-  }, [wanted, known]);
+    if (runId && runId !== liveId) latest.current(runId);
+  }, [runId, liveId]);
 }
 
 function underWay(runs: ListedRun[]): string | undefined {
@@ -108,18 +108,18 @@ function isBroken(live: Live, state: ThreadState | undefined): boolean {
 }
 
 // What people have read of a run that was broken off stays on the page, marked as no part of the thread.
-function unsavedOf(live: Live, saved: Message[]): Message[] {
-  const known = new Set(saved.map((each) => each.id));
-  const unsaved = [...live.messages.values()].filter((each) => !known.has(each.id) && each.type !== "tool");
+function getUnsaved(live: Live, messages: Message[]): Message[] {
+  const ids = new Set(messages.map((each) => each.id));
+  const unsaved = [...live.messages.values()].filter((each) => !ids.has(each.id) && each.type !== "tool");
   return unsaved.map((each) => ({ ...each, isUnsaved: true }));
 }
 
 function merge(base: Message[], overlay: Live | null): Message[] {
   if (!overlay || overlay.messages.size === 0) return base;
-  const known = new Set(base.map((each) => each.id));
-  const merged = overlay.values === undefined ? base.map((each) => overlay.messages.get(each.id) ?? each) : [...base];
-  for (const [id, message] of overlay.messages) if (!known.has(id)) merged.push(message);
-  return merged;
+  const ids = new Set(base.map((each) => each.id));
+  const messages = overlay.values === undefined ? base.map((each) => overlay.messages.get(each.id) ?? each) : [...base];
+  for (const [id, message] of overlay.messages) if (!ids.has(id)) messages.push(message);
+  return messages;
 }
 
 function useTree(deploymentId: string, threadId: string | undefined, changedAt: string | undefined) {
@@ -134,11 +134,11 @@ function useTree(deploymentId: string, threadId: string | undefined, changedAt: 
 }
 
 /** The branches of the thread, and which one is shown. */
-export function branchOf(studio: Studio, checkpoint: string | undefined) {
+export function getBranch(studio: Studio, checkpoint: string | undefined) {
   const leaves = studio.tree?.leaves ?? [];
-  const shown = checkpoint ?? studio.state.data?.checkpoint?.checkpoint_id ?? "";
-  const leaf = studio.tree && shown ? leafOf(studio.tree, shown) : undefined;
-  return { leaves, index: leaf ? leaves.indexOf(leaf) : -1, isLeaf: leaf === shown };
+  const current = checkpoint ?? studio.state.data?.checkpoint?.checkpoint_id ?? "";
+  const leaf = studio.tree && current ? getLeaf(studio.tree, current) : undefined;
+  return { leaves, index: leaf ? leaves.indexOf(leaf) : -1, isLeaf: leaf === current };
 }
 
 /** The part of every run of the studio: it can be followed again, by anybody, with all its events. */
@@ -165,6 +165,6 @@ export function humanMessage(text: string, images: string[]): Message {
 }
 
 export async function createThread(deploymentId: string, signal: AbortSignal): Promise<string> {
-  const made = await callAgent(deploymentId, "POST /threads", { body: {} }, signal);
-  return made.thread_id ?? "";
+  const thread = await callAgent(deploymentId, "POST /threads", { body: {} }, signal);
+  return thread.thread_id ?? "";
 }

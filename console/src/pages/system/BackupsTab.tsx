@@ -16,16 +16,16 @@ const KINDS: Record<string, string> = { data: "whole server", dumps: "dumps" };
 // The backups, the last failure, and the command that restores a backup.
 export function BackupsTab() {
   const mayManage = useMay("organization:manage");
-  const found = useApi("GET /system/backups", {}, { enabled: mayManage, everyMs: EVERY_MS });
-  const take = useChange("POST /system/backups", () => void found.refetch());
+  const query = useApi("GET /system/backups", {}, { enabled: mayManage, everyMs: EVERY_MS });
+  const take = useChange("POST /system/backups", () => void query.refetch());
 
   if (!mayManage) {
     return <Empty title="You may not see backups">Admins and operators of the organization may.</Empty>;
   }
-  if (found.error) return <Problem error={found.error} retry={() => void found.refetch()} />;
-  if (!found.data) return null;
+  if (query.error) return <Problem error={query.error} retry={() => void query.refetch()} />;
+  if (!query.data) return null;
 
-  const { schedule, backups, attempts, problem, restorable = [] } = found.data;
+  const { schedule, backups, attempts, problem, restorable = [] } = query.data;
   if (!schedule) {
     return (
       <Empty title="No backups are scheduled" command={SCHEDULED}>
@@ -164,7 +164,7 @@ function List({ backups }: { backups: ListedBackup[] }) {
       <Table
         label="Stored backups"
         rows={backups}
-        keyOf={(each) => each.name}
+        getKey={(each) => each.name}
         isStacked
         columns={[
           { title: "Name", show: (each) => <code>{each.name}</code> },

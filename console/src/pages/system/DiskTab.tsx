@@ -15,22 +15,22 @@ const OWN = "the platform";
 // What takes the space: by deployment, and by kind of data.
 export function DiskTab() {
   const mayManage = useMay("organization:manage");
-  const found = useApi("GET /system/disk", {}, { enabled: mayManage, everyMs: EVERY_MS });
+  const disk = useApi("GET /system/disk", {}, { enabled: mayManage, everyMs: EVERY_MS });
 
   if (!mayManage) return <Empty title="You may not see the disk">Admins and operators of the organization may.</Empty>;
-  if (found.error) return <Problem error={found.error} retry={() => void found.refetch()} />;
-  if (!found.data) return <p className="soft">Measuring…</p>;
-  const taken = found.data.taken.filter((each) => each.bytes > 0);
+  if (disk.error) return <Problem error={disk.error} retry={() => void disk.refetch()} />;
+  if (!disk.data) return <p className="soft">Measuring…</p>;
+  const places = disk.data.taken.filter((each) => each.bytes > 0);
 
   return (
     <>
-      <Space of={found.data} />
+      <Space of={disk.data} />
       <section className="card" aria-label="By deployment">
         <h2>By deployment</h2>
         <Table
           label="Space by deployment"
-          rows={byDeployment(taken)}
-          keyOf={([name]) => name}
+          rows={byDeployment(places)}
+          getKey={([name]) => name}
           columns={[
             { title: "Deployment", show: ([name]) => name },
             { title: "Size", show: ([, size]) => bytes(size), isNumber: true },
@@ -41,8 +41,8 @@ export function DiskTab() {
         <h2>By kind of data</h2>
         <Table
           label="Space by kind of data"
-          rows={taken.slice(0, SHOWN)}
-          keyOf={(each) => `${each.deployment_id} ${each.kind} ${each.place}`}
+          rows={places.slice(0, SHOWN)}
+          getKey={(each) => `${each.deployment_id} ${each.kind} ${each.place}`}
           isStacked
           columns={[
             { title: "Kind", show: (each) => each.kind },

@@ -14,15 +14,15 @@ const ORDER = ["fault", "warning", "ok"];
 export function DoctorTab() {
   const mayManage = useMay("organization:manage");
   const [showsAll, setShowsAll] = useState(false);
-  const found = useApi("GET /system/doctor", {}, { enabled: mayManage });
+  const doctor = useApi("GET /system/doctor", {}, { enabled: mayManage });
 
   if (!mayManage) {
     return <Empty title="You may not examine the platform">Admins and operators of the organization may.</Empty>;
   }
-  if (found.error) return <Problem error={found.error} retry={() => void found.refetch()} />;
-  if (!found.data) return <p className="soft">Examining…</p>;
-  const { faults, warnings, findings } = found.data;
-  const shown = findings
+  if (doctor.error) return <Problem error={doctor.error} retry={() => void doctor.refetch()} />;
+  if (!doctor.data) return <p className="soft">Examining…</p>;
+  const { faults, warnings, findings } = doctor.data;
+  const rows = findings
     .filter((each) => showsAll || each.level !== "ok")
     .sort((one, other) => ORDER.indexOf(one.level) - ORDER.indexOf(other.level));
 
@@ -38,8 +38,8 @@ export function DoctorTab() {
           )}
         </p>
         <div className="row">
-          <button type="button" className="button" disabled={found.isFetching} onClick={() => void found.refetch()}>
-            {found.isFetching ? "Examining…" : "Examine again"}
+          <button type="button" className="button" disabled={doctor.isFetching} onClick={() => void doctor.refetch()}>
+            {doctor.isFetching ? "Examining…" : "Examine again"}
           </button>
           <label className="row">
             <input type="checkbox" checked={showsAll} onChange={(event) => setShowsAll(event.target.checked)} />
@@ -51,11 +51,11 @@ export function DoctorTab() {
           down.
         </p>
       </div>
-      {shown.length > 0 && (
+      {rows.length > 0 && (
         <Table
           label="Findings"
-          rows={shown.map((finding, number): [number, Finding] => [number, finding])}
-          keyOf={([number]) => String(number)}
+          rows={rows.map((finding, number): [number, Finding] => [number, finding])}
+          getKey={([number]) => String(number)}
           isStacked
           columns={[
             { title: "Part", show: ([, each]) => each.check },

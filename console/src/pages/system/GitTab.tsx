@@ -26,17 +26,22 @@ export function GitTab() {
   const { add } = gitTab.useSearch();
   const navigate = useNavigate();
   const mayUpdate = useMay("deployments:update");
-  const found = useApi("GET /v1/integrations/git_hosting/install", {}, { enabled: useMay("deployments:read") });
-  const [removed, setRemoved] = useState<Integration | null>(null);
+  const query = useApi("GET /v1/integrations/git_hosting/install", {}, { enabled: useMay("deployments:read") });
+  const [accountToRemove, setAccountToRemove] = useState<Integration | null>(null);
 
   // Plain git is built in: it needs no account and cannot be removed.
-  const integrations = (found.data ?? []).filter((each) => each.kind !== "git");
+  const integrations = (query.data ?? []).filter((each) => each.kind !== "git");
   const isAdding = mayUpdate && add !== undefined;
   const removal: TableColumn<Integration> = {
     title: "Actions",
     isActions: true,
     show: (each) => (
-      <button type="button" className="copy" aria-label={`Remove ${each.name}`} onClick={() => setRemoved(each)}>
+      <button
+        type="button"
+        className="copy"
+        aria-label={`Remove ${each.name}`}
+        onClick={() => setAccountToRemove(each)}
+      >
         <Icon name="trash" />
       </button>
     ),
@@ -57,8 +62,8 @@ export function GitTab() {
           onClose={() => void navigate({ to: "/system/git", search: (old) => ({ ...old, add: undefined }) })}
         />
       )}
-      {found.error && <Problem error={found.error} />}
-      {found.data && integrations.length === 0 && !isAdding && (
+      {query.error && <Problem error={query.error} />}
+      {query.data && integrations.length === 0 && !isAdding && (
         <Empty title="No git accounts">
           Public repositories need none. An account with a token opens private ones, lists what can be deployed, and
           builds on each push.
@@ -69,7 +74,7 @@ export function GitTab() {
           <Table
             label="Git accounts"
             rows={integrations}
-            keyOf={(each) => each.id}
+            getKey={(each) => each.id}
             isStacked
             columns={[
               { title: "Name", show: (each) => each.name },
@@ -81,7 +86,7 @@ export function GitTab() {
           />
         </section>
       )}
-      {removed && <RemoveIntegration of={removed} onClose={() => setRemoved(null)} />}
+      {accountToRemove && <RemoveIntegration of={accountToRemove} onClose={() => setAccountToRemove(null)} />}
     </>
   );
 }
@@ -136,8 +141,8 @@ function AddIntegration({ onClose }: { onClose: () => void }) {
 
 // The address that the host calls at a push. Its secret is shown once; another one replaces it.
 function Webhook({ of: integration, mayUpdate }: { of: Integration; mayUpdate: boolean }) {
-  const [made, setMade] = useState<PushWebhook | null>(null);
-  const create = useChange("POST /v1/integrations/git_hosting/{integration_id}/webhook", setMade);
+  const [webhook, setWebhook] = useState<PushWebhook | null>(null);
+  const create = useChange("POST /v1/integrations/git_hosting/{integration_id}/webhook", setWebhook);
 
   return (
     <>
@@ -160,16 +165,16 @@ function Webhook({ of: integration, mayUpdate }: { of: Integration; mayUpdate: b
           {create.error.message}
         </p>
       )}
-      {made && (
-        <Dialog title="Enter this at the git host" onClose={() => setMade(null)}>
+      {webhook && (
+        <Dialog title="Enter this at the git host" onClose={() => setWebhook(null)}>
           <p>The secret is shown once.</p>
-          {[made.url, made.secret].map((text, index) => (
+          {[webhook.url, webhook.secret].map((text, index) => (
             <div key={text} className="once">
               <code>{text}</code>
               <CopyButton text={text} what={index ? "secret" : "address"} />
             </div>
           ))}
-          <button type="button" className="button" onClick={() => setMade(null)}>
+          <button type="button" className="button" onClick={() => setWebhook(null)}>
             Done
           </button>
         </Dialog>

@@ -10,7 +10,7 @@ import { Problem } from "../../ui/Problem";
 import { DeploymentState, Status } from "../../ui/Status";
 import { Table } from "../../ui/Table";
 import { AgoOrNever } from "../../ui/Time";
-import { nameOf } from "../deployments/deployment";
+import { getName } from "../deployments/deployment";
 
 const EVERY_MS = 10_000;
 // A listener polls at least once in half a minute; after several polls without it something is wrong.
@@ -100,14 +100,14 @@ function Front({ settings }: { settings: Record<string, unknown> }) {
 }
 
 function Listeners() {
-  const found = useApi("GET /v2/listeners", { query: { limit: 100 } }, { everyMs: EVERY_MS });
-  const listeners = found.data?.resources ?? [];
+  const query = useApi("GET /v2/listeners", { query: { limit: 100 } }, { everyMs: EVERY_MS });
+  const listeners = query.data?.resources ?? [];
 
   return (
     <section className="card" aria-label="Listeners">
       <h2>Listeners</h2>
-      {found.error && <Problem error={found.error} />}
-      {found.data && listeners.length === 0 && (
+      {query.error && <Problem error={query.error} />}
+      {query.data && listeners.length === 0 && (
         <Empty title="No listener" command="portside up">
           A listener builds and runs deployments on one machine or cluster. Without one nothing is deployed.
         </Empty>
@@ -116,7 +116,7 @@ function Listeners() {
         <Table
           label="Listeners"
           rows={listeners}
-          keyOf={(each) => each.id}
+          getKey={(each) => each.id}
           isStacked
           columns={[
             { title: "Compute", show: (each) => <span title={each.id}>{each.compute_id}</span> },
@@ -151,26 +151,26 @@ function ListenerState({ of: listener }: { of: Listener }) {
 }
 
 function Agents() {
-  const found = useApi("GET /v2/deployments", { query: { limit: SHOWN_AGENTS } }, { everyMs: EVERY_MS });
-  const deployments = found.data?.resources ?? [];
+  const query = useApi("GET /v2/deployments", { query: { limit: SHOWN_AGENTS } }, { everyMs: EVERY_MS });
+  const deployments = query.data?.resources ?? [];
 
   return (
     <section className="card" aria-label="Agents">
       <h2>Agents</h2>
-      {found.error && <Problem error={found.error} />}
-      {found.data && deployments.length === 0 && <p className="card-body soft">Nothing is deployed yet.</p>}
+      {query.error && <Problem error={query.error} />}
+      {query.data && deployments.length === 0 && <p className="card-body soft">Nothing is deployed yet.</p>}
       {deployments.length > 0 && (
         <Table
           label="Agents"
           rows={deployments}
-          keyOf={(each) => each.id}
+          getKey={(each) => each.id}
           isStacked
           columns={[
             {
               title: "Deployment",
               show: (each) => (
                 <Link to="/deployments/$deploymentId" params={{ deploymentId: each.id }} className="name">
-                  {nameOf(each)}
+                  {getName(each)}
                 </Link>
               ),
             },

@@ -23,15 +23,15 @@ const STATES: Record<DeploymentServer["state"], ["good" | "busy" | "bad" | "idle
 // The versions of the platform and of its agents' servers, and how far the replacement of earlier ones is.
 export function UpgradeTab() {
   const mayManage = useMay("organization:manage");
-  const found = useApi("GET /system/upgrade", {}, { enabled: mayManage, everyMs: EVERY_MS });
-  const go = useChange("POST /system/upgrade/roll-forward", () => void found.refetch());
+  const upgrade = useApi("GET /system/upgrade", {}, { enabled: mayManage, everyMs: EVERY_MS });
+  const go = useChange("POST /system/upgrade/roll-forward", () => void upgrade.refetch());
 
   if (!mayManage) {
     return <Empty title="You may not see upgrades">Admins and operators of the organization may.</Empty>;
   }
-  if (found.error) return <Problem error={found.error} retry={() => void found.refetch()} />;
-  if (!found.data) return null;
-  const { rollout, agents } = found.data;
+  if (upgrade.error) return <Problem error={upgrade.error} retry={() => void upgrade.refetch()} />;
+  if (!upgrade.data) return null;
+  const { rollout, agents } = upgrade.data;
   const isHalted = rollout?.status === "halted";
 
   const isRunning = rollout?.status === "running";
@@ -42,7 +42,7 @@ export function UpgradeTab() {
     <>
       <section className="card" aria-label="Upgrade">
         <h2>Upgrade</h2>
-        <Facts of={found.data} />
+        <Facts of={upgrade.data} />
         {isHalted && <Halt of={rollout} failed={failed} />}
         <div className="card-body stack">
           {waiting.length > 0 && (
@@ -154,7 +154,7 @@ function Servers({ agents }: { agents: DeploymentServer[] }) {
       <Table
         label="Servers of agents"
         rows={agents}
-        keyOf={(each) => each.id}
+        getKey={(each) => each.id}
         isStacked
         columns={[
           { title: "Agent", show: (each) => each.name },

@@ -13,7 +13,7 @@ const EVERY_MS = 3_000;
 
 // The latest runs of a thread. Pending and running ones can be stopped.
 export function RunsTab({ deploymentId, threadId }: { deploymentId: string; threadId: string }) {
-  const found = useAgentApi(
+  const runs = useAgentApi(
     deploymentId,
     "GET /threads/{thread_id}/runs",
     { path: { thread_id: threadId }, query: { limit: SHOWN } },
@@ -23,16 +23,16 @@ export function RunsTab({ deploymentId, threadId }: { deploymentId: string; thre
   const mayTrace = useMay("runs:read");
   const cancel = useAgentChange(deploymentId, "POST /threads/{thread_id}/runs/{run_id}/cancel");
 
-  if (!found.data) {
-    return found.error ? <Problem error={found.error} retry={() => void found.refetch()} /> : null;
+  if (!runs.data) {
+    return runs.error ? <Problem error={runs.error} retry={() => void runs.refetch()} /> : null;
   }
-  if (found.data.length === 0) return <Empty title="No run yet">Each message or answer to this thread is a run.</Empty>;
+  if (runs.data.length === 0) return <Empty title="No run yet">Each message or answer to this thread is a run.</Empty>;
 
   return (
     <div className="stack">
       {cancel.error && <Problem error={cancel.error} />}
       <ul className="runs">
-        {found.data.map((run) => (
+        {runs.data.map((run) => (
           <li key={run.run_id}>
             {run.status && <RunState status={run.status} />}
             <ShortId id={run.run_id ?? ""} what="run id" />

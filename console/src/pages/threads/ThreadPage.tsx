@@ -2,11 +2,11 @@ import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { ShortId } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
 import { Icon } from "../../ui/Icon";
-import { Json, summaryOf } from "../../ui/Json";
+import { Json, summarize } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
 import { Tabs } from "../../ui/Tabs";
 import { Ago } from "../../ui/Time";
-import { differences } from "./diff";
+import { findDifferences } from "./diff";
 import { RunsTab } from "./RunsTab";
 import { Timeline } from "./Timeline";
 import { isStopped, ThreadState } from "./thread";
@@ -29,22 +29,22 @@ export function ThreadPage() {
   const { deploymentId, threadId } = threadRoute.useParams();
   const { view, checkpoint, against } = threadRoute.useSearch();
   const navigate = useNavigate();
-  const found = useThread(deploymentId, threadId, EVERY_MS);
+  const query = useThread(deploymentId, threadId, EVERY_MS);
 
   const show = (changes: { view?: string; checkpoint?: string; against?: string | undefined }) =>
     void navigate({ to: ".", search: (old) => ({ ...old, ...changes }), replace: changes.view !== undefined });
 
-  if (!found.data) {
-    return found.error ? (
+  if (!query.data) {
+    return query.error ? (
       <div className="page">
-        <Problem error={found.error} retry={() => void found.refetch()} />
+        <Problem error={query.error} retry={() => void query.refetch()} />
       </div>
     ) : null;
   }
 
-  const thread = found.data;
+  const thread = query.data;
   const assistant = thread.metadata?.assistant_id;
-  const shown = (VIEWS.find(([each]) => each === view)?.[0] ?? "state") satisfies View;
+  const tab = (VIEWS.find(([each]) => each === view)?.[0] ?? "state") satisfies View;
 
   return (
     <div className="page full wide">
@@ -80,9 +80,9 @@ export function ThreadPage() {
           onSelect={(id) => show({ checkpoint: id })}
         />
         <section className="card thread-state" aria-label="State">
-          <Tabs label="Views" tabs={VIEWS} selected={shown} search={(next, old) => ({ ...old, view: next })} />
+          <Tabs label="Views" tabs={VIEWS} selected={tab} search={(next, old) => ({ ...old, view: next })} />
           <div className="card-body">
-            {shown === "state" && (
+            {tab === "state" && (
               <StateView
                 deploymentId={deploymentId}
                 threadId={threadId}
@@ -90,7 +90,7 @@ export function ThreadPage() {
                 changedAt={thread.updated_at}
               />
             )}
-            {shown === "diff" && (
+            {tab === "diff" && (
               <DiffView
                 deploymentId={deploymentId}
                 threadId={threadId}
@@ -100,8 +100,8 @@ export function ThreadPage() {
                 onBase={(id) => show({ against: id, view: "diff" })}
               />
             )}
-            {shown === "runs" && <RunsTab deploymentId={deploymentId} threadId={threadId} />}
-            {shown === "metadata" && <Json value={thread} name="thread" open={2} />}
+            {tab === "runs" && <RunsTab deploymentId={deploymentId} threadId={threadId} />}
+            {tab === "metadata" && <Json value={thread} name="thread" open={2} />}
           </div>
         </section>
       </div>
@@ -117,12 +117,12 @@ interface ViewProps {
 }
 
 function StateView({ deploymentId, threadId, checkpoint, changedAt }: ViewProps) {
-  const found = useStateAt(deploymentId, threadId, checkpoint, changedAt);
-  if (!found.data) {
-    return found.error ? <Problem error={found.error} retry={() => void found.refetch()} /> : null;
+  const query = useStateAt(deploymentId, threadId, checkpoint, changedAt);
+  if (!query.data) {
+    return query.error ? <Problem error={query.error} retry={() => void query.refetch()} /> : null;
   }
 
-  const { values, next, interrupts, tasks, metadata } = found.data;
+  const { values, next, interrupts, tasks, metadata } = query.data;
   const failed = (tasks ?? []).filter((task) => task.error);
 
   return (
@@ -167,7 +167,7 @@ function DiffView({
   const error = after.error ?? before.error;
   if (error) return <Problem error={error} />;
   if (!after.data || (parent !== undefined && !before.data)) return null;
-  const found = differences(parent ? (before.data?.values ?? {}) : {}, after.data.values ?? {});
+  const changes = findDifferences(parent ? (before.data?.values ?? {}) : {}, after.data.values ?? {});
 
   return (
     <div className="stack">
@@ -189,9 +189,9 @@ function DiffView({
           </button>
         )}
       </p>
-      {found.length === 0 && <Empty title="Nothing changed">Both states have the same values.</Empty>}
+      {changes.length === 0 && <Empty title="Nothing changed">Both states have the same values.</Empty>}
       <ul className="diff">
-        {found.map((each) => (
+        {changes.map((each) => (
           <li key={`${each.kind} ${each.path}`} className={each.kind}>
             <div className="row">
               <span className="diff-kind">{each.kind}</span>
@@ -211,7 +211,7 @@ function Side({ sign, value, name }: { sign: string; value: unknown; name: strin
     <div className={sign === "+" ? "diff-side after" : "diff-side before"}>
       <span aria-hidden="true">{sign}</span>
       {typeof value === "object" && value !== null ? (
-        <Json value={value} name={name} open={summaryOf(value, 200).length < 200 ? 1 : 0} />
+        <Json value={value} name={name} open={summarize(value, 200).length < 200 ? 1 : 0} />
       ) : (
         <Json value={value} name={name} />
       )}

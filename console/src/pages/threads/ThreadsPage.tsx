@@ -5,14 +5,14 @@ import type { Thread } from "../../api/agentServer";
 import { ShortId } from "../../ui/Copy";
 import { Empty, NoMatch } from "../../ui/Empty";
 import { FilterSelect } from "../../ui/FilterSelect";
-import { summaryOf } from "../../ui/Json";
+import { summarize } from "../../ui/Json";
 import type { Column } from "../../ui/List";
 import { ListPage } from "../../ui/ListPage";
 import { PagedList } from "../../ui/PagedList";
 import { SearchField } from "../../ui/SearchField";
 import { Ago } from "../../ui/Time";
 import { useSearchParams } from "../../ui/useSearchParams";
-import { contentText, STATES, searchOf, ThreadState, type ThreadStatus } from "./thread";
+import { contentText, parseSearch, STATES, ThreadState, type ThreadStatus } from "./thread";
 
 const threadsRoute = getRouteApi("/agents/$deploymentId/threads");
 
@@ -27,7 +27,7 @@ export function ThreadsPage() {
   const { q, status, sort } = threadsRoute.useSearch();
   const { replace, bind } = useSearchParams({ q, status, sort });
 
-  const search = useMemo(() => searchOf(q ?? ""), [q]);
+  const search = useMemo(() => parseSearch(q ?? ""), [q]);
   const threads = useAgentPages(
     deploymentId,
     "POST /threads/search",
@@ -71,7 +71,7 @@ export function ThreadsPage() {
           listing={threads}
           label="Threads"
           columns={columns}
-          keyOf={(each) => each.thread_id ?? ""}
+          getKey={(each) => each.thread_id ?? ""}
           onOpen={(each) =>
             void navigate({
               to: "/agents/$deploymentId/threads/$threadId",
@@ -133,7 +133,7 @@ function getColumns(deploymentId: string): Column<Thread>[] {
     {
       title: "Metadata",
       width: "minmax(120px, 1fr)",
-      show: (each) => <code className="soft">{summaryOf(ownMetadata(each))}</code>,
+      show: (each) => <code className="soft">{summarize(ownMetadata(each))}</code>,
       isExtra: true,
     },
     {

@@ -23,9 +23,9 @@ interface Props {
 
 // The checkpoints of a thread, newest first. Those of another branch are set in.
 export function Timeline({ deploymentId, threadId, selected, changedAt, onSelect }: Props) {
-  const found = useHistory(deploymentId, threadId, changedAt);
-  const states = found.rows;
-  const trunk = useMemo(() => trunkOf(states), [states]);
+  const history = useHistory(deploymentId, threadId, changedAt);
+  const states = history.rows;
+  const trunk = useMemo(() => getTrunk(states), [states]);
   const scroller = useRef<HTMLDivElement>(null);
 
   const virtual = useVirtualizer({
@@ -38,7 +38,7 @@ export function Timeline({ deploymentId, threadId, selected, changedAt, onSelect
 
   const items = virtual.getVirtualItems();
   const last = items.at(-1)?.index ?? 0;
-  const { loadMore } = found;
+  const { loadMore } = history;
   useEffect(() => {
     if (last >= states.length - 10) loadMore();
   }, [last, states.length, loadMore]);
@@ -61,8 +61,8 @@ export function Timeline({ deploymentId, threadId, selected, changedAt, onSelect
       <h2>
         Checkpoints <span className="soft small">newest first</span>
       </h2>
-      {found.error && !found.isRead && <Problem error={found.error} retry={found.retry} />}
-      {found.isRead && states.length === 0 && <p className="card-body soft">No run has changed this thread yet.</p>}
+      {history.error && !history.isRead && <Problem error={history.error} retry={history.retry} />}
+      {history.isRead && states.length === 0 && <p className="card-body soft">No run has changed this thread yet.</p>}
       <div className="timeline-body" ref={scroller}>
         <ol className="list-space" style={{ height: virtual.getTotalSize() }}>
           {items.map((item) => {
@@ -78,9 +78,9 @@ export function Timeline({ deploymentId, threadId, selected, changedAt, onSelect
                   aria-current={id === current}
                   onClick={() => onSelect(id)}
                 >
-                  <span className="checkpoint-step">{stepOf(state)}</span>
+                  <span className="checkpoint-step">{getStep(state)}</span>
                   <span className="checkpoint-what">
-                    {titleOf(state)}
+                    {getTitle(state)}
                     <span className="soft small">
                       {" "}
                       {state.interrupts?.length ? "waits for a person" : trunk.has(id) ? "" : "another branch"}
@@ -112,18 +112,18 @@ function useHistory(deploymentId: string, threadId: string, changedAt: string | 
   );
 }
 
-function stepOf(state: State): string {
+function getStep(state: State): string {
   const step = state.metadata?.step;
   return typeof step === "number" ? String(step) : "";
 }
 
-function titleOf(state: State): string {
+function getTitle(state: State): string {
   if (state.next?.length) return `before ${state.next.join(", ")}`;
   return state.metadata?.source === "update" ? "edited" : "end";
 }
 
 // The checkpoints that led to the newest one.
-function trunkOf(states: State[]): Set<string> {
+function getTrunk(states: State[]): Set<string> {
   const parents = new Map(
     states.map((each) => [each.checkpoint?.checkpoint_id, each.parent_checkpoint?.checkpoint_id] as const),
   );

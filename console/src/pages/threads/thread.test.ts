@@ -1,22 +1,22 @@
 import { describe, expect, test } from "vitest";
-import { contentText, isStopped, searchOf } from "./thread";
+import { contentText, isStopped, parseSearch } from "./thread";
 
 const ID = "01a22713-cadb-7000-8c9c-dc3008c0cc02";
 
 describe("a search of threads", () => {
-  test("without words finds all", () => expect(searchOf("  ")).toEqual({}));
+  test("without words finds all", () => expect(parseSearch("  ")).toEqual({}));
   test("by ids, with spaces or commas between them", () =>
-    expect(searchOf(`${ID}, ${ID.toUpperCase()}`)).toEqual({ ids: [ID, ID.toUpperCase()] }));
+    expect(parseSearch(`${ID}, ${ID.toUpperCase()}`)).toEqual({ ids: [ID, ID.toUpperCase()] }));
   test("by metadata and state, with values of their types", () =>
-    expect(searchOf('user=ada values.step.number=3 note="two words"')).toEqual({
+    expect(parseSearch('user=ada values.step.number=3 note="two words"')).toEqual({
       metadata: { user: "ada", note: "two words" },
       values: { step: { number: 3 } },
     }));
   test("by nested keys keeps both of one object", () =>
-    expect(searchOf("a.b=1 a.c=true")?.metadata).toEqual({ a: { b: 1, c: true } }));
+    expect(parseSearch("a.b=1 a.c=true")?.metadata).toEqual({ a: { b: 1, c: true } }));
   test("with other words is none for the server", () => {
-    expect(searchOf("hello")).toBeNull();
-    expect(searchOf(`user=ada ${ID}`)).toBeNull();
+    expect(parseSearch("hello")).toBeNull();
+    expect(parseSearch(`user=ada ${ID}`)).toBeNull();
   });
 });
 

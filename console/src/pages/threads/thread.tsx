@@ -1,7 +1,7 @@
 // A thread in words: its state, what it is about, and the searches that find it.
 
 import type { Thread, ThreadSearch } from "../../api/agentServer";
-import { isBranch, summaryOf } from "../../ui/Json";
+import { isBranch, summarize } from "../../ui/Json";
 import { Status } from "../../ui/Status";
 
 export type ThreadStatus = "busy" | "error" | "idle" | "interrupted";
@@ -29,7 +29,7 @@ export function isStopped(error: string | null | undefined): boolean {
 /** The text of a message's content, which is a text or a list of blocks. */
 export function contentText(content: unknown): string {
   if (typeof content === "string") return content;
-  if (!Array.isArray(content)) return isBranch(content) ? summaryOf(content) : "";
+  if (!Array.isArray(content)) return isBranch(content) ? summarize(content) : "";
   return content
     .map((block) => (typeof block === "string" ? block : isBranch(block) && "text" in block ? String(block.text) : ""))
     .join("");
@@ -39,19 +39,19 @@ const ID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
 const TERM = /([\w.-]+)=("(?:[^"\\]|\\.)*"|\S+)/g;
 
 /** What somebody typed, as a search: ids, `key=value` of the metadata, `values.key=value` of the state. */
-export function searchOf(text: string): Pick<ThreadSearch, "ids" | "metadata" | "values"> | null {
+export function parseSearch(text: string): Pick<ThreadSearch, "ids" | "metadata" | "values"> | null {
   const ids = text.split(/[\s,]+/).filter(Boolean);
   if (ids.length === 0) return {};
   if (ids.every((each) => ID.test(each))) return { ids };
   if (text.replace(TERM, "").trim()) return null;
 
-  const found: { metadata: Record<string, unknown>; values: Record<string, unknown> } = { metadata: {}, values: {} };
+  const search: { metadata: Record<string, unknown>; values: Record<string, unknown> } = { metadata: {}, values: {} };
   for (const [, key = "", value = ""] of text.matchAll(TERM)) {
-    const [where, path] = key.startsWith("values.") ? [found.values, key.slice(7)] : [found.metadata, key];
-    put(where, path.split("."), parsed(value));
+    const [where, path] = key.startsWith("values.") ? [search.values, key.slice(7)] : [search.metadata, key];
+    put(where, path.split("."), parseOrKeep(value));
   }
 
-  return found;
+  return search;
 }
 
 function put(into: Record<string, unknown>, [first = "", ...rest]: string[], value: unknown) {
@@ -63,7 +63,7 @@ function put(into: Record<string, unknown>, [first = "", ...rest]: string[], val
   }
 }
 
-function parsed(text: string): unknown {
+function parseOrKeep(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {

@@ -43,7 +43,7 @@ export function Breakdown({ traceId, projectId, tree }: { traceId: string; proje
     },
   });
 
-  const byName = useMemo(() => groupsOf(tree), [tree]);
+  const byName = useMemo(() => getGroups(tree), [tree]);
   const ofModels = Object.entries((models.data ?? {}) as Record<string, RunStats>)
     .map(modelGroup)
     .toSorted(largest);
@@ -67,11 +67,11 @@ export function Breakdown({ traceId, projectId, tree }: { traceId: string; proje
 }
 
 // Runs by their name, with what was used below them. A run inside of one of the same name counts once.
-function groupsOf(tree: Tree): Group[] {
-  const found = new Map<string, Group & { times: number[] }>();
+function getGroups(tree: Tree): Group[] {
+  const groups = new Map<string, Group & { times: number[] }>();
   for (const node of tree.nodes) {
     const { name, status } = node.span;
-    const group = found.get(name) ?? {
+    const group = groups.get(name) ?? {
       name,
       runs: 0,
       failed: 0,
@@ -82,7 +82,7 @@ function groupsOf(tree: Tree): Group[] {
       times: [],
     };
 
-    found.set(name, group);
+    groups.set(name, group);
     group.runs += 1;
     if (status === "ERROR") group.failed += 1;
     if (isInside(tree, node)) continue;
@@ -91,13 +91,13 @@ function groupsOf(tree: Tree): Group[] {
     if (node.cost !== null) group.cost = (group.cost ?? 0) + node.cost;
   }
 
-  for (const group of found.values()) {
+  for (const group of groups.values()) {
     group.times.sort((one, other) => one - other);
     group.totalMs = group.times.reduce((sum, each) => sum + each, 0);
     group.p99Ms = group.times[Math.floor(P99 * (group.times.length - 1))] ?? null;
   }
 
-  return [...found.values()].toSorted(largest);
+  return [...groups.values()].toSorted(largest);
 }
 
 function isInside(tree: Tree, node: Node): boolean {
@@ -161,7 +161,7 @@ function GroupTable({ title, groups, empty }: { title: string; groups: Group[]; 
         <Table
           label={title}
           rows={groups}
-          keyOf={(group) => group.name}
+          getKey={(group) => group.name}
           columns={[
             {
               title: title.replace("By ", "").replace(/^./, (letter) => letter.toUpperCase()),

@@ -1,8 +1,8 @@
 import { useState } from "react";
 import { isBranch, Json, LongText } from "../../ui/Json";
 import { Markdown } from "../../ui/Markdown";
-import { Picture, pictureOf } from "../../ui/Picture";
-import { type Message, parsed } from "./messages";
+import { getPicture, Picture } from "../../ui/Picture";
+import { type Message, parseOrKeep } from "./messages";
 
 const SHOWN = 40;
 // Formatting a longer text would stop the page for a moment.
@@ -47,7 +47,7 @@ export function Chat({ messages }: { messages: Message[] }) {
 }
 
 function Part({ value }: { value: unknown }) {
-  const picture = isBranch(value) ? pictureOf(value) : null;
+  const picture = isBranch(value) ? getPicture(value) : null;
   return picture === null ? <Json value={value} name="part" open={0} /> : <Picture address={picture} />;
 }
 
@@ -56,7 +56,7 @@ function MessageText({ message }: { message: Message }) {
   if (!text) return null;
 
   if (role === "tool" && text.length <= FORMATTED_CHARS) {
-    const value = parsed(text);
+    const value = parseOrKeep(text);
     if (isBranch(value)) return <Json value={value} name="result" />;
   }
 

@@ -2,7 +2,7 @@
 
 import { isBranch, Json, LongText } from "../../ui/Json";
 import { Chat } from "./Chat";
-import { messagesOf } from "./messages";
+import { findMessages } from "./messages";
 
 interface Command {
   resume: unknown;
@@ -15,7 +15,7 @@ const FIELDS = ["goto", "graph", "resume", "update"];
 const QUESTION_ID = /^[0-9a-f]{32}$/;
 
 /** The command in the input of a run, as LangGraph traces it; null for any other input. */
-export function commandOf(inputs: unknown): Command | null {
+export function parseCommand(inputs: unknown): Command | null {
   const command = isBranch(inputs) && Object.keys(inputs).length === 1 && (inputs as { input?: unknown }).input;
   if (!isBranch(command) || Object.keys(command).toSorted().join() !== FIELDS.join()) return null;
   const { resume, update, goto } = command as Record<string, unknown>;
@@ -41,7 +41,7 @@ export function CommandInput({ command: { resume, update, goto } }: { command: C
 }
 
 function Part({ title, value, name }: { title: string; value: unknown; name: string }) {
-  const messages = messagesOf(value);
+  const messages = findMessages(value);
 
   return (
     <>

@@ -6,7 +6,7 @@ import { useApi, useChange } from "../../api/queries";
 import { useMay } from "../../shell/session";
 import { score } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
-import { LongText, summaryOf } from "../../ui/Json";
+import { LongText, summarize } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
 import { Ago } from "../../ui/Time";
 
@@ -21,17 +21,17 @@ const SOURCES: Record<string, string> = {
 const THUMB_KEY = "user_score";
 
 export function FeedbackTab({ runId }: { runId: string }) {
-  const found = useApi("GET /feedback", { query: { run: [runId], limit: 100 } }, { everyMs: 10_000 });
+  const feedback = useApi("GET /feedback", { query: { run: [runId], limit: 100 } }, { everyMs: 10_000 });
   const mayCreate = useMay("feedback:create");
 
   return (
     <div className="stack">
-      {found.error && <Problem error={found.error} retry={() => void found.refetch()} />}
-      {found.data?.length === 0 && <p className="soft">Nobody has judged this run yet.</p>}
-      {found.data && found.data.length > 0 && (
+      {feedback.error && <Problem error={feedback.error} retry={() => void feedback.refetch()} />}
+      {feedback.data?.length === 0 && <p className="soft">Nobody has judged this run yet.</p>}
+      {feedback.data && feedback.data.length > 0 && (
         <ul className="feedback" aria-label="Feedback">
-          {found.data.map((each) => (
-            <Given key={each.id} feedback={each} />
+          {feedback.data.map((each) => (
+            <FeedbackItem key={each.id} feedback={each} />
           ))}
         </ul>
       )}
@@ -40,7 +40,7 @@ export function FeedbackTab({ runId }: { runId: string }) {
   );
 }
 
-function Given({ feedback }: { feedback: Feedback }) {
+function FeedbackItem({ feedback }: { feedback: Feedback }) {
   const mayDelete = useMay("feedback:delete");
   const remove = useChange("DELETE /feedback/{feedback_id}");
 
@@ -53,7 +53,7 @@ function Given({ feedback }: { feedback: Feedback }) {
         <span className="row">
           <strong>{feedback.key}</strong>
           <ScoreText value={feedback.score} />
-          {value != null && value !== "" && <span>{typeof value === "string" ? value : summaryOf(value)}</span>}
+          {value != null && value !== "" && <span>{typeof value === "string" ? value : summarize(value)}</span>}
           <span className="soft small">
             {SOURCES[source] ?? source} · <Ago at={feedback.modified_at} />
           </span>
@@ -72,7 +72,7 @@ function Given({ feedback }: { feedback: Feedback }) {
       </span>
       {typeof comment === "string" && comment && <LongText text={comment} name="comment" />}
       {correction != null && (
-        <p className="soft">Correction: {typeof correction === "string" ? correction : summaryOf(correction, 400)}</p>
+        <p className="soft">Correction: {typeof correction === "string" ? correction : summarize(correction, 400)}</p>
       )}
       {remove.error && <Problem error={remove.error} />}
     </li>
@@ -88,11 +88,11 @@ function FeedbackForm({ runId }: { runId: string }) {
   const id = useId();
   const configs = useApi("GET /feedback-configs", { query: { limit: 100 } }).data ?? [];
   const [key, setKey] = useState("");
-  const [typed, setTyped] = useState("");
+  const [scoreText, setScoreText] = useState("");
   const [comment, setComment] = useState("");
 
   const create = useChange("POST /feedback", () => {
-    setTyped("");
+    setScoreText("");
     setComment("");
   });
 
@@ -111,10 +111,10 @@ function FeedbackForm({ runId }: { runId: string }) {
 
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    give(typed.trim() === "" ? null : Number(typed), key.trim() || (typed ? THUMB_KEY : "note"));
+    give(scoreText.trim() === "" ? null : Number(scoreText), key.trim() || (scoreText ? THUMB_KEY : "note"));
   };
 
-  const isNumber = typed.trim() === "" || Number.isFinite(Number(typed));
+  const isNumber = scoreText.trim() === "" || Number.isFinite(Number(scoreText));
 
   return (
     <form className="feedback-form" onSubmit={submit}>
@@ -133,7 +133,7 @@ function FeedbackForm({ runId }: { runId: string }) {
           ))}
         </datalist>
         {config?.categories ? (
-          <select aria-label="Score" value={typed} onChange={(event) => setTyped(event.target.value)}>
+          <select aria-label="Score" value={scoreText} onChange={(event) => setScoreText(event.target.value)}>
             <option value="">no score</option>
             {config.categories.map((each) => (
               <option key={each.value} value={String(each.value)}>
@@ -148,8 +148,8 @@ function FeedbackForm({ runId }: { runId: string }) {
             placeholder={config?.max != null ? `${config.min ?? 0} to ${config.max}` : "score"}
             inputMode="decimal"
             aria-invalid={!isNumber}
-            value={typed}
-            onChange={(event) => setTyped(event.target.value)}
+            value={scoreText}
+            onChange={(event) => setScoreText(event.target.value)}
           />
         )}
         <button
@@ -183,7 +183,7 @@ function FeedbackForm({ runId }: { runId: string }) {
         <button
           type="submit"
           className="button"
-          disabled={create.isPending || !isNumber || (!typed.trim() && !comment.trim())}
+          disabled={create.isPending || !isNumber || (!scoreText.trim() && !comment.trim())}
         >
           Add feedback
         </button>

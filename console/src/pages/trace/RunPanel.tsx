@@ -19,7 +19,7 @@ import { TYPE_WORDS } from "../traces/runs";
 import { FeedbackTab } from "./FeedbackTab";
 import { Share } from "./Share";
 import type { Node } from "./tree";
-import { readValue, useValues, Value, valueNamed } from "./Values";
+import { findValue, readValue, useValues, Value } from "./Values";
 
 const traceRoute = getRouteApi("/traces/$projectId/$traceId");
 
@@ -62,15 +62,15 @@ interface Props {
 
 export function RunPanel({ runId, node, onBack }: Props) {
   const { projectId, traceId } = traceRoute.useParams();
-  const { tab: wanted } = traceRoute.useSearch();
-  const found = useApi("GET /v2/runs/{run_id}", { path: { run_id: runId }, query: { selects: SELECTS } });
+  const { tab: tabName } = traceRoute.useSearch();
+  const query = useApi("GET /v2/runs/{run_id}", { path: { run_id: runId }, query: { selects: SELECTS } });
 
-  const tab: Tab = TABS.find(([name]) => name === wanted)?.[0] ?? "values";
+  const tab: Tab = TABS.find(([name]) => name === tabName)?.[0] ?? "values";
 
   return (
     <aside className="run-panel" aria-label="Span">
       <BackToSpans onBack={onBack} />
-      <PanelHead node={node} details={found.data as Details | undefined} />
+      <PanelHead node={node} details={query.data as Details | undefined} />
       <Actions node={node} projectId={projectId} traceId={traceId} />
       <Tabs
         label="Parts of the span"
@@ -106,10 +106,10 @@ export function RunData({ node, tab }: { node: Node; tab: "values" | "metadata" 
       {values.data && tab === "values" && (
         <>
           {["error", "inputs", "outputs"].map((name) => {
-            const value = valueNamed(values.data, name);
+            const value = findValue(values.data, name);
             return value && <Value key={name} runId={runId} value={value} status={status} />;
           })}
-          {!valueNamed(values.data, "outputs") && (
+          {!findValue(values.data, "outputs") && (
             <p className="soft">{isRunning ? "It runs; there is no output yet." : "There is no output."}</p>
           )}
         </>
@@ -246,10 +246,12 @@ function Actions({ node, projectId, traceId }: { node: Node; projectId: string; 
 }
 
 function Metadata({ runId, values }: { runId: string; values: NonNullable<ReturnType<typeof useValues>["data"]> }) {
-  const extra = valueNamed(values, "extra");
-  const serialized = valueNamed(values, "serialized");
-  const read = readValue(extra);
-  const { metadata, ...rest } = isBranch(read) ? (read as Record<string, unknown>) : { metadata: undefined };
+  const extra = findValue(values, "extra");
+  const serialized = findValue(values, "serialized");
+  const extraValue = readValue(extra);
+  const { metadata, ...rest } = isBranch(extraValue)
+    ? (extraValue as Record<string, unknown>)
+    : { metadata: undefined };
   if (!extra && !serialized) return <p className="soft">The run has no metadata.</p>;
 
   return (
@@ -283,7 +285,7 @@ function MetadataTable({ metadata }: { metadata: Record<string, unknown> }) {
 }
 
 function Events({ runId, values }: { runId: string; values: NonNullable<ReturnType<typeof useValues>["data"]> }) {
-  const value = valueNamed(values, "events");
+  const value = findValue(values, "events");
   const events = readValue(value);
   if (!value || (Array.isArray(events) && events.length === 0)) return <p className="soft">The run has no events.</p>;
   return <Value runId={runId} value={value} />;

@@ -8,7 +8,7 @@ import { compact, cost, count } from "../../ui/format";
 import { Status } from "../../ui/Status";
 import { Ago, duration } from "../../ui/Time";
 import type { Span } from "../traces/runs";
-import { type Node, openedTo, shownOf, type Tree } from "./tree";
+import { getVisible, type Node, openTo, type Tree } from "./tree";
 import { Waterfall } from "./Waterfall";
 
 interface SpansProps {
@@ -24,10 +24,10 @@ export function Spans({ tree, run, onSelect, tabs, children }: SpansProps) {
   const [closed, setClosed] = useState<ReadonlySet<string>>(new Set());
   const [search, setSearch] = useState("");
 
-  const selected = run ?? tree.nodes[0]?.span.id ?? "";
-  const shown = useMemo(() => shownOf(tree, closed, search), [tree, closed, search]);
+  const spanId = run ?? tree.nodes[0]?.span.id ?? "";
+  const visible = useMemo(() => getVisible(tree, closed, search), [tree, closed, search]);
 
-  useEffect(() => setClosed((old) => openedTo(tree, selected, old)), [tree, selected]);
+  useEffect(() => setClosed((old) => openTo(tree, spanId, old)), [tree, spanId]);
   const toggle = useCallback(
     (id: string, isClosed: boolean) =>
       setClosed((old) => {
@@ -40,7 +40,7 @@ export function Spans({ tree, run, onSelect, tabs, children }: SpansProps) {
     [],
   );
 
-  const node = tree.nodes[tree.positions.get(selected) ?? -1];
+  const node = tree.nodes[tree.positions.get(spanId) ?? -1];
 
   return (
     <>
@@ -49,16 +49,16 @@ export function Spans({ tree, run, onSelect, tabs, children }: SpansProps) {
         <SpanTools
           search={search}
           onSearch={setSearch}
-          onClose={() => setClosed(new Set(tree.nodes.filter((each) => each.below && each.depth).map(idOf)))}
+          onClose={() => setClosed(new Set(tree.nodes.filter((each) => each.below && each.depth).map(getId)))}
           onOpen={() => setClosed(new Set())}
         />
       </div>
       <div className={run ? "trace-parts with-run" : "trace-parts"}>
         <Waterfall
           tree={tree}
-          shown={shown}
+          shown={visible}
           closed={closed}
-          selected={selected}
+          selected={spanId}
           onSelect={onSelect}
           onToggle={toggle}
         />
@@ -76,7 +76,7 @@ export function Spans({ tree, run, onSelect, tabs, children }: SpansProps) {
   );
 }
 
-function idOf(node: Node): string {
+function getId(node: Node): string {
   return node.span.id;
 }
 

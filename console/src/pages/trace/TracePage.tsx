@@ -9,12 +9,12 @@ import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { Tabs } from "../../ui/Tabs";
 import { useMayCall } from "../agents/useAgents";
-import { useDeploymentOf } from "../traces/ProjectPage";
+import { useProjectDeployment } from "../traces/ProjectPage";
 import { SPAN_SELECTS, type Span } from "../traces/runs";
 import { Breakdown } from "./Breakdown";
 import { RunPanel } from "./RunPanel";
 import { Spans, TraceHead } from "./Spans";
-import { treeOf } from "./tree";
+import { toTree } from "./tree";
 
 const traceRoute = getRouteApi("/traces/$projectId/$traceId");
 
@@ -29,10 +29,10 @@ const VIEWS = [
 
 export function TracePage() {
   const { projectId, traceId } = traceRoute.useParams();
-  const { run, view: wanted } = traceRoute.useSearch();
+  const { run, view: viewName } = traceRoute.useSearch();
   const navigate = useNavigate();
-  const found = useSpans(projectId, traceId);
-  const tree = useMemo(() => treeOf(found.spans), [found.spans]);
+  const trace = useSpans(projectId, traceId);
+  const tree = useMemo(() => toTree(trace.spans), [trace.spans]);
 
   const root = tree.nodes[0]?.span;
   const change = useCallback(
@@ -47,8 +47,8 @@ export function TracePage() {
   );
 
   const select = useCallback((id: string | undefined) => change({ run: id }), [change]);
-  if (!root) return <Missing error={found.error} retry={found.retry} />;
-  const view = wanted === "breakdown" ? "breakdown" : "spans";
+  if (!root) return <Missing error={trace.error} retry={trace.retry} />;
+  const view = viewName === "breakdown" ? "breakdown" : "spans";
 
   const tabs = (
     <Tabs
@@ -80,21 +80,21 @@ export function TracePage() {
 
 function useSpans(projectId: string, traceId: string) {
   const [everyMs, setEveryMs] = useState<number | false>(false);
-  const found = useApi(
+  const query = useApi(
     "GET /v2/traces/{trace_id}/runs",
     { path: { trace_id: traceId }, query: { project_id: projectId, selects: SPAN_SELECTS } },
     { everyMs },
   );
 
-  const spans = useMemo(() => (found.data?.items ?? []) as unknown as Span[], [found.data]);
+  const spans = useMemo(() => (query.data?.items ?? []) as unknown as Span[], [query.data]);
   // A trace is followed until nothing in it runs any more.
-  const isRunning = spans.some((span) => span.status === "PENDING") || found.error?.status === 404;
+  const isRunning = spans.some((span) => span.status === "PENDING") || query.error?.status === 404;
   useEffect(
     () => setEveryMs(isRunning && (spans.length > LARGE ? LARGE_EVERY_MS : EVERY_MS)),
     [isRunning, spans.length],
   );
 
-  return { spans, error: found.error, retry: () => void found.refetch() };
+  return { spans, error: query.error, retry: () => void query.refetch() };
 }
 
 function Missing({ error, retry }: { error: ApiError | null; retry: () => void }) {
@@ -115,9 +115,9 @@ function Missing({ error, retry }: { error: ApiError | null; retry: () => void }
 
 // Where the trace came from: its conversation, and the thread of the agent that ran it.
 function Origin({ traceId, projectId }: { traceId: string; projectId: string }) {
-  const found = useApi("GET /v2/runs/{run_id}", { path: { run_id: traceId }, query: { selects: ["THREAD_ID"] } });
-  const threadId = (found.data as { thread_id?: string | null } | undefined)?.thread_id;
-  const deployment = useDeploymentOf(projectId);
+  const run = useApi("GET /v2/runs/{run_id}", { path: { run_id: traceId }, query: { selects: ["THREAD_ID"] } });
+  const threadId = (run.data as { thread_id?: string | null } | undefined)?.thread_id;
+  const deployment = useProjectDeployment(projectId);
   const mayCall = useMayCall(deployment);
 
   if (!threadId) return null;

@@ -14,8 +14,8 @@ import { Problem } from "../../ui/Problem";
 import { useDownload } from "../../ui/useDownload";
 import type { RunState } from "../traces/runs";
 import { Chat } from "./Chat";
-import { CommandInput, commandOf } from "./CommandInput";
-import { messagesOf } from "./messages";
+import { CommandInput, parseCommand } from "./CommandInput";
+import { findMessages } from "./messages";
 
 // Read at once with the run; more is read when somebody asks for it.
 const READ_CHARS = 100_000;
@@ -53,13 +53,13 @@ export function useValues(runId: string, isRunning = false) {
   return token === null ? own : shared;
 }
 
-export function valueNamed(values: RunValues | undefined, name: string): RunValue | undefined {
+export function findValue(values: RunValues | undefined, name: string): RunValue | undefined {
   return values?.values.find((value) => value.name === name);
 }
 
 // The value itself, if it is small enough to have been read.
 export function readValue(value: RunValue | undefined): unknown {
-  return value?.is_whole ? parsedJson(value.text) : undefined;
+  return value?.is_whole ? parseJson(value.text) : undefined;
 }
 
 interface Props {
@@ -125,10 +125,10 @@ export function Value({ runId, value, status = "ERROR" }: Props) {
 }
 
 function Shown({ text, name, isFailure }: { text: string; name: string; isFailure: boolean }) {
-  const value = useMemo(() => (name === "error" ? plain(text) : parsedJson(text)), [text, name]);
-  const messages = useMemo(() => (name === "inputs" || name === "outputs" ? messagesOf(value) : null), [value, name]);
+  const value = useMemo(() => (name === "error" ? plain(text) : parseJson(text)), [text, name]);
+  const messages = useMemo(() => (name === "inputs" || name === "outputs" ? findMessages(value) : null), [value, name]);
 
-  const command = name === "inputs" ? commandOf(value) : null;
+  const command = name === "inputs" ? parseCommand(value) : null;
   const [isRaw, setRaw] = useState(false);
 
   if (name === "error" && isFailure) return <ErrorText text={String(value)} />;
@@ -209,7 +209,7 @@ function readFile(token: string | null, runId: string, name: string, signal?: Ab
   );
 }
 
-function parsedJson(text: string): unknown {
+function parseJson(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {

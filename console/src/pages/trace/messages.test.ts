@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { messagesOf } from "./messages";
+import { findMessages } from "./messages";
 
 describe("messages in traced values", () => {
   test.each([
@@ -8,12 +8,12 @@ describe("messages in traced values", () => {
     ["a request to a provider", { messages: [{ role: "assistant", content: "hi" }] }],
     ["a provider's answer", { choices: [{ message: { role: "assistant", content: "hi" } }] }],
     ["generations of a batch", { generations: [[{ message: { type: "ai", content: "hi" } }]] }],
-  ])("%s", (_, value) => expect(messagesOf(value)).toMatchObject([{ role: "ai", title: "Assistant", text: "hi" }]));
+  ])("%s", (_, value) => expect(findMessages(value)).toMatchObject([{ role: "ai", title: "Assistant", text: "hi" }]));
 
   test("tool calls are read in both forms", () => {
     const args = { a: 1 };
-    const own = messagesOf({ role: "ai", content: "", tool_calls: [{ name: "add", args }] });
-    const provided = messagesOf({
+    const own = findMessages({ role: "ai", content: "", tool_calls: [{ name: "add", args }] });
+    const provided = findMessages({
       role: "assistant",
       content: null,
       tool_calls: [{ function: { name: "add", arguments: '{"a":1}' } }],
@@ -22,10 +22,10 @@ describe("messages in traced values", () => {
     expect(provided?.[0]?.toolCalls).toEqual([{ name: "add", args }]);
   });
   test("parts that are no text are kept", () =>
-    expect(messagesOf({ role: "user", content: [{ text: "see" }, { type: "image", url: "u" }] })).toMatchObject([
+    expect(findMessages({ role: "user", content: [{ text: "see" }, { type: "image", url: "u" }] })).toMatchObject([
       { text: "see", others: [{ type: "image", url: "u" }] },
     ]));
   test.each([[null], ["text"], [{ a: 1 }], [[]], [[{ a: 1 }, { b: 2 }]]])("%j has none", (value) =>
-    expect(messagesOf(value)).toBeNull(),
+    expect(findMessages(value)).toBeNull(),
   );
 });

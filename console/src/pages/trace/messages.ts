@@ -47,31 +47,31 @@ const PLACES = ["messages", "output", "input", "message", "choices", "generation
 const MAX_DEPTH = 5;
 
 // The messages in a value, wherever the usual clients put them; null if there are none.
-export function messagesOf(value: unknown, depth = 0): Message[] | null {
+export function findMessages(value: unknown, depth = 0): Message[] | null {
   if (depth > MAX_DEPTH || !isObject(value)) return null;
 
   if (Array.isArray(value)) {
     if (value.length === 0) return null;
     // One list of messages for each request of a batch.
-    if (Array.isArray(value[0])) return messagesOf(value[0], depth + 1);
-    const found = value.map(messageOf);
-    if (found.every((message) => message !== null)) return found;
+    if (Array.isArray(value[0])) return findMessages(value[0], depth + 1);
+    const messages = value.map(parseMessage);
+    if (messages.every((message) => message !== null)) return messages;
 
-    return value.length === 1 ? messagesOf(value[0], depth + 1) : null;
+    return value.length === 1 ? findMessages(value[0], depth + 1) : null;
   }
 
-  const own = messageOf(value);
+  const own = parseMessage(value);
   if (own) return [own];
 
   for (const place of PLACES) {
-    const found = place in value ? messagesOf((value as Fields)[place], depth + 1) : null;
-    if (found) return found;
+    const messages = place in value ? findMessages((value as Fields)[place], depth + 1) : null;
+    if (messages) return messages;
   }
 
   return null;
 }
 
-function messageOf(raw: unknown): Message | null {
+function parseMessage(raw: unknown): Message | null {
   if (!isObject(raw) || Array.isArray(raw)) return null;
   const fields = raw as Fields;
   const { lc, kwargs, data, type, id } = fields;
@@ -94,7 +94,7 @@ function made(kind: string, fields: Fields): Message | null {
   addContent(message, fields.content ?? fields.parts);
   const extra = isObject(fields.additional_kwargs) ? (fields.additional_kwargs as Fields).tool_calls : undefined;
   const calls = Array.isArray(fields.tool_calls) && fields.tool_calls.length ? fields.tool_calls : extra;
-  if (Array.isArray(calls) && calls.length) message.toolCalls = calls.map(toolCallOf);
+  if (Array.isArray(calls) && calls.length) message.toolCalls = calls.map(parseToolCall);
 
   return message;
 }
@@ -118,14 +118,14 @@ function addContent(message: Message, content: unknown) {
   message.text = texts.join("\n\n");
 }
 
-function toolCallOf(raw: unknown): ToolCall {
+function parseToolCall(raw: unknown): ToolCall {
   const fields = isObject(raw) ? (raw as Fields) : {};
   const called = isObject(fields.function) ? (fields.function as Fields) : fields;
   const args = called.args ?? called.arguments;
-  return { name: String(called.name ?? "tool"), args: typeof args === "string" ? parsed(args) : args };
+  return { name: String(called.name ?? "tool"), args: typeof args === "string" ? parseOrKeep(args) : args };
 }
 
-export function parsed(text: string): unknown {
+export function parseOrKeep(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {

@@ -22,12 +22,12 @@ export interface Tree {
   endMs: number;
 }
 
-export function treeOf(spans: Span[]): Tree {
+export function toTree(spans: Span[]): Tree {
   const children = new Map<string | null, Span[]>();
-  const known = new Set(spans.map((span) => span.id));
+  const ids = new Set(spans.map((span) => span.id));
   for (const span of spans) {
     // The parent of a run may not have arrived.
-    const parent = span.parent_run_id !== null && known.has(span.parent_run_id) ? span.parent_run_id : null;
+    const parent = span.parent_run_id !== null && ids.has(span.parent_run_id) ? span.parent_run_id : null;
     const list = children.get(parent);
     if (list) list.push(span);
     else children.set(parent, [span]);
@@ -44,7 +44,7 @@ export function treeOf(spans: Span[]): Tree {
   for (let next = ahead.pop(); next; next = ahead.pop()) {
     const position = nodes.length;
     positions.set(next.span.id, position);
-    nodes.push(nodeOf(next.span, next.depth, next.parent));
+    nodes.push(toNode(next.span, next.depth, next.parent));
 
     for (const child of (children.get(next.span.id) ?? []).toReversed()) {
       ahead.push({ span: child, depth: next.depth + 1, parent: position });
@@ -68,7 +68,7 @@ export function treeOf(spans: Span[]): Tree {
   return { nodes, positions, startMs: nodes.length ? startMs : 0, endMs };
 }
 
-function nodeOf(span: Span, depth: number, parent: number | null): Node {
+function toNode(span: Span, depth: number, parent: number | null): Node {
   return {
     span,
     depth,
@@ -83,35 +83,36 @@ function nodeOf(span: Span, depth: number, parent: number | null): Node {
 
 // The positions of the nodes that are shown: not those below a closed one; with a search only what matches, and what is
 // above it.
-export function shownOf(tree: Tree, closed: ReadonlySet<string>, search: string): number[] {
-  const shown: number[] = [];
-  const wanted = search.trim().toLowerCase();
+export function getVisible(tree: Tree, closed: ReadonlySet<string>, search: string): number[] {
+  const indexes: number[] = [];
+  const words = search.trim().toLowerCase();
 
-  const kept = wanted ? matching(tree, wanted) : null;
+  const matches = words ? findMatches(tree, words) : null;
   for (let index = 0; index < tree.nodes.length; index += 1) {
     const node = tree.nodes[index] as Node;
-    if (kept && !kept.has(index)) continue;
-    shown.push(index);
-    if (!kept && closed.has(node.span.id)) index += node.below;
+    if (matches && !matches.has(index)) continue;
+    indexes.push(index);
+    if (!matches && closed.has(node.span.id)) index += node.below;
   }
 
-  return shown;
+  return indexes;
 }
 
-function matching(tree: Tree, wanted: string): Set<number> {
-  const kept = new Set<number>();
-  const isFailure = wanted === "error" || wanted === "failed";
+function findMatches(tree: Tree, words: string): Set<number> {
+  const indexes = new Set<number>();
+  const isFailure = words === "error" || words === "failed";
   tree.nodes.forEach((node, index) => {
     const { name, run_type: type, status } = node.span;
-    if (!`${name} ${type}`.toLowerCase().includes(wanted) && !(isFailure && status === "ERROR")) return;
-    for (let at: number | null = index; at !== null && !kept.has(at); at = tree.nodes[at]?.parent ?? null) kept.add(at);
+    if (!`${name} ${type}`.toLowerCase().includes(words) && !(isFailure && status === "ERROR")) return;
+    for (let at: number | null = index; at !== null && !indexes.has(at); at = tree.nodes[at]?.parent ?? null)
+      indexes.add(at);
   });
 
-  return kept;
+  return indexes;
 }
 
 // Everything on the way to a span is opened.
-export function openedTo(tree: Tree, id: string, closed: ReadonlySet<string>): ReadonlySet<string> {
+export function openTo(tree: Tree, id: string, closed: ReadonlySet<string>): ReadonlySet<string> {
   const next = new Set(closed);
   let at = tree.positions.get(id);
   while (at !== undefined) {

@@ -11,10 +11,10 @@ import { Problem } from "../../ui/Problem";
 import { Ago, duration } from "../../ui/Time";
 import { useMayCall } from "../agents/useAgents";
 import { Chat } from "../trace/Chat";
-import { messagesOf } from "../trace/messages";
-import { readValue, useValues, Value, valueNamed } from "../trace/Values";
-import { quoted } from "./filters";
-import { useDeploymentOf } from "./ProjectPage";
+import { findMessages } from "../trace/messages";
+import { findValue, readValue, useValues, Value } from "../trace/Values";
+import { quote } from "./filters";
+import { useProjectDeployment } from "./ProjectPage";
 import { RunMark } from "./RunMark";
 import { EPOCH, type RunRow } from "./runs";
 import { useRunPages } from "./useRunPages";
@@ -26,12 +26,12 @@ const EVERY_MS = 5_000;
 
 export function ConversationPage() {
   const { projectId, threadId } = conversationRoute.useParams();
-  const found = useRunPages(
+  const listing = useRunPages(
     ["turns", projectId, threadId],
     () => ({
       project_ids: [projectId],
       is_root: true,
-      filter: `eq(thread_id, ${quoted(threadId)})`,
+      filter: `eq(thread_id, ${quote(threadId)})`,
       min_start_time: EPOCH,
       include_subtree_usage: true,
       page_size: PAGE,
@@ -40,9 +40,9 @@ export function ConversationPage() {
   );
 
   const project = useApi("GET /sessions/{session_id}", { path: { session_id: projectId } }).data;
-  const deployment = useDeploymentOf(projectId);
+  const deployment = useProjectDeployment(projectId);
   const mayCall = useMayCall(deployment);
-  const turns = useMemo(() => found.rows.toReversed(), [found.rows]);
+  const turns = useMemo(() => listing.rows.toReversed(), [listing.rows]);
 
   return (
     <div className="page conversation">
@@ -62,15 +62,15 @@ export function ConversationPage() {
           </Link>
         )}
       </div>
-      {found.error && <Problem error={found.error} retry={found.retry} />}
-      {found.isRead && turns.length === 0 && (
+      {listing.error && <Problem error={listing.error} retry={listing.retry} />}
+      {listing.isRead && turns.length === 0 && (
         <Empty title="This conversation has no trace here">
           Its traces may have expired, or belong to another project than {project?.name ?? "this one"}.
         </Empty>
       )}
-      {found.hasMore && (
+      {listing.hasMore && (
         <div>
-          <button type="button" className="button" disabled={found.isReadingMore} onClick={found.loadMore}>
+          <button type="button" className="button" disabled={listing.isReadingMore} onClick={listing.loadMore}>
             Earlier turns
           </button>
         </div>
@@ -128,17 +128,17 @@ function TurnMessages({ turn, before }: { turn: RunRow; before: string | undefin
 
   if (values.error) return <Problem error={values.error} />;
   if (!values.data) return <p className="soft">…</p>;
-  const inputs = messagesOf(readValue(valueNamed(values.data, "inputs"))) ?? [];
-  const outputs = messagesOf(readValue(valueNamed(values.data, "outputs"))) ?? [];
-  const old = before ? (messagesOf(readValue(valueNamed(previous, "outputs"))) ?? []).length : 0;
+  const inputs = findMessages(readValue(findValue(values.data, "inputs"))) ?? [];
+  const outputs = findMessages(readValue(findValue(values.data, "outputs"))) ?? [];
+  const old = before ? (findMessages(readValue(findValue(previous, "outputs"))) ?? []).length : 0;
   const isState = outputs.length > inputs.length && old > 0 && outputs.length > old;
-  const added = isState ? outputs.slice(old) : outputs.length > 1 ? outputs : [...inputs, ...outputs];
+  const messages = isState ? outputs.slice(old) : outputs.length > 1 ? outputs : [...inputs, ...outputs];
 
-  const error = valueNamed(values.data, "error");
-  if (added.length > 0) {
+  const error = findValue(values.data, "error");
+  if (messages.length > 0) {
     return (
       <>
-        <Chat messages={added} />
+        <Chat messages={messages} />
         {error && <Value runId={turn.id} value={error} />}
       </>
     );
@@ -147,7 +147,7 @@ function TurnMessages({ turn, before }: { turn: RunRow; before: string | undefin
   return (
     <>
       {["error", "inputs", "outputs"].map((name) => {
-        const value = valueNamed(values.data, name);
+        const value = findValue(values.data, name);
         return value && <Value key={name} runId={turn.id} value={value} />;
       })}
     </>

@@ -26,7 +26,7 @@ interface Props {
 export function Conversations({ projectId, filters, onFilter }: Props) {
   const navigate = useNavigate();
   const threads = useThreads(projectId, filters);
-  const columns = useMemo(() => columnsOf(projectId), [projectId]);
+  const columns = useMemo(() => getColumns(projectId), [projectId]);
 
   const isFiltered = FILTER_FIELDS.some((field) => filters[field]);
 
@@ -35,7 +35,7 @@ export function Conversations({ projectId, filters, onFilter }: Props) {
       listing={threads}
       label="Conversations"
       columns={columns}
-      keyOf={(thread) => thread.thread_id}
+      getKey={(thread) => thread.thread_id}
       onOpen={(thread) =>
         void navigate({
           to: "/traces/$projectId/threads/$threadId",
@@ -67,7 +67,7 @@ function useThreads(projectId: string, filters: Filters) {
   );
 }
 
-function columnsOf(projectId: string): Column<TracedThread>[] {
+function getColumns(projectId: string): Column<TracedThread>[] {
   return [
     {
       title: "Thread",

@@ -6,7 +6,7 @@ import { Icon } from "../../ui/Icon";
 import { SearchField } from "../../ui/SearchField";
 import { useTyped } from "../../ui/useTyped";
 import { FILTER_FIELDS, type FilterField, type Filters, NO_FILTERS } from "./fields";
-import { problemOf } from "./filters";
+import { findProblem } from "./filters";
 import { TYPE_WORDS } from "./runs";
 
 const TITLES: Record<FilterField, string> = {
@@ -138,7 +138,7 @@ function FilterInput({
   onChange,
 }: { field: FilterField; value: string | undefined } & Pick<Props, "onChange">) {
   const id = useId();
-  const problem = value ? problemOf(field, value) : undefined;
+  const problem = value ? findProblem(field, value) : undefined;
 
   if (field === "type") {
     return (
@@ -180,11 +180,11 @@ interface TextProps {
 }
 
 function TextFilter({ id, value, onChange, placeholder, isMono }: TextProps) {
-  const typed = useTyped(value, onChange);
+  const input = useTyped(value, onChange);
 
   return (
     <input
-      {...typed}
+      {...input}
       id={id}
       className={isMono ? "mono" : undefined}
       placeholder={placeholder}

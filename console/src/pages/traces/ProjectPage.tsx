@@ -22,11 +22,11 @@ type View = (typeof VIEWS)[number][0];
 
 export function ProjectPage() {
   const { projectId } = projectRoute.useParams();
-  const { view: wanted, ...filters } = projectRoute.useSearch();
+  const { view: viewName, ...filters } = projectRoute.useSearch();
   const navigate = useNavigate();
   const project = useApi("GET /sessions/{session_id}", { path: { session_id: projectId } });
 
-  const view: View = VIEWS.find(([name]) => name === wanted)?.[0] ?? "traces";
+  const view: View = VIEWS.find(([name]) => name === viewName)?.[0] ?? "traces";
 
   const change = (changes: Filters & { view?: string | undefined }) =>
     void navigate({
@@ -67,7 +67,7 @@ export function ProjectPage() {
 }
 
 function DeploymentLink({ projectId }: { projectId: string }) {
-  const deployment = useDeploymentOf(projectId);
+  const deployment = useProjectDeployment(projectId);
   if (!deployment) return null;
 
   return (
@@ -79,7 +79,7 @@ function DeploymentLink({ projectId }: { projectId: string }) {
 }
 
 // The deployment whose agents send their traces to the project.
-export function useDeploymentOf(projectId: string) {
-  const found = useApi("GET /v2/deployments", { query: { tracing_project_id: projectId, limit: 1 } });
-  return found.data?.resources[0];
+export function useProjectDeployment(projectId: string) {
+  const deployments = useApi("GET /v2/deployments", { query: { tracing_project_id: projectId, limit: 1 } });
+  return deployments.data?.resources[0];
 }

@@ -25,30 +25,30 @@ export function ProjectsPage() {
 
 // An address that names a run alone: of a log line, or of an agent.
 function TraceOfRun({ runId }: { runId: string }) {
-  const found = useApi("GET /v2/runs/{run_id}", {
+  const run = useApi("GET /v2/runs/{run_id}", {
     path: { run_id: runId },
     query: { selects: ["TRACE_ID", "PROJECT_ID"] },
   });
 
-  const { trace_id: traceId, project_id: projectId } = (found.data ?? {}) as { trace_id?: string; project_id?: string };
+  const { trace_id: traceId, project_id: projectId } = (run.data ?? {}) as { trace_id?: string; project_id?: string };
   if (traceId && projectId) {
     return (
       <Navigate to="/traces/$projectId/$traceId" params={{ projectId, traceId }} search={{ run: runId }} replace />
     );
   }
 
-  if (!found.error) return null;
+  if (!run.error) return null;
 
   return (
     <div className="page">
-      {found.error.status === 404 || found.error.status === 422 ? (
+      {run.error.status === 404 || run.error.status === 422 ? (
         <Empty title="This run has no trace here">
           <p>
             Traces arrive some seconds after a run begins. If it does not come, tracing may be off for the agent, the
             trace may have expired, or it belongs to another workspace.
           </p>
           <p>
-            <button type="button" className="button" onClick={() => void found.refetch()}>
+            <button type="button" className="button" onClick={() => void run.refetch()}>
               Look again
             </button>{" "}
             <Link to="/traces" search={{}} className="text">
@@ -57,7 +57,7 @@ function TraceOfRun({ runId }: { runId: string }) {
           </p>
         </Empty>
       ) : (
-        <Problem error={found.error} retry={() => void found.refetch()} />
+        <Problem error={run.error} retry={() => void run.refetch()} />
       )}
     </div>
   );
@@ -84,7 +84,7 @@ function Projects() {
         listing={projects}
         label="Projects"
         columns={COLUMNS}
-        keyOf={(each) => each.id}
+        getKey={(each) => each.id}
         onOpen={(each) => void navigate({ to: "/traces/$projectId", params: { projectId: each.id }, search: {} })}
         empty={
           q ? (

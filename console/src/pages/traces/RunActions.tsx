@@ -53,12 +53,12 @@ export function RunActions({ runs, projectId, onDone }: Props) {
 
 function AddToDataset({ runs }: { runs: Marked[] }) {
   const datasets = useApi("GET /datasets", { query: { sort_by: "modified_at", limit: 100 } }).data ?? [];
-  const [chosen, setChosen] = useState("");
+  const [datasetId, setChosen] = useState("");
   const [split, setSplit] = useState("");
   const cache = useQueryClient();
   const [state, setState] = useState<{ isBusy?: boolean; error?: ApiError; added?: string }>({});
 
-  const dataset = datasets.find((each) => each.id === chosen);
+  const dataset = datasets.find((each) => each.id === datasetId);
 
   const submit = async (event: FormEvent) => {
     event.preventDefault();
@@ -66,14 +66,14 @@ function AddToDataset({ runs }: { runs: Marked[] }) {
 
     try {
       const examples = runs.map((run) => ({
-        dataset_id: chosen,
+        dataset_id: datasetId,
         source_run_id: run.id,
         use_source_run_io: true,
         ...(split.trim() ? { split: split.trim() } : {}),
       }));
 
       await call("POST /examples/bulk", { body: examples });
-      setState({ added: chosen });
+      setState({ added: datasetId });
       await cache.invalidateQueries();
     } catch (failure) {
       if (!(failure instanceof ApiError)) throw failure;
@@ -94,7 +94,7 @@ function AddToDataset({ runs }: { runs: Marked[] }) {
 
   return (
     <form className="row" onSubmit={(event) => void submit(event)}>
-      <select aria-label="Dataset" value={chosen} onChange={(event) => setChosen(event.target.value)}>
+      <select aria-label="Dataset" value={datasetId} onChange={(event) => setChosen(event.target.value)}>
         <option value="">Dataset…</option>
         {datasets.map((each) => (
           <option key={each.id} value={each.id}>
@@ -102,7 +102,7 @@ function AddToDataset({ runs }: { runs: Marked[] }) {
           </option>
         ))}
       </select>
-      {chosen && (
+      {datasetId && (
         <input
           className="short"
           aria-label="Split"
@@ -111,7 +111,7 @@ function AddToDataset({ runs }: { runs: Marked[] }) {
           onChange={(event) => setSplit(event.target.value)}
         />
       )}
-      <button type="submit" className="button" disabled={!chosen || state.isBusy}>
+      <button type="submit" className="button" disabled={!datasetId || state.isBusy}>
         Add as {runs.length === 1 ? "example" : "examples"}
       </button>
       {state.added && dataset && (
@@ -129,14 +129,14 @@ function AddToDataset({ runs }: { runs: Marked[] }) {
 
 function AddToQueue({ runs }: { runs: Marked[] }) {
   const queues = useApi("GET /annotation-queues", { query: { limit: 100 } }).data ?? [];
-  const [chosen, setChosen] = useState("");
+  const [queueId, setChosen] = useState("");
   const add = useChange("POST /annotation-queues/{queue_id}/runs");
 
-  const queue = queues.find((each) => each.id === chosen);
+  const queue = queues.find((each) => each.id === queueId);
 
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    add.mutate({ path: { queue_id: chosen }, body: runs.map((run) => run.id) });
+    add.mutate({ path: { queue_id: queueId }, body: runs.map((run) => run.id) });
   };
 
   if (queues.length === 0) {
@@ -154,7 +154,7 @@ function AddToQueue({ runs }: { runs: Marked[] }) {
     <form className="row" onSubmit={submit}>
       <select
         aria-label="Annotation queue"
-        value={chosen}
+        value={queueId}
         onChange={(event) => {
           setChosen(event.target.value);
           add.reset();
@@ -167,7 +167,7 @@ function AddToQueue({ runs }: { runs: Marked[] }) {
           </option>
         ))}
       </select>
-      <button type="submit" className="button" disabled={!chosen || add.isPending}>
+      <button type="submit" className="button" disabled={!queueId || add.isPending}>
         Add to the queue
       </button>
       {add.isSuccess && queue && (

@@ -39,9 +39,9 @@ export function RunList({ projectId, filters, isOfTraces, onFilter }: Props) {
     { everyMs: EVERY_MS, keep: true },
   );
 
-  const { marked, toggle, clear, column } = useMarked(JSON.stringify(filters), idOf, nameOf);
+  const { marked, toggle, clear, column } = useMarked(JSON.stringify(filters), getId, getName);
   const columns = useMemo(
-    () => [column, ...columnsOf(projectId, isOfTraces, onFilter)],
+    () => [column, ...getColumns(projectId, isOfTraces, onFilter)],
     [column, projectId, isOfTraces, onFilter],
   );
 
@@ -56,7 +56,7 @@ export function RunList({ projectId, filters, isOfTraces, onFilter }: Props) {
         listing={runs}
         label={isOfTraces ? "Traces" : "Runs"}
         columns={columns}
-        keyOf={idOf}
+        getKey={getId}
         onOpen={(run) =>
           void navigate({
             to: "/traces/$projectId/$traceId",
@@ -86,15 +86,15 @@ export function RunList({ projectId, filters, isOfTraces, onFilter }: Props) {
   );
 }
 
-function idOf(run: RunRow): string {
+function getId(run: RunRow): string {
   return run.id;
 }
 
-function nameOf(run: RunRow): string {
+function getName(run: RunRow): string {
   return run.name;
 }
 
-function columnsOf(projectId: string, isOfTraces: boolean, onFilter: (changes: Filters) => void): Column<RunRow>[] {
+function getColumns(projectId: string, isOfTraces: boolean, onFilter: (changes: Filters) => void): Column<RunRow>[] {
   return [
     {
       title: "Name",
@@ -133,7 +133,7 @@ function columnsOf(projectId: string, isOfTraces: boolean, onFilter: (changes: F
         ),
       isExtra: true,
     },
-    { title: "Latency", width: "72px", show: latencyOf, isNumber: true },
+    { title: "Latency", width: "72px", show: showLatency, isNumber: true },
     { title: "Tokens", width: "64px", show: (run) => compact(run.total_tokens || null), isNumber: true, isExtra: true },
     { title: "Cost", width: "72px", show: (run) => cost(run.total_cost), isNumber: true, isExtra: true },
     {
@@ -146,7 +146,7 @@ function columnsOf(projectId: string, isOfTraces: boolean, onFilter: (changes: F
   ];
 }
 
-function latencyOf(run: RunRow) {
+function showLatency(run: RunRow) {
   if (run.latency_seconds !== null) return duration(run.latency_seconds * 1000);
   return <span className="soft">running</span>;
 }

@@ -1,25 +1,25 @@
 import { describe, expect, test } from "vitest";
-import { problemOf, quoted, runsFilter } from "./filters";
+import { findProblem, quote, runsFilter } from "./filters";
 import { EPOCH } from "./runs";
 
 const NOW = Date.UTC(2026, 0, 2, 12, 0, 30);
 
-function filterOf(filters: Parameters<typeof runsFilter>[0], isOfTraces = false) {
+function getFilter(filters: Parameters<typeof runsFilter>[0], isOfTraces = false) {
   return runsFilter(filters, NOW, isOfTraces);
 }
 
 test("quotes, backslashes and line ends of a text are escaped", () => {
-  expect(quoted('a "b" \\ c\nd')).toBe('"a \\"b\\" \\\\ c\\nd"');
+  expect(quote('a "b" \\ c\nd')).toBe('"a \\"b\\" \\\\ c\\nd"');
 });
 
 describe("filters of runs", () => {
-  test("without any, all times count", () => expect(filterOf({})).toEqual({ min_start_time: EPOCH }));
+  test("without any, all times count", () => expect(getFilter({})).toEqual({ min_start_time: EPOCH }));
   test("one is alone, several are joined", () => {
-    expect(filterOf({ name: "chat" }).filter).toBe('search(name, "chat")');
-    expect(filterOf({ name: "chat", status: "error" }).filter).toBe('and(search(name, "chat"), eq(status, "error"))');
+    expect(getFilter({ name: "chat" }).filter).toBe('search(name, "chat")');
+    expect(getFilter({ name: "chat", status: "error" }).filter).toBe('and(search(name, "chat"), eq(status, "error"))');
   });
   test("each tag is looked for", () =>
-    expect(filterOf({ tag: "a, b" }).filter).toBe('and(has(tags, "a"), has(tags, "b"))'));
+    expect(getFilter({ tag: "a, b" }).filter).toBe('and(has(tags, "a"), has(tags, "b"))'));
 
   test.each([
     ["5", "gte(latency, 5)"],
@@ -28,30 +28,30 @@ describe("filters of runs", () => {
     ["2m", "gte(latency, 120)"],
     ["1s..5s", "and(gte(latency, 1), lte(latency, 5))"],
     ["1-5m", "and(gte(latency, 60), lte(latency, 300))"],
-  ])("the latency %s is %s", (latency, filter) => expect(filterOf({ latency }).filter).toBe(filter));
+  ])("the latency %s is %s", (latency, filter) => expect(getFilter({ latency }).filter).toBe(filter));
 
   test("tokens and costs are those of the trace in a list of traces", () => {
-    expect(filterOf({ tokens: "2k" }).filter).toBe("gte(total_tokens, 2000)");
-    expect(filterOf({ tokens: "2k" }, true).filter).toBe("gte(trace_tokens, 2000)");
-    expect(filterOf({ cost: "> $0.5" }, true).filter).toBe("gt(trace_cost, 0.5)");
+    expect(getFilter({ tokens: "2k" }).filter).toBe("gte(total_tokens, 2000)");
+    expect(getFilter({ tokens: "2k" }, true).filter).toBe("gte(trace_tokens, 2000)");
+    expect(getFilter({ cost: "> $0.5" }, true).filter).toBe("gt(trace_cost, 0.5)");
   });
   test("type and error are those of any run in a list of traces", () => {
-    expect(filterOf({ type: "llm" }).filter).toBe('eq(run_type, "llm")');
-    expect(filterOf({ type: "llm" }, true)).toEqual({ tree_filter: 'eq(run_type, "llm")', min_start_time: EPOCH });
+    expect(getFilter({ type: "llm" }).filter).toBe('eq(run_type, "llm")');
+    expect(getFilter({ type: "llm" }, true)).toEqual({ tree_filter: 'eq(run_type, "llm")', min_start_time: EPOCH });
   });
   test("metadata is a key, or a key with a value that may have an equals sign", () => {
-    expect(filterOf({ metadata: "k" }).filter).toBe('eq(metadata_key, "k")');
-    expect(filterOf({ metadata: "k = a=b" }).filter).toBe('and(eq(metadata_key, "k"), eq(metadata_value, "a=b"))');
+    expect(getFilter({ metadata: "k" }).filter).toBe('eq(metadata_key, "k")');
+    expect(getFilter({ metadata: "k = a=b" }).filter).toBe('and(eq(metadata_key, "k"), eq(metadata_value, "a=b"))');
   });
   test("feedback is a key, or a score compared", () => {
-    expect(filterOf({ feedback: "good" }).filter).toBe('eq(feedback_key, "good")');
-    expect(filterOf({ feedback: "good >= -0.5" }).filter).toBe(
+    expect(getFilter({ feedback: "good" }).filter).toBe('eq(feedback_key, "good")');
+    expect(getFilter({ feedback: "good >= -0.5" }).filter).toBe(
       'and(eq(feedback_key, "good"), gte(feedback_score, -0.5))',
     );
   });
   test("a period ends now, in whole minutes", () =>
-    expect(filterOf({ since: "1h" }).min_start_time).toBe("2026-01-02T11:00:00.000Z"));
-  test("a field with a problem is left out", () => expect(filterOf({ latency: "fast" }).filter).toBeUndefined());
+    expect(getFilter({ since: "1h" }).min_start_time).toBe("2026-01-02T11:00:00.000Z"));
+  test("a field with a problem is left out", () => expect(getFilter({ latency: "fast" }).filter).toBeUndefined());
 });
 
 describe("problems of fields", () => {
@@ -62,12 +62,12 @@ describe("problems of fields", () => {
     ["feedback", ">= 1"],
     ["since", "yesterday"],
     ["until", "2026-99-99"],
-  ] as const)("%s=%s has one", (field, text) => expect(problemOf(field, text)).toMatch(/^Write /));
+  ] as const)("%s=%s has one", (field, text) => expect(findProblem(field, text)).toMatch(/^Write /));
 
   test.each([
     ["latency", "< 2s"],
     ["since", "24h"],
     ["until", "2026-01-02T08:00"],
     ["name", "anything"],
-  ] as const)("%s=%s has none", (field, text) => expect(problemOf(field, text)).toBeUndefined());
+  ] as const)("%s=%s has none", (field, text) => expect(findProblem(field, text)).toBeUndefined());
 });

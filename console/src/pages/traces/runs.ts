@@ -75,9 +75,9 @@ export function previewText(preview: string | null): string {
   const contents = [
     ...preview.matchAll(/"(?:content|text|input|output|question|answer|query)":\s*"((?:[^"\\]|\\.)*)/g),
   ];
-  const found = contents.at(-1)?.[1] ?? preview;
+  const content = contents.at(-1)?.[1] ?? preview;
 
-  return found
+  return content
     .replace(/\\n|\\t/g, " ")
     .replace(/\\(["\\/])/g, "$1")
     .replace(MARKUP, "");

@@ -10,11 +10,11 @@ type Query = NonNullable<Operations["POST /v2/runs/query"]["body"]>;
 const SEARCH_SECONDS = 1.5;
 
 /** Runs, the newest first. `key` holds all that the query depends on. */
-export function useRunPages(key: readonly unknown[], queryOf: () => Query, reading: Reading): Listing<RunRow> {
+export function useRunPages(key: readonly unknown[], getQuery: () => Query, reading: Reading): Listing<RunRow> {
   return useCursorPages(
     ["runs", ...key],
     async (cursor, signal) => {
-      const body = { ...queryOf(), selects: ROW_SELECTS, cursor, search_seconds: SEARCH_SECONDS };
+      const body = { ...getQuery(), selects: ROW_SELECTS, cursor, search_seconds: SEARCH_SECONDS };
       const { items, ...page } = await call("POST /v2/runs/query", { body }, signal);
       return { ...page, items: items as unknown as RunRow[] };
     },

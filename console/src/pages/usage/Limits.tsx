@@ -25,7 +25,7 @@ export function Limits() {
       <Table
         label="Monthly limits"
         rows={monthly}
-        keyOf={(each) => each.limit_type}
+        getKey={(each) => each.limit_type}
         columns={[
           { title: "Of this workspace", show: (each) => MONTHLY[each.limit_type] ?? each.limit_type },
           { title: "Used", show: (each) => count(each.used), isNumber: true },
@@ -50,7 +50,7 @@ export function Limits() {
         <Table
           label="Rate limits"
           rows={rates}
-          keyOf={(each) => `${each.match} ${each.category}`}
+          getKey={(each) => `${each.match} ${each.category}`}
           columns={[
             {
               title: "Requests",

@@ -8,7 +8,7 @@ import { Empty } from "../../ui/Empty";
 import { compact, cost, count } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
-import { periodOf, RangeSelect, rangeOf } from "../../ui/Range";
+import { getPeriod, parseRange, RangeSelect } from "../../ui/Range";
 import { Table } from "../../ui/Table";
 import { Limits } from "./Limits";
 
@@ -35,8 +35,8 @@ export function UsagePage() {
   const { workspace, workspaces } = useSession();
 
   const group: Group = search.by !== undefined && search.by in GROUPS ? (search.by as Group) : "project";
-  const range = rangeOf(search.range, "month");
-  const { start, end } = periodOf(range);
+  const range = parseRange(search.range, "month");
+  const { start, end } = getPeriod(range);
 
   // By workspace all that this person may read are compared; everything else is about the one that is shown.
   const ids = group === "workspace" || workspace === null ? workspaces.map((each) => each.id) : [workspace.id];
@@ -49,7 +49,7 @@ export function UsagePage() {
 
   const mayRead = useMay("organization:read");
   const costs = useApi("GET /orgs/current/billing/costs", { query }, { keep: true, everyMs: 60_000, enabled: mayRead });
-  const totals = useMemo(() => totalsOf(costs.data?.usage ?? [], group), [costs.data, group]);
+  const totals = useMemo(() => getTotals(costs.data?.usage ?? [], group), [costs.data, group]);
 
   const sum = totals.reduce(add, { ...NOTHING });
   const isRefused = !mayRead || (costs.error !== null && !costs.data);
@@ -133,7 +133,7 @@ function Totals({ rows, sum, group }: { rows: Total[]; sum: Total; group: Group 
     <Table
       label={`Usage by ${GROUPS[group].toLowerCase()}`}
       rows={rows}
-      keyOf={(each) => each.name}
+      getKey={(each) => each.name}
       columns={[
         { title: GROUPS[group], show: (each) => each.name, sum: "All" },
         ...(group === "model"
@@ -187,10 +187,10 @@ function add(left: Total, right: Total): Total {
 }
 
 // The sums over all buckets: the most expensive first, days the newest first.
-function totalsOf(records: CostRecord[], group: Group): Total[] {
-  const found = new Map<string, Total>();
+function getTotals(records: CostRecord[], group: Group): Total[] {
+  const totals = new Map<string, Total>();
   for (const record of records) {
-    const name = group === "day" ? record.time_bucket.slice(0, 10) : nameOf(record.dimensions);
+    const name = group === "day" ? record.time_bucket.slice(0, 10) : getName(record.dimensions);
     const one = {
       name,
       traces: record.traces ?? 0,
@@ -201,17 +201,17 @@ function totalsOf(records: CostRecord[], group: Group): Total[] {
       unpriced: record.unpriced_runs ?? 0,
     };
 
-    found.set(name, add({ ...(found.get(name) ?? NOTHING), name }, one));
+    totals.set(name, add({ ...(totals.get(name) ?? NOTHING), name }, one));
   }
 
-  const rows = [...found.values()];
+  const rows = [...totals.values()];
   if (group === "day") return rows.sort((left, right) => right.name.localeCompare(left.name));
   return rows.sort((left, right) => (right.cost ?? 0) - (left.cost ?? 0) || right.runs - left.runs);
 }
 
 const NAMES = ["project_name", "model_name", "user_email", "api_key_short_key", "workspace_name"];
 
-function nameOf(dimensions: Record<string, unknown>): string {
+function getName(dimensions: Record<string, unknown>): string {
   const name = NAMES.find((each) => typeof dimensions[each] === "string");
   if (name !== undefined) return String(dimensions[name]);
   return "user_id" in dimensions ? "service keys" : "unknown";
