@@ -5,19 +5,19 @@
 // of each request: what it finds gets the server's routes added, and authentication before all else.
 
 import {
-  addressOf,
   Body,
   type Exchanges,
   type Message,
   Outbox,
-  requestOf,
   responseOfAll,
   type Scope,
   ServerResponse,
+  toAddress,
+  toRequest,
   withHeaders,
 } from "./asgi.js";
 import { CallFailed, type Link, type ServedCall } from "./link.js";
-import { log, stackOf } from "./logs.js";
+import { log, toStack } from "./logs.js";
 import { unpackValue } from "./msgpack.js";
 import { ProjectFailed } from "./project.js";
 import { currentWork, type Fields, handlerWork } from "./server.js";
@@ -104,7 +104,7 @@ export class Application {
     this.app = app;
     this.sockets = Sockets.open(upgrade.file, upgrade.inject, (request, env) => app.fetch(request, env)).catch(
       (error) => {
-        throw new CallFailed("user_mistake", `http.app (${source}) cannot serve WebSockets: ${stackOf(error)}`);
+        throw new CallFailed("user_mistake", `http.app (${source}) cannot serve WebSockets: ${toStack(error)}`);
       },
     );
 
@@ -122,11 +122,11 @@ export class Application {
     this.rules = rules as unknown as Start;
     const { routes } = this.app;
     const last = routes.findIndex(takesEverything);
-    const known: unknown[] = routes.map((route) => [patternOf(route.path), methodsOf(route), false]);
+    const knownRoutes: unknown[] = routes.map((route) => [toPattern(route.path), getMethods(route), false]);
 
-    known.splice(last < 0 ? known.length : last, 0, ["", null, true]);
+    knownRoutes.splice(last < 0 ? knownRoutes.length : last, 0, ["", null, true]);
     const has_document = typeof this.app.getOpenAPI31Document === "function";
-    return { routes: known, has_middleware: false, sees_our_sockets: false, has_document };
+    return { routes: knownRoutes, has_middleware: false, sees_our_sockets: false, has_document };
   }
 
   /** Return the application's OpenAPI document as JSON. */
@@ -161,7 +161,7 @@ export class Application {
       scope,
       serverRoute: found === null ? null : { isPublic: Boolean(found[2]) },
       body,
-      request: requestOf(scope, body, signal),
+      request: toRequest(scope, body, signal),
       failure: null,
       route: UNROUTED,
     };
@@ -197,13 +197,17 @@ export class Application {
     const receive = () => this.link.call("asgi.receive", number) as Promise<Message>;
     const sockets = await this.sockets;
 
-    const found = this.rules.authenticates_project ? await this.authenticated(number, scope, receive) : null;
-    if (!found?.refusal.length) {
+    const authentication = this.rules.authenticates_project ? await this.authenticated(number, scope, receive) : null;
+    if (!authentication?.refusal.length) {
       // The message that opens the connection.
       await receive();
     }
 
-    const messages = found?.refusal.length ? found.refusal : sockets === null ? refusal(scope, 404) : [];
+    const messages = authentication?.refusal.length
+      ? authentication.refusal
+      : sockets === null
+        ? refusal(scope, 404)
+        : [];
     if (sockets === null || messages.length > 0) {
       for (const message of messages) {
         await outbox.send(message);
@@ -213,10 +217,10 @@ export class Application {
     }
 
     const token = newToken();
-    this.connecting.set(token, found);
+    this.connecting.set(token, authentication);
 
     try {
-      await sockets.serve(scope, addressOf(scope), token, receive, outbox);
+      await sockets.serve(scope, toAddress(scope), token, receive, outbox);
     } finally {
       this.connecting.delete(token);
     }
@@ -262,7 +266,7 @@ export class Application {
     // The front end's page, not the server's health check, answers `/`.
     const leavesRoot = last >= 0 && path === "/";
     const name = (first ?? matched[at]?.[0][1])?.path ?? UNROUTED;
-    const before = matchOf(async (context, next) => {
+    const before = getMatch(async (context, next) => {
       const exchange = context.env?.[EXCHANGE];
       const caller = this.connecting.get(context.req.raw.headers.get(SOCKET_HEADER) ?? "");
       if (caller) {
@@ -286,7 +290,7 @@ export class Application {
       return undefined;
     });
 
-    const server = matchOf(async (context, next) => {
+    const server = getMatch(async (context, next) => {
       const exchange = context.env?.[EXCHANGE];
       // Without a page for every path, the server also answers what nobody has a route for.
       if (exchange && (exchange.serverRoute !== null || last < 0) && isSame(context.req.raw, exchange.request)) {
@@ -304,12 +308,12 @@ export class Application {
   /** Have the server authenticate a request; return its refusal, or null. */
   private async authenticate(exchange: Exchange, context: Context): Promise<Response | null> {
     try {
-      const found = await this.authenticated(exchange.number, exchange.scope, () => exchange.body.record());
-      if (found.refusal.length > 0) {
-        return responseOfAll(found.refusal);
+      const authentication = await this.authenticated(exchange.number, exchange.scope, () => exchange.body.record());
+      if (authentication.refusal.length > 0) {
+        return responseOfAll(authentication.refusal);
       }
 
-      setUser(context, found);
+      setUser(context, authentication);
       return null;
     } catch (error) {
       exchange.failure = error instanceof CallFailed ? error : null;
@@ -322,8 +326,8 @@ export class Application {
     return new Promise((resolve, reject) => {
       const stop = new AbortController();
       const response = new ServerResponse(resolve, () => stop.abort());
-      const [number, close] = this.exchanges.opened(readerOf(exchange, context), () => response.drained());
-      const scope = withHeaders(exchange.scope, headersOf(exchange, context));
+      const [number, close] = this.exchanges.opened(getReader(exchange, context), () => response.drained());
+      const scope = withHeaders(exchange.scope, getHeaders(exchange, context));
 
       const onItem = (messages: unknown) => {
         for (const message of messages as Message[]) {
@@ -372,7 +376,7 @@ function setUser(context: Context, { user, permissions }: Caller): void {
 }
 
 /** Return a function that reads a request's body for the server, also if middleware has read it. */
-function readerOf(exchange: Exchange, context: Context): () => Promise<Message> {
+function getReader(exchange: Exchange, context: Context): () => Promise<Message> {
   let isRead = false;
 
   return async () => {
@@ -381,12 +385,12 @@ function readerOf(exchange: Exchange, context: Context): () => Promise<Message> 
     }
 
     isRead = true;
-    return { type: "http.request", body: await bodyOf(exchange, context), more_body: false };
+    return { type: "http.request", body: await readBody(exchange, context), more_body: false };
   };
 }
 
 /** Return the body that middleware has left, where it is not the one that still comes from the client. */
-async function bodyOf(exchange: Exchange, context: Context): Promise<Uint8Array> {
+async function readBody(exchange: Exchange, context: Context): Promise<Uint8Array> {
   const { raw, bodyCache } = context.req;
   // Hono remembers the body that it has read, also after middleware has put another request into its place.
   if (raw !== exchange.request && !raw.bodyUsed) {
@@ -406,7 +410,7 @@ function hasOwnBody(exchange: Exchange, context: Context): boolean {
 }
 
 /** Return the headers of a request as middleware has left them; the length of another body is not known yet. */
-function headersOf(exchange: Exchange, context: Context): Headers {
+function getHeaders(exchange: Exchange, context: Context): Headers {
   const headers = new Headers(context.req.raw.headers);
   if (hasOwnBody(exchange, context)) {
     headers.delete("content-length");
@@ -416,7 +420,7 @@ function headersOf(exchange: Exchange, context: Context): Headers {
 }
 
 /** Return a handler as the router would, had the project registered it for every path. */
-function matchOf(handler: HonoHandler): Match {
+function getMatch(handler: HonoHandler): Match {
   return [[handler, { basePath: "/", path: "*", method: EVERY_METHOD, handler }], {}];
 }
 
@@ -435,7 +439,7 @@ function takesEverything({ path, handler }: Route): boolean {
 }
 
 /** The methods of a route; null are all of them, and middleware has none. */
-function methodsOf(route: Route): string[] | null {
+function getMethods(route: Route): string[] | null {
   if (route.method !== EVERY_METHOD) {
     return [route.method];
   }
@@ -444,7 +448,7 @@ function methodsOf(route: Route): string[] | null {
 }
 
 /** Return a regular expression of Python for the paths of a route; it may match more. */
-function patternOf(path: string): string {
+function toPattern(path: string): string {
   let pattern = "";
   for (const segment of path.split("/").filter((each) => each !== "")) {
     if (/[{?]/.test(segment) || segment === "*") {

@@ -58,9 +58,9 @@ export class Body {
 
   /** Return the next message of the client. Throws CallFailed. */
   async next(): Promise<Message> {
-    const read = this.unread.shift();
-    if (read !== undefined) {
-      return read;
+    const chunk = this.unread.shift();
+    if (chunk !== undefined) {
+      return chunk;
     }
 
     try {
@@ -113,20 +113,20 @@ export class Body {
 }
 
 /** Make the request of a scope. Throws CallFailed for a path that a URL cannot have. */
-export function requestOf(scope: Scope, body: Body, signal: AbortSignal): Request {
+export function toRequest(scope: Scope, body: Body, signal: AbortSignal): Request {
   const method = scope.method ?? "GET";
   const headers = new Headers(scope.headers.map(([name, value]) => [latin(name), latin(value)] as [string, string]));
   const content = BODILESS.has(method) ? {} : { body: body.stream(), duplex: "half" };
-  return new Request(addressOf(scope), { method, headers, signal, ...content } as RequestInit);
+  return new Request(toAddress(scope), { method, headers, signal, ...content } as RequestInit);
 }
 
 /** Return the address that a scope is for. Throws CallFailed for a path that a URL cannot have. */
-export function addressOf(scope: Scope): URL {
-  const given = latin(scope.headers.find(([name]) => latin(name) === "host")?.[1] ?? new Uint8Array());
+export function toAddress(scope: Scope): URL {
+  const host = latin(scope.headers.find(([name]) => latin(name) === "host")?.[1] ?? new Uint8Array());
   // A host with other characters could move the beginning of the path.
   const scheme = scope.scheme === "https" || scope.scheme === "wss" ? "https" : "http";
 
-  const origin = `${scheme}://${HOST.test(given) ? given : "localhost"}`;
+  const origin = `${scheme}://${HOST.test(host) ? host : "localhost"}`;
   try {
     const path = encodeURI(scope.path).replace(/[?#]/g, encodeURIComponent);
     const query = latin(scope.query_string ?? new Uint8Array());
@@ -144,7 +144,7 @@ export function addressOf(scope: Scope): URL {
 }
 
 /** Make the response of messages; `body` has the pieces that are still to come. */
-function responseOf(start: Message, body: ReadableStream<Uint8Array> | Uint8Array): Response {
+function toResponse(start: Message, body: ReadableStream<Uint8Array> | Uint8Array): Response {
   const headers = (start.headers ?? []).map(([name, value]) => [latin(name), latin(value)] as [string, string]);
   const status = start.status ?? 500;
   const content = WITHOUT_BODY.has(status) ? null : body instanceof Uint8Array ? new Uint8Array(body) : body;
@@ -154,7 +154,7 @@ function responseOf(start: Message, body: ReadableStream<Uint8Array> | Uint8Arra
 /** Make the response of all of its messages. */
 export function responseOfAll(messages: Message[]): Response {
   const [start, ...rest] = messages;
-  return responseOf(start as Message, Buffer.concat(rest.map(({ body }) => body ?? new Uint8Array())));
+  return toResponse(start as Message, Buffer.concat(rest.map(({ body }) => body ?? new Uint8Array())));
 }
 
 /** Sends messages to the client of an exchange of the server. */
@@ -235,12 +235,12 @@ export class Exchanges {
 
   /** Return an exchange. Throws CallFailed after its end. */
   find(number: unknown): OpenExchange {
-    const found = this.open.get(number as number);
-    if (found === undefined) {
+    const exchange = this.open.get(number as number);
+    if (exchange === undefined) {
       throw new CallFailed("closed", "the exchange is over");
     }
 
-    return found;
+    return exchange;
   }
 }
 
@@ -276,7 +276,7 @@ export class ServerResponse {
   /** Take a message. */
   take(message: Message): void {
     if (message.type === "http.response.start") {
-      this.resolve(responseOf(message, this.body));
+      this.resolve(toResponse(message, this.body));
     } else if (message.type === "http.response.body" && !this.isOver) {
       if (message.body?.length) {
         this.controller?.enqueue(new Uint8Array(message.body));

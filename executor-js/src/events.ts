@@ -31,9 +31,9 @@ export class EventEncoder {
     this.modes = new Set(modes.length > 0 ? modes : ["values"]);
     this.hasChannels = Boolean(configurable[STREAM_PROTOCOL]);
     const requested = [...this.modes].filter((mode) => mode !== "events");
-    const named = requested.map((mode) => (mode === "messages-tuple" ? "messages" : mode));
+    const streamModes = requested.map((mode) => (mode === "messages-tuple" ? "messages" : mode));
 
-    this.streamed = new Set(["values", ...named, ...(this.hasChannels ? CHANNEL_MODES : [])]);
+    this.streamed = new Set(["values", ...streamModes, ...(this.hasChannels ? CHANNEL_MODES : [])]);
   }
 
   /** Yield the events for one item of LangGraph's stream. */
@@ -72,9 +72,9 @@ export class EventEncoder {
     }
 
     const isGrowing = before !== undefined && isChunk(before);
-    const merged = isGrowing ? (before as unknown as { concat(piece: Message): Message }).concat(message) : message;
-    this.partial.set(id, merged);
-    yield ["messages/partial", json([messageFields(merged)])];
+    const whole = isGrowing ? (before as unknown as { concat(piece: Message): Message }).concat(message) : message;
+    this.partial.set(id, whole);
+    yield ["messages/partial", json([messageFields(whole)])];
   }
 }
 
@@ -151,15 +151,15 @@ function forChannels(mode: string, payload: unknown): unknown {
 }
 
 function named(config: unknown): Fields | null {
-  const checkpoint = checkpointOf(config);
+  const checkpoint = toCheckpoint(config);
   return checkpoint === null ? null : { configurable: checkpoint };
 }
 
 /** Return the checkpoint of a config, as clients see it, or null. */
-export function checkpointOf(config: unknown): Fields | null {
+export function toCheckpoint(config: unknown): Fields | null {
   const { configurable = {} } = (config ?? {}) as { configurable?: Fields };
-  const found = CHECKPOINT_KEYS.filter((key) => configurable[key] !== undefined);
-  return found.length === 0 ? null : Object.fromEntries(found.map((key) => [key, configurable[key]]));
+  const keys = CHECKPOINT_KEYS.filter((key) => configurable[key] !== undefined);
+  return keys.length === 0 ? null : Object.fromEntries(keys.map((key) => [key, configurable[key]]));
 }
 
 /** Write the checkpoints of a debug event as the rest of the API does. */
@@ -170,16 +170,16 @@ function withCheckpoints(payload: Fields): Fields {
 
   const { parentConfig, config, ...step } = payload.payload as Fields;
   const parent = parentConfig ?? step.parent_config;
-  const shown = {
+  const task = {
     ...step,
     config: withoutCallbacks(config),
-    checkpoint: checkpointOf(config),
-    parent_checkpoint: checkpointOf(parent),
+    checkpoint: toCheckpoint(config),
+    parent_checkpoint: toCheckpoint(parent),
     parent_config: withoutCallbacks(parent),
     tasks: ((step.tasks ?? []) as Fields[]).map(withCheckpoint),
   };
 
-  return { ...payload, payload: shown };
+  return { ...payload, payload: task };
 }
 
 function withoutCallbacks(config: unknown): Fields | null {
@@ -192,7 +192,7 @@ function withoutCallbacks(config: unknown): Fields | null {
 }
 
 function withCheckpoint(task: Fields): Fields {
-  const checkpoint = checkpointOf(task.state);
+  const checkpoint = toCheckpoint(task.state);
   if (checkpoint === null) {
     return task;
   }

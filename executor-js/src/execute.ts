@@ -79,11 +79,11 @@ export class Executor {
   async execute(execution: Execution): Promise<Outcome> {
     const { request } = execution;
     const stopping = new AbortController();
-    const pending = new Pending();
+    const tasks = new Pending();
     const configurable = request.config.configurable ?? {};
     const threadId = String(configurable.thread_id ?? "");
     const rows = new RunRows(this.server, threadId, request.is_ephemeral);
-    const work = workOf(execution, { rows, fail: (error) => stopping.abort(error), pending });
+    const work = toWork(execution, { rows, fail: (error) => stopping.abort(error), pending: tasks });
 
     const timer = setTimeout(
       () => stopping.abort(new RunTimeout()),
@@ -106,7 +106,7 @@ export class Executor {
     } catch (error) {
       // Its nodes may still run, and it may be tried again: its rows are kept.
       stopping.abort(error);
-      await pending.stopped();
+      await tasks.stopped();
 
       if (error instanceof CallFailed && error.code === LEASE_LOST) {
         rows.drop();
@@ -203,10 +203,10 @@ export class Executor {
 
   /** Make the graph's config. What steers LangGraph from the inside is not a client's to set, except a resume. */
   private config(request: RunRequest): Fields {
-    const given = request.config;
+    const config = request.config;
     const dropped = request.resume ? POSITION : [];
     const configurable: Fields = Object.fromEntries(
-      Object.entries(given.configurable ?? {}).filter(
+      Object.entries(config.configurable ?? {}).filter(
         ([key, value]) => (!key.startsWith("__pregel_") || isResume(key, value)) && !dropped.includes(key),
       ),
     );
@@ -217,9 +217,9 @@ export class Executor {
 
     return {
       configurable,
-      metadata: { ...given.metadata },
-      tags: given.tags ?? [],
-      ...(given.recursion_limit ? { recursionLimit: given.recursion_limit } : {}),
+      metadata: { ...config.metadata },
+      tags: config.tags ?? [],
+      ...(config.recursion_limit ? { recursionLimit: config.recursion_limit } : {}),
       ...(configurable.run_id ? { runId: String(configurable.run_id) } : {}),
       ...((request.tracer !== null || request.resume) && isTracing() ? { callbacks: [this.tracer(request)] } : {}),
     };
@@ -246,7 +246,7 @@ export class Executor {
 
     return state?.createdAt === undefined
       ? { values: null, interrupts: {}, has_next: false, error: null }
-      : outcomeOf(graph, state, state.values, longLists(select(graph, state.values)));
+      : toOutcome(graph, state, state.values, longLists(select(graph, state.values)));
   }
 }
 
@@ -279,7 +279,7 @@ class RunTimeout extends CallFailed {
   }
 }
 
-function workOf(
+function toWork(
   { request, call }: Execution,
   { rows, fail, pending }: { rows: RunRows; fail(error: unknown): void; pending: Pending },
 ): Work {
@@ -378,8 +378,8 @@ async function ended(graph: Graph, request: RunRequest, last: LastValues): Promi
     const versions = longLists(values);
     const state = await graph.getState(latest(request));
     return last.hasValues
-      ? outcomeOf(graph, state, last.values, versions)
-      : outcomeOf(graph, state, state.values, longLists(select(graph, state.values)));
+      ? toOutcome(graph, state, last.values, versions)
+      : toOutcome(graph, state, state.values, longLists(select(graph, state.values)));
   }
 
   return encoded(values);
@@ -393,7 +393,7 @@ function encoded(values: unknown): Outcome {
 }
 
 function failed(error: unknown, graph: Graph | null, last: LastValues, request: RunRequest): Outcome {
-  const { name, message } = errorOf(error);
+  const { name, message } = toError(error);
   if (!REFUSALS.has(name)) {
     const runId = request.config.configurable?.run_id;
     log("error", "a run failed", { graph_id: request.graph_id, run_id: runId }, error);
@@ -430,7 +430,7 @@ function checkSize(what: string, data: Buffer | null, request: RunRequest): void
 }
 
 /** Return the class and the message of what was thrown. */
-function errorOf(error: unknown): { name: string; message: string } {
+function toError(error: unknown): { name: string; message: string } {
   if (!(error instanceof Error)) {
     const { name, message } = (typeof error === "object" && error !== null ? error : {}) as Fields;
     return { name: typeof name === "string" ? name : "Error", message: String(message ?? error) };
@@ -445,7 +445,7 @@ function storable(text: string): string {
   return text.toWellFormed().replaceAll("\0", "\ufffd");
 }
 
-function outcomeOf(graph: Graph, state: Snapshot, values: unknown, versions: Record<string, string>): Outcome {
+function toOutcome(graph: Graph, state: Snapshot, values: unknown, versions: Record<string, string>): Outcome {
   const interrupts: Record<string, Fields[]> = {};
   for (const task of state.tasks) {
     const { result } = task as { result?: unknown };
@@ -455,12 +455,12 @@ function outcomeOf(graph: Graph, state: Snapshot, values: unknown, versions: Rec
     }
   }
 
-  const waiting = Object.values(interrupts).flat();
-  const selected = select(graph, values);
-  const isObject = typeof selected === "object" && selected !== null && !Array.isArray(selected);
-  const shown = waiting.length > 0 ? { ...(isObject ? selected : {}), [INTERRUPT]: waiting } : selected;
-  const whole = json(shown);
-  const parts = partsForRow(whole, selected, versions);
+  const openInterrupts = Object.values(interrupts).flat();
+  const output = select(graph, values);
+  const isObject = typeof output === "object" && output !== null && !Array.isArray(output);
+  const shownOutput = openInterrupts.length > 0 ? { ...(isObject ? output : {}), [INTERRUPT]: openInterrupts } : output;
+  const whole = json(shownOutput);
+  const parts = partsForRow(whole, output, versions);
 
   return { values: whole, ...parts, interrupts, has_next: state.next.length > 0, error: null };
 }
@@ -483,10 +483,10 @@ function select(graph: Graph, values: unknown): unknown {
   }
 
   const keys = graph.outputChannels as string | string[];
-  const known = values as Fields;
+  const fields = values as Fields;
   if (typeof keys === "string") {
-    return known[keys];
+    return fields[keys];
   }
 
-  return Object.fromEntries(keys.filter((key) => key in known).map((key) => [key, known[key]]));
+  return Object.fromEntries(keys.filter((key) => key in fields).map((key) => [key, fields[key]]));
 }

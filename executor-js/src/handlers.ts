@@ -7,7 +7,7 @@
 import { STATUS_CODES } from "node:http";
 import { resolve } from "node:path";
 import { Application } from "./application.js";
-import { Body, Exchanges, requestOf, type Scope } from "./asgi.js";
+import { Body, Exchanges, type Scope, toRequest } from "./asgi.js";
 import { CallFailed, type Handler, type Link } from "./link.js";
 import { log } from "./logs.js";
 import { packValue, unpackValue } from "./msgpack.js";
@@ -41,22 +41,22 @@ export async function loadHandlers(
   link: Link,
   serve: Map<string, Handler>,
 ): Promise<Fields> {
-  const known: Fields = {};
+  const facts: Fields = {};
   if (sources.auth !== undefined) {
     const label = `auth (${sources.auth})`;
-    const auth = new AuthHandlers(await imported(folder, "auth", sources.auth), label, link);
-    known.auth = auth.facts;
+    const auth = new AuthHandlers(await importHandler(folder, "auth", sources.auth), label, link);
+    facts.auth = auth.facts;
     serve.set("auth.authenticate", (body, call) => auth.authenticate(body as AuthenticateCall, call.signal));
     serve.set("auth.authorize", (body) => auth.authorize(body as AuthorizeCall));
   }
 
   if (sources.app !== undefined) {
     const exchanges = new Exchanges();
-    const exported = await imported(folder, "http.app", sources.app);
-    const upgrade = await upgradeOf(folder, sources.app);
+    const exported = await importHandler(folder, "http.app", sources.app);
+    const upgrade = await findUpgrade(folder, sources.app);
     const app = new Application(exported, sources.app, upgrade, link, exchanges);
 
-    known.app = {};
+    facts.app = {};
     serve.set("app.start", async (body) => app.start(body as Fields));
     serve.set("app.stop", async () => null);
     serve.set("app.document", async () => app.document());
@@ -66,22 +66,22 @@ export async function loadHandlers(
   }
 
   if (sources.embed !== undefined) {
-    const embed = embeddingOf(await imported(folder, "store.index.embed", sources.embed), sources.embed);
-    known.embed = {};
+    const embed = toEmbedding(await importHandler(folder, "store.index.embed", sources.embed), sources.embed);
+    facts.embed = {};
     serve.set("embed", (body) => embed(body as EmbedCall));
   }
 
-  return known;
+  return facts;
 }
 
-function imported(folder: string, label: string, path: string): Promise<unknown> {
+function importHandler(folder: string, label: string, path: string): Promise<unknown> {
   return importExport(folder, label, { path, description: null });
 }
 
 /** Return what a module has for WebSockets: `injectWebSocket` of `@hono/node-ws`, if it exports that. */
-async function upgradeOf(folder: string, path: string): Promise<{ file: string; inject: unknown }> {
+async function findUpgrade(folder: string, path: string): Promise<{ file: string; inject: unknown }> {
   const file = path.slice(0, path.lastIndexOf(":"));
-  const inject = await imported(folder, "http.app", `${file}:injectWebSocket`).catch(() => undefined);
+  const inject = await importHandler(folder, "http.app", `${file}:injectWebSocket`).catch(() => undefined);
   return { file: resolve(folder, file), inject };
 }
 
@@ -128,7 +128,7 @@ class AuthHandlers {
       throw new ProjectFailed(`${label} has no authenticate handler, so every request would be refused`);
     }
 
-    const unknown = Object.keys(callbacks.callbacks ?? {}).filter((event) => keyOf(event) === null);
+    const unknown = Object.keys(callbacks.callbacks ?? {}).filter((event) => parseEvent(event) === null);
     if (unknown.length > 0) {
       throw new ProjectFailed(`${label} has handlers for events that do not exist: ${unknown.join(", ")}`);
     }
@@ -138,20 +138,20 @@ class AuthHandlers {
 
   /** The facts that the server needs: what the handler reads, and which actions have a handler. */
   get facts(): Fields {
-    const decides = Object.keys(this.callbacks.callbacks ?? {}).map(keyOf);
+    const decides = Object.keys(this.callbacks.callbacks ?? {}).map(parseEvent);
     return { parameters: ["request"], decides, reads_results: false };
   }
 
   /** Return the user that the handler finds. Throws CallFailed. */
   async authenticate(given: AuthenticateCall, signal: AbortSignal): Promise<Fields> {
     const body = new Body(() => this.link.call("asgi.receive", given.exchange) as never);
-    const request = requestOf(given.scope, body, signal);
+    const request = toRequest(given.scope, body, signal);
     try {
-      const user = userOf(await called(() => this.callbacks.authenticate?.(request)));
+      const user = toUser(await callWithin(() => this.callbacks.authenticate?.(request)));
       const { identity, display_name, permissions } = user;
       return { identity, display_name, permissions, user: { fields: packValue(user) } };
     } catch (error) {
-      throw denied(error, new CallFailed("unauthorized", "Unauthorized", { status: 401 }), "authentication failed");
+      throw toFailure(error, new CallFailed("unauthorized", "Unauthorized", { status: 401 }), "authentication failed");
     }
   }
 
@@ -167,29 +167,29 @@ class AuthHandlers {
     }
 
     const value = unpackValue(given.value) as Fields;
-    const before = textsOf(value);
+    const before = toTexts(value);
     const user = given.user === null ? null : unpackValue(given.user.fields);
     try {
       const question = { event, resource, action, value, user, permissions };
-      const result = checkedResult(await called(() => callbacks[name]?.(question)));
-      const after = textsOf(value);
-      const changed = [...after.keys()].filter((key) => after.get(key) !== before.get(key));
-      const fields = Object.fromEntries(changed.map((key) => [key, JSON.parse(after.get(key) as string)]));
+      const result = checkResult(await callWithin(() => callbacks[name]?.(question)));
+      const after = toTexts(value);
+      const changes = [...after.keys()].filter((key) => after.get(key) !== before.get(key));
+      const fields = Object.fromEntries(changes.map((key) => [key, JSON.parse(after.get(key) as string)]));
 
       return [
-        changed.length > 0 ? packValue(fields) : null,
+        changes.length > 0 ? packValue(fields) : null,
         [...before.keys()].filter((key) => !after.has(key)),
         result,
       ];
     } catch (error) {
       const forbidden = new CallFailed("forbidden", "Forbidden", { status: 403 });
-      throw denied(error, forbidden, "an authorization handler failed", { resource, action });
+      throw toFailure(error, forbidden, "an authorization handler failed", { resource, action });
     }
   }
 }
 
 /** The resource and the action of an event of `on`; null for one that never comes. */
-function keyOf(event: string): [resource: string, action: string] | null {
+function parseEvent(event: string): [resource: string, action: string] | null {
   const [resource = "", action = ANY, ...rest] = event.split(":");
   const isKnown = (resource === ANY || RESOURCES.has(resource)) && rest.length === 0;
   return isKnown && (event === resource || ACTIONS.has(action)) ? [resource, action] : null;
@@ -201,9 +201,9 @@ interface EmbedCall {
 }
 
 /** Return a function that embeds texts: the project's, or one for embeddings of LangChain. Throws ProjectFailed. */
-function embeddingOf(exported: unknown, source: string): (call: EmbedCall) => Promise<unknown> {
-  const given = exported as { embedDocuments?(texts: string[]): unknown; embedQuery?(text: string): unknown };
-  const isLangChain = typeof given?.embedDocuments === "function" && typeof given.embedQuery === "function";
+function toEmbedding(exported: unknown, source: string): (call: EmbedCall) => Promise<unknown> {
+  const embeddings = exported as { embedDocuments?(texts: string[]): unknown; embedQuery?(text: string): unknown };
+  const isLangChain = typeof embeddings?.embedDocuments === "function" && typeof embeddings.embedQuery === "function";
   if (!isLangChain && typeof exported !== "function") {
     throw new ProjectFailed(
       `store.index.embed (${source}) is of type ${typeof exported}; export a function that takes a list of texts and ` +
@@ -216,12 +216,12 @@ function embeddingOf(exported: unknown, source: string): (call: EmbedCall) => Pr
       return (exported as (texts: string[]) => unknown)(texts);
     }
 
-    return is_query ? [await given.embedQuery?.(texts[0] as string)] : given.embedDocuments?.(texts);
+    return is_query ? [await embeddings.embedQuery?.(texts[0] as string)] : embeddings.embedDocuments?.(texts);
   };
 
   return async (call) => {
     try {
-      const vectors = (await called(() => embed(call), EMBEDDING_TIMEOUT_S)) as unknown[];
+      const vectors = (await callWithin(() => embed(call), EMBEDDING_TIMEOUT_S)) as unknown[];
       return vectors.map((vector) => Array.from(vector as number[], finite));
     } catch (error) {
       const reason = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
@@ -241,7 +241,7 @@ function finite(number: number): number {
 }
 
 /** Call a handler. Throws if it takes too long, and for an error that none of its code caught. */
-function called(handler: () => unknown, withinS = HANDLER_TIMEOUT_S): Promise<unknown> {
+function callWithin(handler: () => unknown, withinS = HANDLER_TIMEOUT_S): Promise<unknown> {
   return new Promise((resolve, reject) => {
     const late = () => reject(new Error(`the handler did not return within ${withinS} s`));
     const timer = setTimeout(late, withinS * 1000);
@@ -253,14 +253,14 @@ function called(handler: () => unknown, withinS = HANDLER_TIMEOUT_S): Promise<un
 }
 
 /** Return the refusal of a request whose handler threw: the one that it asked for, or an error without details. */
-function denied(error: unknown, refused: CallFailed, event: string, fields: Fields = {}): CallFailed {
+function toFailure(error: unknown, refused: CallFailed, event: string, fields: Fields = {}): CallFailed {
   if (error instanceof NotAuthenticated || (error as { code?: unknown } | null)?.code === "ERR_ASSERTION") {
     return refused;
   }
 
-  const asked = refusalOf(error);
-  if (asked !== null) {
-    return asked;
+  const refusal = toRefusal(error);
+  if (refusal !== null) {
+    return refusal;
   }
 
   log("error", event, fields, error);
@@ -268,15 +268,15 @@ function denied(error: unknown, refused: CallFailed, event: string, fields: Fiel
 }
 
 /** Return the answer that an HTTPException asks for, of the SDK's or of Hono's; null for any other error. */
-function refusalOf(error: unknown): CallFailed | null {
+function toRefusal(error: unknown): CallFailed | null {
   const { status, message, headers, res } = (error ?? {}) as Fields & { res?: Response };
   if (!isHttpException(error) || !Number.isInteger(status) || (status as number) < 400 || (status as number) > 599) {
     return null;
   }
 
   const detail = message || STATUS_CODES[status as number] || "Refused";
-  const given = new Headers((headers ?? res?.headers ?? {}) as Record<string, string>);
-  return new CallFailed("refused", String(detail), { status, headers: Object.fromEntries(given) });
+  const headerFields = new Headers((headers ?? res?.headers ?? {}) as Record<string, string>);
+  return new CallFailed("refused", String(detail), { status, headers: Object.fromEntries(headerFields) });
 }
 
 /** Whether an error is of a class of this name: each package brings its own. Other errors have a `status` as well. */
@@ -293,23 +293,23 @@ function isHttpException(error: unknown): boolean {
 class NotAuthenticated extends Error {}
 
 /** Return the user that authentication returned, with the fields that every user has. Throws NotAuthenticated. */
-function userOf(returned: unknown): Fields {
-  const given = (typeof returned === "string" ? { identity: returned } : returned) as Fields | null | undefined;
-  const identity = typeof given === "object" ? given?.identity : undefined;
+function toUser(returned: unknown): Fields {
+  const user = (typeof returned === "string" ? { identity: returned } : returned) as Fields | null | undefined;
+  const identity = typeof user === "object" ? user?.identity : undefined;
   if (typeof identity !== "string" || identity === "") {
     throw new TypeError("authentication returned no user: return a name, or an object with an identity");
   }
-  if (!(given?.is_authenticated ?? true)) {
+  if (!(user?.is_authenticated ?? true)) {
     throw new NotAuthenticated();
   }
 
-  const permissions = Array.isArray(given?.permissions) ? given.permissions.map(String) : [];
-  const display_name = String(given?.display_name || identity);
-  return { ...JSON.parse(JSON.stringify(given)), identity, display_name, permissions, is_authenticated: true };
+  const permissions = Array.isArray(user?.permissions) ? user.permissions.map(String) : [];
+  const display_name = String(user?.display_name || identity);
+  return { ...JSON.parse(JSON.stringify(user)), identity, display_name, permissions, is_authenticated: true };
 }
 
 /** Return a handler's result as it is sent. Throws for a filter with values that JSON would leave out, or empty. */
-function checkedResult(result: unknown): unknown {
+function checkResult(result: unknown): unknown {
   const check = (value: unknown): void => {
     if (Array.isArray(value)) {
       value.forEach(check);
@@ -332,7 +332,7 @@ function checkedResult(result: unknown): unknown {
 }
 
 /** The JSON of each field of a value, without those that have none. */
-function textsOf(value: Fields): Map<string, string> {
+function toTexts(value: Fields): Map<string, string> {
   const texts = Object.entries(value).map(([key, each]) => [key, JSON.stringify(each)] as const);
   return new Map(texts.filter(([, text]) => text !== undefined));
 }

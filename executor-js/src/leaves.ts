@@ -27,7 +27,7 @@ export function isContainer(value: unknown): value is Container {
 }
 
 /** Return the items of a list, or the entries of a dict. */
-export function leavesOf(value: Container): unknown[] {
+export function getLeaves(value: Container): unknown[] {
   if (Array.isArray(value)) {
     return value;
   }
@@ -44,11 +44,11 @@ export function encodeLeaf(leaf: unknown): Buffer {
   return leaf instanceof Entry ? encodePart({ [leaf.key]: leaf.value }).subarray(1) : encodePart(leaf);
 }
 
-export function pathOf(path: string, entry: Entry): string {
+export function joinPath(path: string, entry: Entry): string {
   return `${path}\n${entry.key}`;
 }
 
-export function headerOf(count: number, isList: boolean): Buffer {
+export function makeHeader(count: number, isList: boolean): Buffer {
   if (count < 16) {
     return Buffer.from([(isList ? 0x90 : 0x80) | count]);
   }
@@ -61,7 +61,7 @@ export function headerOf(count: number, isList: boolean): Buffer {
 }
 
 /** Return what finds the same leaf in another version. */
-export function nameOf(leaf: unknown): unknown {
+export function getName(leaf: unknown): unknown {
   if (leaf instanceof Entry) {
     return `entry ${leaf.key}`;
   }
@@ -70,7 +70,7 @@ export function nameOf(leaf: unknown): unknown {
 }
 
 /** Return the fields of a message, by which a later change of it is noticed; null for anything else. */
-export function markOf(leaf: unknown): Fields | null {
+export function getMark(leaf: unknown): Fields | null {
   if (typeof leaf !== "object" || leaf === null || !isMessage(leaf)) {
     return null;
   }
@@ -113,5 +113,5 @@ function isPrimitive(value: unknown): boolean {
 }
 
 function isEmpty(value: unknown): boolean {
-  return isContainer(value) && leavesOf(value).length === 0;
+  return isContainer(value) && getLeaves(value).length === 0;
 }

@@ -77,8 +77,8 @@ export async function importLibraries(file: string): Promise<Libraries> {
 export async function importPackage(name: string, file: string, by?: string): Promise<Record<string, unknown> | null> {
   try {
     const from = by === undefined ? file : join(find(by, file).folder, "package.json");
-    const found = find(name, from);
-    return await import(entry(found, ".", wasRequired(found)));
+    const library = find(name, from);
+    return await import(entry(library, ".", wasRequired(library)));
   } catch (error) {
     if (error instanceof MissingLibrary) {
       return null;
@@ -117,9 +117,9 @@ function hasEntry({ manifest: { exports } }: Package, path: string): boolean {
 
 function entry(found: Package, path: string, isRequired: boolean): string {
   const { exports, main } = found.manifest;
-  const named = exports === undefined || typeof exports === "string" ? { ".": exports ?? main } : exports;
+  const entries = exports === undefined || typeof exports === "string" ? { ".": exports ?? main } : exports;
 
-  const target = select((named as Record<string, unknown>)[path], isRequired ? "require" : "import");
+  const target = select((entries as Record<string, unknown>)[path], isRequired ? "require" : "import");
   if (target === null) {
     throw new MissingLibrary(`${found.folder} has no entry ${path}: install a newer version of the package`);
   }
@@ -137,9 +137,9 @@ function select(conditions: unknown, wanted: string): string | null {
 
   for (const [condition, target] of Object.entries(conditions)) {
     if (condition === wanted || condition === "node" || condition === "default") {
-      const found = select(target, wanted);
-      if (found !== null && !found.endsWith(".d.ts")) {
-        return found;
+      const path = select(target, wanted);
+      if (path !== null && !path.endsWith(".d.ts")) {
+        return path;
       }
     }
   }

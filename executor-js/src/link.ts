@@ -165,8 +165,8 @@ export class Link extends EventEmitter<{ close: [string] }> {
     }
 
     this.reason = reason;
-    for (const opened of this.open.values()) {
-      opened.reject(new LinkClosed(reason));
+    for (const call of this.open.values()) {
+      call.reject(new LinkClosed(reason));
     }
 
     this.open.clear();

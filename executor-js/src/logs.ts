@@ -20,12 +20,12 @@ type Level = (typeof LEVELS)[keyof typeof LEVELS];
 
 /** Write a record. The stack of an error names the lines of the project's sources. */
 export function log(level: Level, event: string, fields: Fields = {}, error?: unknown): void {
-  const exception = error === undefined ? {} : { exception: stackOf(error) };
+  const exception = error === undefined ? {} : { exception: toStack(error) };
   process.stderr.write(`${LOG_LINE}${JSON.stringify({ level, logger: "executor", event, fields, ...exception })}\n`);
 }
 
 /** Return the stack of an error without the lines of this program and of Node itself, or its text. */
-export function stackOf(error: unknown): string {
+export function toStack(error: unknown): string {
   const stack = error instanceof Error ? (error.stack ?? String(error)) : String(error);
   const lines = stack.split("\n");
   return lines.filter((line, index) => index === 0 || !(/^ +at /.test(line) && OUR_LINES.test(line))).join("\n");

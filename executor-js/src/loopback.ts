@@ -72,11 +72,11 @@ async function request(server: Server, given: Request): Promise<Response> {
 
       hasHead = true;
       const [status, headers] = item as [number, [Buffer, Buffer][]];
-      const named = headers.map(
+      const pairs = headers.map(
         ([name, value]) => [name.toString("latin1"), value.toString("latin1")] as [string, string],
       );
 
-      resolve(new Response(WITHOUT_BODY.has(status) ? null : stream, { status, headers: named }));
+      resolve(new Response(WITHOUT_BODY.has(status) ? null : stream, { status, headers: pairs }));
     };
 
     const abort = () => {

@@ -11,14 +11,14 @@ import { Executor, type RunRequest } from "./execute.js";
 import { loadHandlers, type Sources } from "./handlers.js";
 import { importLibraries, type Libraries } from "./libraries.js";
 import { CallFailed, type Handler, Link, type ServedCall } from "./link.js";
-import { installSdkLogger, log, stackOf } from "./logs.js";
+import { installSdkLogger, log, toStack } from "./logs.js";
 import { installLoopback } from "./loopback.js";
 import { Operations } from "./operations.js";
 import { ValuePieces } from "./pieces.js";
 import { firstFile, Graphs, ProjectFailed, registerTypeScript, type Source } from "./project.js";
 import { makeSaver, OtherLanguage } from "./saver.js";
 import { Schemas } from "./schemas.js";
-import { currentWork, type Fields, failureOf, Server, type Work } from "./server.js";
+import { currentWork, type Fields, Server, toFailure, type Work } from "./server.js";
 import { clockSeconds, Leases } from "./stopping.js";
 import { makeStore } from "./store.js";
 
@@ -132,7 +132,7 @@ async function prepare(link: Link, handlers: Map<string, Handler>, hello: Server
     return { ...base, graphs: graphs.facts(), libraries: libraries.versions };
   } catch (error) {
     const reason = error instanceof ProjectFailed || (error as Error)?.name === "MissingLibrary";
-    return { ...base, failure: `${hello.file}: ${reason ? (error as Error).message : stackOf(error)}` };
+    return { ...base, failure: `${hello.file}: ${reason ? (error as Error).message : toStack(error)}` };
   }
 }
 
@@ -144,9 +144,9 @@ function endProcess(link: Link): void {
 
 function requireTypeScript(hello: ServerHello, hasTypeScript: boolean): void {
   const paths = [...Object.values(hello.graphs).map(({ path }) => path), ...Object.values(hello.handlers ?? {})];
-  const written = paths.find((path) => /\.[mc]?tsx?:/.test(path));
-  if (written !== undefined && !hasTypeScript) {
-    throw new ProjectFailed(`${written} is TypeScript, and the executor's packages (tsx) are not installed`);
+  const typescript = paths.find((path) => /\.[mc]?tsx?:/.test(path));
+  if (typescript !== undefined && !hasTypeScript) {
+    throw new ProjectFailed(`${typescript} is TypeScript, and the executor's packages (tsx) are not installed`);
   }
 }
 
@@ -165,7 +165,7 @@ function serve(handlers: Map<string, Handler>, { libraries, graphs, server, sche
   const serving = (method: string, work: (request: never) => Promise<unknown>) => {
     handlers.set(method, async (body) => {
       const { request, call, scope } = body as GraphCall;
-      return currentWork.run(workOf(request, call, scope), () => answered(work(request as never)));
+      return currentWork.run(toWork(request, call, scope), () => answered(work(request as never)));
     });
   };
 
@@ -205,7 +205,7 @@ async function execute(executor: Executor, leases: Leases, given: GraphCall, cal
 }
 
 /** Return the work of a call that executes no run; a change of a state has these fields in its metadata. */
-function workOf(request: Fields, call: number, scope: number): Work {
+function toWork(request: Fields, call: number, scope: number): Work {
   const { configurable = {}, metadata = {} } = (request.config ?? {}) as { configurable?: Fields; metadata?: Fields };
 
   return {
@@ -231,7 +231,7 @@ async function answered<T>(work: Promise<T>): Promise<T> {
       throw new CallFailed("other_language", error.message);
     }
 
-    throw failureOf(error);
+    throw toFailure(error);
   }
 }
 

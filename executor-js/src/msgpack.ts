@@ -31,20 +31,20 @@ export class Packer {
     this.at = before;
     this.reserve(0);
     this.put(value, 0);
-    const packed = Buffer.allocUnsafe(this.at);
+    const bytes = Buffer.allocUnsafe(this.at);
 
-    this.buffer.copy(packed, 0, 0, this.at);
+    this.buffer.copy(bytes, 0, 0, this.at);
     if (this.buffer.length > 4_000_000) {
       this.buffer = Buffer.allocUnsafeSlow(16_384);
     }
 
-    return packed;
+    return bytes;
   }
 
   private reserve(size: number): void {
-    const needed = this.at + size;
-    if (needed > this.buffer.length) {
-      const larger = Buffer.allocUnsafeSlow(Math.max(needed, 2 * this.buffer.length));
+    const end = this.at + size;
+    if (end > this.buffer.length) {
+      const larger = Buffer.allocUnsafeSlow(Math.max(end, 2 * this.buffer.length));
       this.buffer.copy(larger, 0, 0, this.at);
       this.buffer = larger;
     }

@@ -1,7 +1,7 @@
 // What the server asks of graphs beside executing runs: their states, their drawings and their schemas.
 
 import { invalid, parseCommand } from "./commands.js";
-import { checkpointOf } from "./events.js";
+import { toCheckpoint } from "./events.js";
 import { type ForRow, longLists, partsForRow, shownInterrupt } from "./execute.js";
 import type { Libraries } from "./libraries.js";
 import { CallFailed } from "./link.js";
@@ -77,15 +77,17 @@ export class Operations {
       return null;
     }
 
-    return json(selected(state.checkpoint === null ? { ...state, ...read.without_checkpoint } : state, read.select));
+    return json(
+      selectFields(state.checkpoint === null ? { ...state, ...read.without_checkpoint } : state, read.select),
+    );
   }
 
   /** Return the JSON of a list of states, newest first. */
   async readHistory(read: HistoryRead): Promise<Buffer> {
     const graph = await this.graphs.open(read.graph_id, read.config);
     const options = { limit: read.limit, before: before(read.before), filter: read.filter ?? undefined };
-    const snapshots = await refused(() => collected(graph.getStateHistory(read.config, options)), stateRefused);
-    return json(snapshots.map((snapshot) => selected(threadState(snapshot), read.select)));
+    const snapshots = await refused(() => collect(graph.getStateHistory(read.config, options)), stateRefused);
+    return json(snapshots.map((snapshot) => selectFields(threadState(snapshot), read.select)));
   }
 
   /** Change a state; null if the config names a checkpoint that does not exist. */
@@ -97,12 +99,12 @@ export class Operations {
     }
 
     const values = change.values as Parameters<Graph["updateState"]>[1];
-    const made = await refused(
+    const config = await refused(
       () => graph.updateState(change.config, values, (change.as_node ?? undefined) as never),
       (reason) => new CallFailed("bad_request", reason),
     );
 
-    return changed(graph, change.config, checkpointOf(made) ?? {});
+    return toChangedState(graph, change.config, toCheckpoint(config) ?? {});
   }
 
   /** Make the state of a new thread from supersteps. */
@@ -117,7 +119,7 @@ export class Operations {
       (reason) => invalid(["body", "supersteps"], reason),
     );
 
-    return changed(graph, creation.config, {});
+    return toChangedState(graph, creation.config, {});
   }
 
   private update(update: Fields, loc: (string | number)[]): Fields {
@@ -137,7 +139,7 @@ export class Operations {
     );
     const { nodes, edges } = plain(drawing.toJSON()) as { nodes: Fields[]; edges: Fields[] };
 
-    return { nodes: nodes.map(drawnNode), edges };
+    return { nodes: nodes.map(drawNode), edges };
   }
 
   /** Return the schemas of a graph. */
@@ -152,13 +154,13 @@ export class Operations {
     const { namespace, recurse } = request;
 
     return failing(request.graph_id, async () => {
-      const found: Record<string, GraphSchemas> = {};
+      const schemas: Record<string, GraphSchemas> = {};
       const isNested = namespace?.includes("|") ?? false;
       for await (const [name, subgraph] of graph.getSubgraphsAsync(namespace ?? undefined, recurse || isNested)) {
-        found[name] = await this.schemaReader.ofSubgraph(request.graph_id, name, subgraph as unknown as Graph);
+        schemas[name] = await this.schemaReader.ofSubgraph(request.graph_id, name, subgraph as unknown as Graph);
       }
 
-      return found;
+      return schemas;
     });
   }
 
@@ -198,16 +200,16 @@ function stateRefused(reason: string): CallFailed {
   return new CallFailed("bad_request", `the graph refuses the values of this state: ${reason}`);
 }
 
-async function collected<T>(items: AsyncIterable<T>): Promise<T[]> {
-  const found: T[] = [];
+async function collect<T>(items: AsyncIterable<T>): Promise<T[]> {
+  const list: T[] = [];
   for await (const item of items) {
-    found.push(item);
+    list.push(item);
   }
 
-  return found;
+  return list;
 }
 
-function drawnNode(node: Fields): Fields {
+function drawNode(node: Fields): Fields {
   if (typeof node.data !== "object" || node.data === null) {
     return node;
   }
@@ -216,7 +218,7 @@ function drawnNode(node: Fields): Fields {
   return { ...node, data };
 }
 
-async function changed(graph: Graph, config: Config, checkpoint: Fields): Promise<ChangedState> {
+async function toChangedState(graph: Graph, config: Config, checkpoint: Fields): Promise<ChangedState> {
   const latest = { configurable: { thread_id: config.configurable.thread_id, checkpoint_ns: "" } };
   const state = threadState(await refused(() => graph.getState(latest), stateRefused));
   const tasks = state.tasks as { id: string; interrupts: Fields[] }[];
@@ -235,8 +237,8 @@ async function changed(graph: Graph, config: Config, checkpoint: Fields): Promis
 /** Return a snapshot as a ThreadState. */
 function threadState(snapshot: Snapshot): Fields {
   const configurable = (snapshot.config?.configurable ?? {}) as Fields;
-  const checkpoint = configurable.checkpoint_id ? checkpointOf(snapshot.config) : null;
-  const parent = checkpointOf(snapshot.parentConfig);
+  const checkpoint = configurable.checkpoint_id ? toCheckpoint(snapshot.config) : null;
+  const parent = toCheckpoint(snapshot.parentConfig);
   const tasks = snapshot.tasks.map(threadTask);
 
   return {
@@ -264,7 +266,7 @@ function threadTask(task: Snapshot["tasks"][number]): Fields {
     path: task.path ?? [],
     error: error == null ? null : errorText(error),
     interrupts: task.interrupts.map((each) => shownInterrupt(each, task.id)),
-    checkpoint: isSnapshot ? null : checkpointOf(state),
+    checkpoint: isSnapshot ? null : toCheckpoint(state),
     state: isSnapshot ? threadState(state as unknown as Snapshot) : null,
     result: result ?? null,
   };
@@ -299,8 +301,8 @@ function before(raw: unknown): Config | undefined {
     return undefined;
   }
 
-  const given = (typeof raw === "object" ? raw : { checkpoint_id: raw }) as Fields;
-  const { checkpoint_id: id } = (given.configurable ?? given) as Fields;
+  const config = (typeof raw === "object" ? raw : { checkpoint_id: raw }) as Fields;
+  const { checkpoint_id: id } = (config.configurable ?? config) as Fields;
   if (typeof id !== "string") {
     throw invalid(["body", "before"], "Expected a checkpoint id, a checkpoint, or a config with one");
   }
@@ -309,17 +311,19 @@ function before(raw: unknown): Config | undefined {
 }
 
 /** Return the selected fields of a state, all if none are selected; `values.<key>` selects one key of the values. */
-function selected(state: Fields, fields: string[] | null): Fields {
+function selectFields(state: Fields, fields: string[] | null): Fields {
   if (fields === null || fields.length === 0) {
     return state;
   }
 
-  const shown: Fields = Object.fromEntries(fields.filter((each) => each in state).map((each) => [each, state[each]]));
+  const fieldsOfState: Fields = Object.fromEntries(
+    fields.filter((each) => each in state).map((each) => [each, state[each]]),
+  );
   const keys = fields.filter((each) => each.startsWith("values.")).map((each) => each.slice("values.".length));
   if (keys.length > 0 && !fields.includes("values")) {
     const values = (state.values ?? {}) as Fields;
-    shown.values = Object.fromEntries(keys.filter((key) => key in values).map((key) => [key, values[key]]));
+    fieldsOfState.values = Object.fromEntries(keys.filter((key) => key in values).map((key) => [key, values[key]]));
   }
 
-  return shown;
+  return fieldsOfState;
 }

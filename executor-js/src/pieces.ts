@@ -11,14 +11,14 @@ import {
   Entry,
   encodeLeaf,
   type Fields,
-  headerOf,
+  getLeaves,
+  getMark,
+  getName,
   isContainer,
   isUnchanged,
-  leavesOf,
-  markOf,
-  nameOf,
+  joinPath,
+  makeHeader,
   Opener,
-  pathOf,
 } from "./leaves.js";
 import { encode, isMessage, plain } from "./values.js";
 
@@ -57,7 +57,7 @@ class Piece {
   /** Remember the objects that the piece encodes. */
   remember(leaves: unknown[]): void {
     this.leaves = leaves;
-    this.marks = leaves.map(markOf);
+    this.marks = leaves.map(getMark);
   }
 
   get isOpener(): boolean {
@@ -98,7 +98,7 @@ class CutValue {
 
   /** Whether another value may have most of the items of this one: not if it is a short list of new items. */
   mayShareWith(value: unknown): boolean {
-    return isContainer(value) && 2 * leavesOf(value).length >= this.count;
+    return isContainer(value) && 2 * getLeaves(value).length >= this.count;
   }
 }
 
@@ -215,21 +215,21 @@ export class ValuePieces {
   /** Return the versions of those values that are lists in pieces of the last checkpoint, by their keys. */
   longLists(values: Fields): Record<string, string> {
     const last = [...this.of("").known.values()].at(-1);
-    const found: Record<string, string> = {};
+    const versionsByKey: Record<string, string> = {};
     for (const [channel, known] of last?.channels ?? []) {
       const value = values[channel];
       if (known instanceof CutValue && known.isList && Array.isArray(value) && isSame(known, value)) {
-        found[channel] = last?.versions.get(channel) as string;
+        versionsByKey[channel] = last?.versions.get(channel) as string;
       }
     }
 
-    return found;
+    return versionsByKey;
   }
 
   private of(checkpointNs: string): Namespace {
-    const found = this.namespaces.get(checkpointNs) ?? new Namespace();
-    this.namespaces.set(checkpointNs, found);
-    return found;
+    const namespace = this.namespaces.get(checkpointNs) ?? new Namespace();
+    this.namespaces.set(checkpointNs, namespace);
+    return namespace;
   }
 }
 
@@ -326,23 +326,23 @@ class Cut {
   /** Return the value in pieces; null where it should be stored whole. */
   result(): [Stored, CutValue] | null {
     this.match(this.before?.pieces ?? []);
-    const size = bytesOf(this.pieces);
-    const added = bytesOf(this.pieces.filter((piece) => this.fresh.has(piece)));
+    const size = countBytes(this.pieces);
+    const addedBytes = countBytes(this.pieces.filter((piece) => this.fresh.has(piece)));
 
     if (size < MIN_BYTES || size < MIN_ITEM_BYTES * this.leaves.length) {
       return null;
     }
-    if (this.before !== null && 2 * added > size) {
+    if (this.before !== null && 2 * addedBytes > size) {
       return null;
     }
 
     this.joinShortRanges(size);
-    const count = leavesOf(this.value).length;
+    const count = getLeaves(this.value).length;
     const isList = Array.isArray(this.value);
 
     const stored: Stored = {
-      data: headerOf(count, isList),
-      ranges: `{${rangesOf(this.pieces).join(",")}}`,
+      data: makeHeader(count, isList),
+      ranges: `{${toRanges(this.pieces).join(",")}}`,
       pieces: this.pieces
         .filter((piece) => this.fresh.has(piece))
         .map((piece) => [piece.series, piece.number, piece.isOpener ? 0 : piece.leaves.length, piece.data]),
@@ -352,12 +352,12 @@ class Cut {
   }
 
   private open(value: Container, path: string, depth: number): void {
-    for (const leaf of leavesOf(value)) {
+    for (const leaf of getLeaves(value)) {
       const inner = leaf instanceof Entry ? leaf.value : null;
-      const inside = leaf instanceof Entry ? pathOf(path, leaf) : "";
+      const inside = leaf instanceof Entry ? joinPath(path, leaf) : "";
       if (leaf instanceof Entry && isContainer(inner) && depth + 1 < MAX_DEPTH && this.isOpened(leaf, inner, inside)) {
         const name = encodeLeaf(new Entry(leaf.key, null)).subarray(0, -1);
-        const header = headerOf(leavesOf(inner).length, Array.isArray(inner));
+        const header = makeHeader(getLeaves(inner).length, Array.isArray(inner));
         this.leaves.push(new Opener(inside, Buffer.concat([name, header])));
         this.open(inner, inside, depth + 1);
       } else {
@@ -367,7 +367,7 @@ class Cut {
   }
 
   private isOpened(leaf: Entry, inner: Container, path: string): boolean {
-    const count = leavesOf(inner).length;
+    const count = getLeaves(inner).length;
     if (count === 0 || this.before?.opened.has(path)) {
       return count > 0;
     }
@@ -382,23 +382,23 @@ class Cut {
     let byFirst: Map<unknown, number> | null = null;
     let expected = 0;
     for (let at = 0; at < leaves.length; ) {
-      let found = this.matching(before, [expected, expected + 1], at);
-      if (found === null && before.length > 0) {
-        byFirst ??= new Map(before.map((piece, index) => [nameOf(piece.leaves[0]), index]));
-        const other = byFirst.get(nameOf(leaves[at]));
-        found = other === undefined ? null : this.matching(before, [other], at);
+      let index = this.matching(before, [expected, expected + 1], at);
+      if (index === null && before.length > 0) {
+        byFirst ??= new Map(before.map((piece, position) => [getName(piece.leaves[0]), position]));
+        const other = byFirst.get(getName(leaves[at]));
+        index = other === undefined ? null : this.matching(before, [other], at);
       }
 
-      if (found === null) {
+      if (index === null) {
         this.wait(at++);
         continue;
       }
 
       this.flush();
-      const piece = before[found] as Piece;
+      const piece = before[index] as Piece;
       this.pieces.push(piece);
       at += piece.leaves.length;
-      expected = found + 1;
+      expected = index + 1;
     }
 
     this.flush();
@@ -472,7 +472,7 @@ class Cut {
 
   /** Write neighbouring short ranges again as one, if there are too many ranges to read them quickly. */
   private joinShortRanges(size: number): void {
-    const groups = grouped(this.pieces);
+    const groups = groupRuns(this.pieces);
     const openers = this.pieces.filter((piece) => piece.isOpener).length;
     if (groups.length <= MAX_RANGES + 2 * openers) {
       return;
@@ -481,7 +481,7 @@ class Cut {
     this.pieces = [];
     let last: Piece | undefined;
     for (const group of groups) {
-      if (bytesOf(group) * 16 >= size || group[0]?.isOpener) {
+      if (countBytes(group) * 16 >= size || group[0]?.isOpener) {
         this.pieces = this.pieces.concat(group);
         last = undefined;
         continue;
@@ -494,12 +494,12 @@ class Cut {
   }
 }
 
-function bytesOf(pieces: Piece[]): number {
+function countBytes(pieces: Piece[]): number {
   return pieces.reduce((sum, piece) => sum + piece.data.length, 0);
 }
 
 /** Return runs of pieces whose numbers in one series follow each other. */
-function grouped(pieces: Piece[]): Piece[][] {
+function groupRuns(pieces: Piece[]): Piece[][] {
   const groups: Piece[][] = [];
   for (const piece of pieces) {
     const last = groups.at(-1)?.at(-1);
@@ -514,8 +514,8 @@ function grouped(pieces: Piece[]): Piece[][] {
 }
 
 /** Return three numbers for each range of pieces: its series, its first number, and the number after its last. */
-function rangesOf(pieces: Piece[]): number[] {
-  return grouped(pieces).flatMap((group) => {
+function toRanges(pieces: Piece[]): number[] {
+  return groupRuns(pieces).flatMap((group) => {
     const first = group[0] as Piece;
     return [first.series, first.number, first.number + group.length];
   });
@@ -535,9 +535,9 @@ function sharesMuch(before: Buffer, data: Buffer): boolean {
 
   const step = Math.floor(before.length / SAMPLES);
   const starts = Array.from({ length: SAMPLES }, (_, index) => index * step + (step >> 1));
-  const found = starts.filter((start) => data.includes(before.subarray(start, start + SAMPLE_BYTES)));
+  const matches = starts.filter((start) => data.includes(before.subarray(start, start + SAMPLE_BYTES)));
 
-  return 2 * found.length > SAMPLES;
+  return 2 * matches.length > SAMPLES;
 }
 
 /** Return what the next version of a value that was read can share with; null for nothing. */
@@ -552,22 +552,22 @@ function readKnown(value: unknown, data: Buffer, ranges: string | null, sizes: B
 /** Return the pieces of a value that was read; null if they do not fit it, and it will be stored whole. */
 function readPieces(value: Container, data: Buffer, ranges: string, sizes: Buffer): CutValue | null {
   const numbers = ranges.replace(/[{}]/g, "").split(",").map(Number);
-  const [count, isList] = [leavesOf(value).length, Array.isArray(value)];
+  const [count, isList] = [getLeaves(value).length, Array.isArray(value)];
 
   const walk = new Walk(value);
   const pieces: Piece[] = [];
-  let [at, index] = [headerOf(count, isList).length, 0];
+  let [at, index] = [makeHeader(count, isList).length, 0];
   for (let range = 0; range + 2 < numbers.length; range += 3) {
     for (let number = numbers[range + 1] as number; number < (numbers[range + 2] as number); number++, index++) {
       const [size, leaves] = [sizes.readInt32BE(8 * index), sizes.readInt32BE(8 * index + 4)];
       const part = data.subarray(at, at + size);
 
-      const taken = leaves === 0 ? walk.open(part) : walk.take(leaves);
-      if (taken.length === 0) {
+      const pieceLeaves = leaves === 0 ? walk.open(part) : walk.take(leaves);
+      if (pieceLeaves.length === 0) {
         return null;
       }
 
-      pieces.push(new Piece(numbers[range] as number, number, taken, part));
+      pieces.push(new Piece(numbers[range] as number, number, pieceLeaves, part));
       at += size;
     }
   }
@@ -580,19 +580,19 @@ class Walk {
   private readonly stack: { leaves: unknown[]; at: number; path: string }[];
 
   constructor(value: Container) {
-    this.stack = [{ leaves: leavesOf(value), at: 0, path: "" }];
+    this.stack = [{ leaves: getLeaves(value), at: 0, path: "" }];
   }
 
   /** Return the next leaves; none if there are fewer. */
   take(count: number): unknown[] {
-    const taken: unknown[] = [];
-    for (let top = this.top(); top !== undefined && taken.length < count; top = this.top()) {
-      const part = top.leaves.slice(top.at, top.at + count - taken.length);
-      taken.push(...part);
+    const leaves: unknown[] = [];
+    for (let top = this.top(); top !== undefined && leaves.length < count; top = this.top()) {
+      const part = top.leaves.slice(top.at, top.at + count - leaves.length);
+      leaves.push(...part);
       top.at += part.length;
     }
 
-    return taken.length === count ? taken : [];
+    return leaves.length === count ? leaves : [];
   }
 
   /** Return the opener of the next entry, whose items come next; none if it has no items. */
@@ -603,8 +603,8 @@ class Walk {
       return [];
     }
 
-    const path = pathOf(top.path, entry);
-    this.stack.push({ leaves: leavesOf(entry.value), at: 0, path });
+    const path = joinPath(top.path, entry);
+    this.stack.push({ leaves: getLeaves(entry.value), at: 0, path });
     return [new Opener(path, data)];
   }
 

@@ -8,7 +8,7 @@ import { pathToFileURL } from "node:url";
 import type { CompiledStateGraph, StateSnapshot } from "@langchain/langgraph";
 import type { BaseCheckpointSaver, BaseStore } from "@langchain/langgraph-checkpoint";
 import { CallFailed } from "./link.js";
-import { stackOf } from "./logs.js";
+import { toStack } from "./logs.js";
 import type { Fields } from "./server.js";
 import { watchNodes } from "./stopping.js";
 
@@ -66,20 +66,20 @@ export async function importExport(folder: string, label: string, source: Source
   try {
     module = await import(pathToFileURL(file).href);
   } catch (error) {
-    throw new ProjectFailed(`${label} (${source.path}) cannot be imported: ${stackOf(error)}`);
+    throw new ProjectFailed(`${label} (${source.path}) cannot be imported: ${toStack(error)}`);
   }
 
   const inDefault = module.default as Fields | undefined;
   // A module that was loaded by `require` has its exports in `default` as well.
-  const found = name in module ? module[name] : inDefault?.[name];
-  if (found === undefined) {
-    const known = Object.keys(module).filter((each) => each !== "default" && each !== "module.exports");
+  const exported = name in module ? module[name] : inDefault?.[name];
+  if (exported === undefined) {
+    const exportNames = Object.keys(module).filter((each) => each !== "default" && each !== "module.exports");
     throw new ProjectFailed(
-      `${label} (${source.path}): ${file} exports no ${name}; it exports ${known.join(", ") || "nothing"}`,
+      `${label} (${source.path}): ${file} exports no ${name}; it exports ${exportNames.join(", ") || "nothing"}`,
     );
   }
 
-  return found;
+  return exported;
 }
 
 /** The graphs of the project by their ids. */
@@ -95,17 +95,17 @@ export class Graphs {
   /** Import every graph. Throws ProjectFailed, which names the graph and the line that failed. */
   async load(folder: string): Promise<void> {
     for (const [id, source] of Object.entries(this.sources)) {
-      const found = await importExport(folder, `graph '${id}'`, source);
+      const exported = await importExport(folder, `graph '${id}'`, source);
       this.places.set(id, place(folder, source));
 
-      const graph = asGraph(await found);
+      const graph = asGraph(await exported);
       if (graph !== null) {
         this.exports.set(id, { graph });
-      } else if (typeof found === "function") {
-        this.exports.set(id, { factory: found as Factory });
+      } else if (typeof exported === "function") {
+        this.exports.set(id, { factory: exported as Factory });
       } else {
         throw new ProjectFailed(
-          `graph '${id}' (${source.path}) is of type ${typeof found}; export a compiled graph, a StateGraph, an ` +
+          `graph '${id}' (${source.path}) is of type ${typeof exported}; export a compiled graph, a StateGraph, an ` +
             "agent, or a function that returns one",
         );
       }
@@ -138,20 +138,20 @@ export class Graphs {
 
   /** Open a graph for one use. Throws CallFailed for an unknown graph, and what a factory throws. */
   async open(id: string, config: Fields): Promise<Graph> {
-    const found = this.exports.get(id);
-    if (found === undefined) {
-      const known = [...this.exports.keys()].join("', '");
-      throw new CallFailed("not_found", `Graph '${id}' not found. Expected one of: ['${known}']`);
+    const graphExport = this.exports.get(id);
+    if (graphExport === undefined) {
+      const ids = [...this.exports.keys()].join("', '");
+      throw new CallFailed("not_found", `Graph '${id}' not found. Expected one of: ['${ids}']`);
     }
 
-    if ("graph" in found) {
-      return found.graph;
+    if ("graph" in graphExport) {
+      return graphExport.graph;
     }
 
-    const made = await found.factory(config);
-    const graph = asGraph(made);
+    const value = await graphExport.factory(config);
+    const graph = asGraph(value);
     if (graph === null) {
-      throw new TypeError(`the factory of graph '${id}' returned ${typeof made}; it must return a graph`);
+      throw new TypeError(`the factory of graph '${id}' returned ${typeof value}; it must return a graph`);
     }
 
     return this.equipped(id, graph);
@@ -168,18 +168,18 @@ export class Graphs {
 }
 
 function asGraph(value: unknown): Graph | null {
-  const given = (value ?? {}) as Fields;
-  if (isPregel(given)) {
+  const fields = (value ?? {}) as Fields;
+  if (isPregel(fields)) {
     return value as Graph;
   }
 
   // An agent of `createAgent` holds its graph; a StateGraph becomes one.
-  const held = given.graph as Fields | undefined;
-  if (typeof value === "object" && held !== undefined && isPregel(held)) {
-    return held as unknown as Graph;
+  const inner = fields.graph as Fields | undefined;
+  if (typeof value === "object" && inner !== undefined && isPregel(inner)) {
+    return inner as unknown as Graph;
   }
 
-  return typeof value === "object" && typeof given.compile === "function" ? (given.compile() as Graph) : null;
+  return typeof value === "object" && typeof fields.compile === "function" ? (fields.compile() as Graph) : null;
 }
 
 /** Whether a value is a compiled graph. Versions before 0.2.19 do not mark theirs. */

@@ -90,12 +90,12 @@ export function makeSaver(libraries: Libraries, server: Server): BaseCheckpointS
         return undefined;
       }
 
-      const found = await this.tuple(row);
+      const saved = await this.tuple(row);
       // Now, because the graph may change the values.
-      const { channel_values: values, channel_versions: versions } = found.checkpoint;
+      const { channel_values: values, channel_versions: versions } = saved.checkpoint;
       currentWork.getStore()?.pieces.read(row, values, versions);
 
-      return found;
+      return saved;
     }
 
     /** Return the changes of channels that are stored as such, also those of deleted runs. */
@@ -107,10 +107,10 @@ export function makeSaver(libraries: Libraries, server: Server): BaseCheckpointS
 
     /** Return the checkpoint of a row, with the tasks that an older version of LangGraph stored with its parent. */
     private async tuple(row: Fields): Promise<CheckpointTuple> {
-      const found = tuple(decoder, row);
-      const { checkpoint } = found;
+      const saved = tuple(decoder, row);
+      const { checkpoint } = saved;
       if (checkpoint.v >= FIRST_WITH_TASKS || !row.parent_id) {
-        return found;
+        return saved;
       }
 
       const parent = await server.read(String(row.thread_id), String(row.checkpoint_ns), String(row.parent_id));
@@ -123,22 +123,22 @@ export function makeSaver(libraries: Libraries, server: Server): BaseCheckpointS
         checkpoint.channel_versions[TASKS] = versions.at(-1) ?? this.getNextVersion(undefined);
       }
 
-      return found;
+      return saved;
     }
 
     async *list(config: RunnableConfig, options: CheckpointListOptions = {}): AsyncGenerator<CheckpointTuple> {
-      const given = config.configurable ?? {};
+      const configurable = config.configurable ?? {};
       const query: Fields = {
-        thread_id: given.thread_id === undefined ? null : String(given.thread_id),
-        checkpoint_ns: given.checkpoint_ns ?? null,
-        checkpoint_id: given.checkpoint_id ?? null,
+        thread_id: configurable.thread_id === undefined ? null : String(configurable.thread_id),
+        checkpoint_ns: configurable.checkpoint_ns ?? null,
+        checkpoint_id: configurable.checkpoint_id ?? null,
         before: options.before?.configurable?.checkpoint_id ?? null,
         filter: options.filter === undefined ? null : jsonb(options.filter),
       };
 
-      let left = options.limit ?? Number.POSITIVE_INFINITY;
-      while (left > 0) {
-        const size = Math.min(left, PAGE);
+      let remaining = options.limit ?? Number.POSITIVE_INFINITY;
+      while (remaining > 0) {
+        const size = Math.min(remaining, PAGE);
         const rows = (await server.operate("list", { ...query, page_size: size })) as Fields[];
         for (const row of rows) {
           yield await this.tuple(row);
@@ -149,7 +149,7 @@ export function makeSaver(libraries: Libraries, server: Server): BaseCheckpointS
           return;
         }
 
-        left -= size;
+        remaining -= size;
         query.after_id = last.checkpoint_id;
         query.after_thread = last.thread_id;
         query.after_ns = last.checkpoint_ns;
@@ -206,14 +206,14 @@ function checkpointRows(
   const { threadId, checkpointNs, checkpointId } = names(config);
   const { channel_values: values, channel_versions: versions } = checkpoint;
   const inline: Fields = {};
-  const stored: string[] = [];
+  const channels: string[] = [];
   for (const [channel, value] of Object.entries(values)) {
     if (checkpointId === null && !(channel in newVersions)) {
       // The first checkpoint of a thread has no values but its new ones.
     } else if (isShort(value)) {
       inline[channel] = value;
     } else if (channel in versions) {
-      stored.push(channel);
+      channels.push(channel);
     }
   }
 
@@ -227,14 +227,14 @@ function checkpointRows(
     metadataJson(config, metadata),
     KIND,
     body,
-    textArray(stored),
-    textArray(stored.map((channel) => String(versions[channel]))),
+    textArray(channels),
+    textArray(channels.map((channel) => String(versions[channel]))),
   ]);
 
   const pieces = currentWork.getStore()?.pieces ?? new ValuePieces();
-  const changed = Object.fromEntries(stored.map((channel) => [channel, values[channel]]));
+  const changes = Object.fromEntries(channels.map((channel) => [channel, values[channel]]));
   const name = { threadId, checkpointNs, parentId: checkpointId, id: checkpoint.id };
-  for (const [channel, value] of pieces.encode(name, changed, { all: versions, new: newVersions })) {
+  for (const [channel, value] of pieces.encode(name, changes, { all: versions, new: newVersions })) {
     const version = String(newVersions[channel]);
     rows.values.push([threadId, checkpointNs, channel, version, VALUE_KIND, value.data, value.ranges, null]);
     addPieces(rows, threadId, value);
@@ -284,7 +284,7 @@ function writeRows(
       return;
     }
 
-    const stored = pieces.encodeWrite(name, channel, value);
+    const encodedWrite = pieces.encodeWrite(name, channel, value);
     rows.writes.push([
       threadId,
       checkpointNs,
@@ -295,12 +295,12 @@ function writeRows(
       runId === null ? null : String(runId),
       channel,
       VALUE_KIND,
-      stored.data,
-      stored.ranges,
+      encodedWrite.data,
+      encodedWrite.ranges,
       null,
     ]);
 
-    addPieces(rows, threadId, stored);
+    addPieces(rows, threadId, encodedWrite);
   });
 
   return rows;
@@ -315,8 +315,8 @@ function isAbort(error: unknown): boolean {
 function metadataJson(config: Config, metadata: CheckpointMetadata): string {
   const work = currentWork.getStore();
   const complete: Fields = { ...metadata };
-  const given = [work?.metadata, work?.configurable];
-  for (const fields of given) {
+  const sources = [work?.metadata, work?.configurable];
+  for (const fields of sources) {
     for (const [key, value] of Object.entries(fields ?? {})) {
       if (!(key in complete) && !EXCLUDED.has(key) && !key.startsWith("__") && isPlainScalar(value)) {
         complete[key] = value;
@@ -371,13 +371,13 @@ function tuple(decoder: Decoder, row: Fields): CheckpointTuple {
 
   const [tasks, written] = [(row.write_tasks ?? []) as string[], (row.write_datas ?? []) as Uint8Array[]];
   const channels = (row.write_channels ?? []) as string[];
-  const named = { thread_id: row.thread_id, checkpoint_ns: row.checkpoint_ns };
+  const ids = { thread_id: row.thread_id, checkpoint_ns: row.checkpoint_ns };
 
   return {
-    config: { configurable: { ...named, checkpoint_id: row.checkpoint_id } },
+    config: { configurable: { ...ids, checkpoint_id: row.checkpoint_id } },
     checkpoint,
     metadata: row.metadata as CheckpointMetadata,
-    parentConfig: row.parent_id ? { configurable: { ...named, checkpoint_id: row.parent_id } } : undefined,
+    parentConfig: row.parent_id ? { configurable: { ...ids, checkpoint_id: row.parent_id } } : undefined,
     pendingWrites: tasks.map((task, index) => [
       task,
       channels[index] as string,

@@ -7,7 +7,7 @@ import { resolve } from "node:path";
 import { isMainThread, parentPort, workerData } from "node:worker_threads";
 import { getStaticGraphSchema } from "@langchain/langgraph-api/schema";
 import ts from "typescript";
-import { batches, hashOf, isSource, keep, type Place, type ReadTypes, type TypeSchemas } from "./types.js";
+import { batches, hashContent, isSource, keep, type Place, type ReadTypes, type TypeSchemas } from "./types.js";
 
 const NICE = 15;
 
@@ -36,7 +36,7 @@ async function read(places: Map<string, Place>): Promise<ReadTypes> {
       mainThread: true,
     })) as unknown as TypeSchemas;
     const files = [...reads].filter((path) => isSource(path) && existsSync(path));
-    const hashes = files.map((path): [string, string] => [path, hashOf(readFileSync(path))]);
+    const hashes = files.map((path): [string, string] => [path, hashContent(readFileSync(path))]);
 
     return { schemas, files: Object.fromEntries([...hashes, ...[...missing].map((path) => [path, ""])]) };
   } finally {

@@ -4,7 +4,7 @@ import { existsSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { Worker } from "node:worker_threads";
 import type { Libraries } from "./libraries.js";
-import { log, stackOf } from "./logs.js";
+import { log, toStack } from "./logs.js";
 import type { Graph } from "./project.js";
 import type { Fields } from "./server.js";
 import { batches, type Found, keep, keptSchemas, type Place, type ReadTypes, type TypeSchemas } from "./types.js";
@@ -57,14 +57,14 @@ export class Schemas {
 
   private async read(id: string, graph: Graph, path: string): Promise<GraphSchemas> {
     const declared = this.declared(graph);
-    const known = declared.state && declared.input && declared.output ? {} : await this.typed(id, path);
-    const named = ofChannels(graph);
-    const config = declared.config ?? (hasProperties(known.config) ? known.config : undefined);
+    const types = declared.state && declared.input && declared.output ? {} : await this.typed(id, path);
+    const channels = describeChannels(graph);
+    const config = declared.config ?? (hasProperties(types.config) ? types.config : undefined);
 
     return {
-      input_schema: declared.input ?? known.input ?? named.input,
-      output_schema: declared.output ?? known.output ?? named.output,
-      state_schema: declared.state ?? known.state ?? named.state,
+      input_schema: declared.input ?? types.input ?? channels.input,
+      output_schema: declared.output ?? types.output ?? channels.output,
+      state_schema: declared.state ?? types.state ?? channels.state,
       config_schema: config ?? {},
       context_schema: config ?? null,
     };
@@ -114,10 +114,10 @@ export class Schemas {
       return undefined;
     }
 
-    const known = definition as Record<string, unknown>;
+    const methods = definition as Record<string, unknown>;
     try {
-      if (typeof known[method] === "function") {
-        return (known[method] as () => Fields)();
+      if (typeof methods[method] === "function") {
+        return (methods[method] as () => Fields)();
       }
 
       return isZod(definition) ? (this.libraries.toJsonSchema(definition) as Fields) : undefined;
@@ -141,9 +141,9 @@ export class Schemas {
 
   private async readOrKept(batch: Map<string, Place>, options: { isBackground: boolean }): Promise<TypeSchemas> {
     this.kept ??= keptSchemas(this.folder, this.places);
-    const kept = await this.kept;
-    if ([...batch.keys()].every((id) => id in kept)) {
-      return kept;
+    const keptTypes = await this.kept;
+    if ([...batch.keys()].every((id) => id in keptTypes)) {
+      return keptTypes;
     }
 
     const read = await readTypes(batch, options);
@@ -170,7 +170,7 @@ async function readTypes(
       worker.once("exit", () => reject(new Error("the types were not read in time")));
     });
   } catch (error) {
-    log("info", "the schemas of graphs could not be read from their types", { error: stackOf(error).slice(0, 500) });
+    log("info", "the schemas of graphs could not be read from their types", { error: toStack(error).slice(0, 500) });
     return null;
   } finally {
     clearTimeout(timer);
@@ -179,12 +179,12 @@ async function readTypes(
 }
 
 /** Return schemas that name the keys of a graph, and say nothing of their types. */
-function ofChannels(graph: Graph): { state: Fields; input: Fields; output: Fields } {
-  const named = (keys: unknown): Fields =>
+function describeChannels(graph: Graph): { state: Fields; input: Fields; output: Fields } {
+  const toObject = (keys: unknown): Fields =>
     Array.isArray(keys) ? { type: "object", properties: Object.fromEntries(keys.map((key) => [key, {}])) } : {};
   const input = graph.inputChannels as unknown;
-  const state = named(graph.streamChannelsAsIs);
-  return { state, input: Array.isArray(input) ? named(input) : state, output: named(graph.outputChannels) };
+  const state = toObject(graph.streamChannelsAsIs);
+  return { state, input: Array.isArray(input) ? toObject(input) : state, output: toObject(graph.outputChannels) };
 }
 
 function partial(schema: Fields | undefined): Fields | undefined {

@@ -148,7 +148,7 @@ function raised(failed: CallFailed): Error {
 }
 
 /** Return the answer for an error that ends a call of the server: it raises its own error again, if it was one. */
-export function failureOf(error: unknown): unknown {
+export function toFailure(error: unknown): unknown {
   return error instanceof ServerError && typeof error.failed.fields.failure === "number" ? error.failed : error;
 }
 
@@ -189,12 +189,12 @@ export class RunRows {
       throw this.failure;
     }
 
-    const put = { body: { ...body, call: currentWork.getStore()?.call ?? 0 }, size: bytes + ROWS_OVERHEAD_BYTES };
+    const queued = { body: { ...body, call: currentWork.getStore()?.call ?? 0 }, size: bytes + ROWS_OVERHEAD_BYTES };
     this.namespaces.add(checkpointNs);
-    this.size += put.size;
+    this.size += queued.size;
 
     if (this.isHolding) {
-      this.held.push(put);
+      this.held.push(queued);
       if (this.size > EPHEMERAL_LIMIT_BYTES) {
         this.sendHeld();
       }
@@ -202,7 +202,7 @@ export class RunRows {
       return;
     }
 
-    this.send(put);
+    this.send(queued);
     // A server that encrypts rows may store those of a later call first.
     if (this.server.isEncrypted || this.size > UNANSWERED_LIMIT_BYTES) {
       await this.flush();

@@ -116,8 +116,8 @@ export class Sockets {
 
       socket.on("close", (code: number, reason: Buffer) => {
         if (isOpen) {
-          const sent = code === NO_STATUS ? NORMAL : code === ABNORMAL ? FAILED : code;
-          end({ type: "websocket.close", code: sent, reason: reason.toString("utf8") });
+          const sentCode = code === NO_STATUS ? NORMAL : code === ABNORMAL ? FAILED : code;
+          end({ type: "websocket.close", code: sentCode, reason: reason.toString("utf8") });
         } else {
           end(...refusal(scope, 500));
         }

@@ -108,8 +108,8 @@ export class Lease {
   }
 
   private look(): void {
-    const left = this.left();
-    this.timer = setTimeout(() => (left > 0 ? this.look() : this.lose()), (left || READ_WITHIN_S) * 1000);
+    const leftMs = this.left();
+    this.timer = setTimeout(() => (leftMs > 0 ? this.look() : this.lose()), (leftMs || READ_WITHIN_S) * 1000);
   }
 
   private lose(): void {
@@ -150,13 +150,13 @@ export class Pending {
   async stopped(): Promise<void> {
     const until = Date.now() + STOP_WITHIN_MS;
     while (this.promises.size > 0) {
-      const left = until - Date.now();
-      if (left <= 0) {
+      const leftMs = until - Date.now();
+      if (leftMs <= 0) {
         log("warning", "cancelled work still runs: a node does not look at its signal");
         return;
       }
 
-      await settledWithin([...this.promises], left);
+      await settledWithin([...this.promises], leftMs);
     }
   }
 }

@@ -20,24 +20,24 @@ type Compile = typeof Tailwind.compile;
 
 /** Return what may be a class in a source; Tailwind ignores everything else. */
 function candidates(source: string): Set<string> {
-  const found = new Set(source.match(WORDS));
+  const words = new Set(source.match(WORDS));
   for (const [, ...groups] of source.matchAll(TEXTS)) {
     for (const word of groups.find((each) => each !== undefined)?.split(/\s+|\$\{|\}/) ?? []) {
-      found.add(word);
+      words.add(word);
     }
   }
 
-  return found;
+  return words;
 }
 
 async function load(folder: string): Promise<{ compile: Compile; root: string }> {
   for (const from of [join(folder, "package.json"), import.meta.url]) {
     try {
       const main = createRequire(from).resolve("tailwindcss");
-      const found = await import(pathToFileURL(main).href);
+      const compiler = await import(pathToFileURL(main).href);
 
       // Tailwind 3 has none.
-      const compile: Compile | undefined = found.compile ?? found.default?.compile;
+      const compile: Compile | undefined = compiler.compile ?? compiler.default?.compile;
       if (compile) {
         return { compile, root: dirname(dirname(main)) };
       }
@@ -64,8 +64,8 @@ async function inputs({ initialOptions }: PluginBuild): Promise<string[]> {
 }
 
 /** Return the files that `@source` names: those below the part of the pattern that has no wildcard. */
-async function named(sources: { base: string; pattern: string; negated?: boolean }[]): Promise<string[]> {
-  const found = sources
+async function findSources(sources: { base: string; pattern: string; negated?: boolean }[]): Promise<string[]> {
+  const files = sources
     .filter(({ negated }) => !negated)
     .map(async ({ base, pattern }) => {
       const path = resolve(base, pattern.replace(/[^/]*[*{[].*$/, ""));
@@ -75,7 +75,7 @@ async function named(sources: { base: string; pattern: string; negated?: boolean
         : entries.filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath ?? entry.path, entry.name));
     });
 
-  return (await Promise.all(found)).flat().filter((path) => SOURCES.test(path));
+  return (await Promise.all(files)).flat().filter((path) => SOURCES.test(path));
 }
 
 /** Return a style sheet that another one imports: one of Tailwind, of a package, or of the project. */
@@ -84,12 +84,12 @@ async function styleSheet(resolver: PluginBuild, root: string, id: string, base:
   if (id === "tailwindcss" || id.startsWith("tailwindcss/")) {
     path = createRequire(join(root, "package.json")).resolve(id === "tailwindcss" ? "tailwindcss/index.css" : id);
   } else {
-    const found = await resolver.resolve(id, { kind: "import-rule", resolveDir: base });
-    if (found.errors.length > 0) {
-      throw new Error(`${id}: ${found.errors[0]?.text}`);
+    const resolution = await resolver.resolve(id, { kind: "import-rule", resolveDir: base });
+    if (resolution.errors.length > 0) {
+      throw new Error(`${id}: ${resolution.errors[0]?.text}`);
     }
 
-    path = found.path;
+    path = resolution.path;
   }
 
   return { path, base: dirname(path), content: await readFile(path, "utf8") };
@@ -97,8 +97,8 @@ async function styleSheet(resolver: PluginBuild, root: string, id: string, base:
 
 async function pluginModule(id: string, base: string) {
   const path = createRequire(join(base, "package.json")).resolve(id);
-  const found = await import(pathToFileURL(path).href);
-  return { path, base: dirname(path), module: found.default ?? found };
+  const plugin = await import(pathToFileURL(path).href);
+  return { path, base: dirname(path), module: plugin.default ?? plugin };
 }
 
 /** Return a plugin that compiles the style sheets of a project that use Tailwind. */
@@ -106,9 +106,9 @@ export function tailwind(folder: string): Plugin {
   return {
     name: "tailwind",
     setup(bundler) {
-      let read: Promise<string[]> | undefined;
+      let inputFiles: Promise<string[]> | undefined;
       bundler.onStart(() => {
-        read = undefined;
+        inputFiles = undefined;
       });
 
       bundler.onLoad({ filter: /\.css$/, namespace: "file" }, async ({ path }) => {
@@ -124,16 +124,16 @@ export function tailwind(folder: string): Plugin {
           from: path,
           loadModule: pluginModule,
           loadStylesheet: async (id, base) => {
-            const found = await styleSheet(bundler, root, id, base);
-            watchFiles.push(found.path);
-            return found;
+            const sheet = await styleSheet(bundler, root, id, base);
+            watchFiles.push(sheet.path);
+            return sheet;
           },
         });
 
-        read ??= inputs(bundler);
+        inputFiles ??= inputs(bundler);
         // Tailwind 4.0 has another name for them.
         const sources = compiler.sources ?? (compiler as unknown as { globs: typeof compiler.sources }).globs;
-        const files = [...(compiler.root === "none" ? [] : await read), ...(await named(sources))];
+        const files = [...(compiler.root === "none" ? [] : await inputFiles), ...(await findSources(sources))];
         const words = await Promise.all(files.map(async (file) => candidates(await readFile(file, "utf8"))));
         const contents = compiler.build([...new Set(words.flatMap((each) => [...each]))]);
 

@@ -42,28 +42,28 @@ const TYPESCRIPT = /\.[mc]?tsx?$/;
 
 /** Group graphs in TypeScript: those of several files take hardly longer than one, but one of each file at a time. */
 export function batches(places: Map<string, Place>): Map<string, Place>[] {
-  const found: Map<string, Place>[] = [];
+  const groups: Map<string, Place>[] = [];
   const counts = new Map<string, number>();
   for (const [id, place] of places) {
     if (TYPESCRIPT.test(place.file)) {
       const index = counts.get(place.file) ?? 0;
       counts.set(place.file, index + 1);
-      found[index] ??= new Map();
-      found[index].set(id, place);
+      groups[index] ??= new Map();
+      groups[index].set(id, place);
     }
   }
 
-  return found;
+  return groups;
 }
 
 /** Return the kept schemas that are still those of the sources, by the ids of graphs. */
 export async function keptSchemas(folder: string, places: Map<string, Place>): Promise<TypeSchemas> {
   const { schemas, exports } = await readKept(folder);
-  const same = Object.entries(schemas).filter(([id]) => exports[id] === exportOf(folder, places.get(id)));
+  const same = Object.entries(schemas).filter(([id]) => exports[id] === toExportName(folder, places.get(id)));
   return Object.fromEntries(same);
 }
 
-function exportOf(folder: string, place: Place | undefined): string {
+function toExportName(folder: string, place: Place | undefined): string {
   return place === undefined ? "" : `${relative(folder, place.file)}:${place.name}`;
 }
 
@@ -83,7 +83,7 @@ async function readKept(folder: string): Promise<Kept> {
 async function areSame(folder: string, files: Record<string, string>): Promise<boolean> {
   for (const [path, hash] of Object.entries(files)) {
     const content = await readFile(resolve(folder, path)).catch(() => null);
-    if ((content === null ? "" : hashOf(content)) !== hash) {
+    if ((content === null ? "" : hashContent(content)) !== hash) {
       return false;
     }
   }
@@ -96,7 +96,7 @@ export async function keep(folder: string, places: Map<string, Place>, read: Rea
   const path = join(folder, FILE);
   const before = await readKept(folder);
   const files = Object.entries(read.files).map(([file, hash]) => [relative(folder, file), hash]);
-  const exports = [...places].map(([id, place]) => [id, exportOf(folder, place)]);
+  const exports = [...places].map(([id, place]) => [id, toExportName(folder, place)]);
 
   const kept: Kept = {
     version: VERSION,
@@ -120,6 +120,6 @@ export function isSource(path: string): boolean {
   return !path.includes("/node_modules/") || path.endsWith("/package.json");
 }
 
-export function hashOf(content: string | Uint8Array): string {
+export function hashContent(content: string | Uint8Array): string {
   return createHash("sha256").update(content).digest("hex");
 }

@@ -69,9 +69,9 @@ function written(into: string): Plugin {
           await rename(temporary, join(into, basename(path)));
         }
 
-        const made = outputFiles.map(({ path }) => basename(path));
+        const files = outputFiles.map(({ path }) => basename(path));
         await Promise.all(
-          FILES.filter((name) => !made.includes(name)).map((name) => rm(join(into, name), { force: true })),
+          FILES.filter((name) => !files.includes(name)).map((name) => rm(join(into, name), { force: true })),
         );
       });
     },
@@ -113,7 +113,7 @@ function optionsFor({ name, base, file, folder, shared }: Components, isWatched:
 }
 
 /** The folder from which a path counts: that of the configuration file, else the nearest one above that has the file. */
-function baseOf(folder: string, file: string): string {
+function findBase(folder: string, file: string): string {
   const folders = [folder];
   for (let above = 0; above < FOLDERS_ABOVE; above += 1) {
     folders.push(dirname(folders[above] as string));
@@ -122,7 +122,7 @@ function baseOf(folder: string, file: string): string {
   return folders.find((each) => existsSync(resolve(each, file))) ?? folder;
 }
 
-async function componentsOf(configFile: string): Promise<Components[]> {
+async function readComponents(configFile: string): Promise<Components[]> {
   const config = JSON.parse(await readFile(configFile, "utf8")) as {
     ui?: Record<string, string>;
     ui_config?: { shared?: string[] };
@@ -132,13 +132,13 @@ async function componentsOf(configFile: string): Promise<Components[]> {
   const shared = config.ui_config?.shared ?? [];
 
   return Object.entries(config.ui ?? {}).map(([name, path]) => {
-    const base = baseOf(folder, path);
+    const base = findBase(folder, path);
     return { name, base, file: resolve(base, path), folder, shared };
   });
 }
 
 async function main(configFile: string, isWatched: boolean): Promise<void> {
-  const all = await componentsOf(configFile);
+  const all = await readComponents(configFile);
   if (isWatched) {
     const contexts = await Promise.all(all.map((each) => context(optionsFor(each, true))));
     await Promise.all(contexts.map((each) => each.watch()));

@@ -59,14 +59,14 @@ export function isChunk(message: object): boolean {
   return "concat" in message && typeof message.concat === "function";
 }
 
-function typeOf(message: AnyMessage): string {
+function getType(message: AnyMessage): string {
   const type = message._getType() as string;
   return type === "generic" || type === "developer" ? "chat" : type;
 }
 
 /** Return the fields of a message as its JSON has them. A piece looks like the whole message that it is so far. */
 export function messageFields(message: AnyMessage): Fields {
-  const type = typeOf(message);
+  const type = getType(message);
   const fields: Fields = {
     content: message.content ?? "",
     additional_kwargs: message.additional_kwargs ?? {},
@@ -148,13 +148,13 @@ function mapped(list: unknown[], depth: number): unknown[] {
   let copy: unknown[] | null = null;
   for (let index = 0; index < list.length; index++) {
     const item = list[index];
-    const shown = typeof item === "object" && item !== null ? plainObject(item, depth + 1) : item;
-    if (shown !== item && copy === null) {
+    const plainItem = typeof item === "object" && item !== null ? plainObject(item, depth + 1) : item;
+    if (plainItem !== item && copy === null) {
       copy = list.slice();
     }
 
     if (copy !== null) {
-      copy[index] = shown;
+      copy[index] = plainItem;
     }
   }
 
@@ -164,10 +164,10 @@ function mapped(list: unknown[], depth: number): unknown[] {
 function mappedRecord(record: Fields, depth: number): Fields {
   let copy: Fields | null = null;
   for (const [key, part] of Object.entries(record)) {
-    const shown = typeof part === "object" && part !== null ? plainObject(part, depth + 1) : part;
-    if (shown !== part) {
+    const plainValue = typeof part === "object" && part !== null ? plainObject(part, depth + 1) : part;
+    if (plainValue !== part) {
       copy ??= { ...record };
-      copy[key] = shown;
+      copy[key] = plainValue;
     }
   }
 
@@ -193,7 +193,7 @@ function plainInstance(value: object, depth: number): unknown {
     return { name: value.name, message: value.message };
   }
   if (value instanceof ArrayBuffer || ArrayBuffer.isView(value)) {
-    return isNumbers(value) ? [...value] : bytesOf(value).toString("base64");
+    return isNumbers(value) ? [...value] : toBytes(value).toString("base64");
   }
 
   if (isSend(value)) {
@@ -204,8 +204,8 @@ function plainInstance(value: object, depth: number): unknown {
   }
 
   if ("toJSON" in value && typeof value.toJSON === "function") {
-    const shown = value.toJSON();
-    return shown === value ? mappedRecord({ ...value }, depth) : plainPart(shown, depth);
+    const jsonValue = value.toJSON();
+    return jsonValue === value ? mappedRecord({ ...value }, depth) : plainPart(jsonValue, depth);
   }
 
   return mappedRecord({ ...value }, depth);
@@ -220,7 +220,7 @@ function isNumbers(value: object): value is Numbers {
 }
 
 /** Return the bytes of a buffer or of a view of one. */
-function bytesOf(value: ArrayBuffer | ArrayBufferView): Buffer {
+function toBytes(value: ArrayBuffer | ArrayBufferView): Buffer {
   return value instanceof ArrayBuffer
     ? Buffer.from(value)
     : Buffer.from(value.buffer, value.byteOffset, value.byteLength);
@@ -285,12 +285,12 @@ function toExtension(value: object): Extension | null {
     return new Extension(SNAPSHOT, (value as unknown as { value: unknown }).value);
   }
   if (value instanceof ArrayBuffer) {
-    return new Extension(ONE, [OURS, "ArrayBuffer", bytesOf(value)]);
+    return new Extension(ONE, [OURS, "ArrayBuffer", toBytes(value)]);
   }
 
   const view = Object.keys(VIEWS).find((name) => value.constructor === VIEWS[name]);
   if (view !== undefined) {
-    return new Extension(ONE, [OURS, view, bytesOf(value as ArrayBufferView)]);
+    return new Extension(ONE, [OURS, view, toBytes(value as ArrayBufferView)]);
   }
   if (value instanceof Uint8Array || !("toJSON" in value) || typeof value.toJSON !== "function") {
     return null;
@@ -351,16 +351,16 @@ export class Decoder {
   /** Make a message of its fields. */
   message(fields: Fields): unknown {
     const { type, name, id, ...rest } = fields;
-    const given = { ...rest, ...(name ? { name } : {}), ...(id ? { id } : {}) } as Fields;
+    const init = { ...rest, ...(name ? { name } : {}), ...(id ? { id } : {}) } as Fields;
     const classes = this.libraries.messages as unknown as Record<string, new (given: unknown) => unknown>;
 
-    if (type === "ai" && given.usage_metadata === null) {
-      delete given.usage_metadata;
+    if (type === "ai" && init.usage_metadata === null) {
+      delete init.usage_metadata;
     }
 
     const kind = CLASSES[type as string]?.[1];
     const Message = kind === undefined ? undefined : classes[kind];
-    return Message === undefined ? fields : new Message(given);
+    return Message === undefined ? init : new Message(init);
   }
 }
 
