@@ -24,10 +24,10 @@ from bench.client import (  # noqa: E402
     Request,
     cpu_s,
     events_per_s,
+    find_parent,
     first_events,
     load,
     memory_mb,
-    parent_of,
     runs_figures,
 )
 from bench.workload import (  # noqa: E402
@@ -87,7 +87,7 @@ async def wait(connection: Connection) -> bytes:
 
 async def runs(server: Server, clients: int, request: Request = wait, prefix: str = "") -> Figures:
     """Return the figures of runs that clients wait for: stateless runs of the echo graph, or those of `request`."""
-    postmaster = await postmaster_of(server.database) if server.database else None
+    postmaster = await find_postmaster(server.database) if server.database else None
     trips = await transactions(server.database)
     cpu = cpu_s(server.pid)
 
@@ -122,11 +122,11 @@ async def thread_runs(server: Server, clients: int) -> Figures:
     return await runs(server, clients, run, "thread_")
 
 
-async def postmaster_of(database: str) -> int:
+async def find_postmaster(database: str) -> int:
     """Return the id of the main process of Postgres, whose children serve the connections."""
     connection = await asyncpg.connect(database)
     try:
-        return parent_of(connection.get_server_pid())
+        return find_parent(connection.get_server_pid())
     finally:
         await connection.close()
 

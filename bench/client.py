@@ -163,7 +163,7 @@ def family(pid: int) -> list[int]:
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if folder.name.isdigit():
-                parents[int(folder.name)] = parent_of(int(folder.name))
+                parents[int(folder.name)] = find_parent(int(folder.name))
 
     found = [pid]
     for one in found:
@@ -172,6 +172,6 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def parent_of(pid: int) -> int:
+def find_parent(pid: int) -> int:
     """Return the process that started another one. Raises OSError if that has ended."""
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])

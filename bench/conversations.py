@@ -23,7 +23,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent / "pro
 
 import asyncpg  # noqa: E402
 import graphs  # noqa: E402
-from bench.agent_server import Server, ours, postmaster_of  # noqa: E402
+from bench.agent_server import Server, find_postmaster, ours  # noqa: E402
 from bench.client import Connection, cpu_s  # noqa: E402
 from tests.node_packages import JAVASCRIPT_PROJECT, installed_packages, javascript_runtime  # noqa: E402
 
@@ -180,7 +180,7 @@ async def separate_database(url: str) -> str:
 
 
 def in_portside(turns: int, server: Server) -> dict[str, dict[str, float]]:
-    postgres = asyncio.run(postmaster_of(str(server.database)))
+    postgres = asyncio.run(find_postmaster(str(server.database)))
     tiny = asyncio.run(portside(server, postgres, "tiny", turns))
     long = asyncio.run(portside(server, postgres, "conversation", turns))
     return {"portside": long, "portside, tiny state": tiny}

@@ -53,14 +53,14 @@ class Bench:
         connection.writer.close()
         return json.loads(answer) if answer else None
 
-    def run_of(self, do: str, *, once: bool = True) -> dict[str, Any]:
+    def build_run(self, do: str, *, once: bool = True) -> dict[str, Any]:
         """Return the body of a run that harms its executor, at its first attempt alone."""
         ledger = self.folder / f"{do}-{time.monotonic_ns()}"
         return {"assistant_id": "crashes", "input": {"do": do, "ledger": str(ledger), "times": int(once)}}
 
     async def execute(self) -> None:
         """Have a harmless run executed."""
-        await self.send("POST", "/runs/wait", self.run_of("nothing"))
+        await self.send("POST", "/runs/wait", self.build_run("nothing"))
 
 
 async def nothing(_bench: Bench) -> None:
@@ -74,11 +74,11 @@ async def kill(bench: Bench) -> None:
 
 
 async def segfault(bench: Bench) -> None:
-    await bench.send("POST", "/runs", bench.run_of("segfault"))
+    await bench.send("POST", "/runs", bench.build_run("segfault"))
 
 
 async def hold_the_lock(bench: Bench) -> None:
-    await bench.send("POST", "/runs", bench.run_of("hold the GIL"))
+    await bench.send("POST", "/runs", bench.build_run("hold the GIL"))
 
 
 FAULTS: dict[str, Fault] = {

@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT)]
 from bench.client import TICK  # noqa: E402
 from bench.traces import kept_folder  # noqa: E402
 from tests.conftest import eventually  # noqa: E402
-from tests.platforms import Platform, listener_of, processes_of, servers_of  # noqa: E402
+from tests.platforms import Platform, find_listener, find_processes, find_servers  # noqa: E402
 from tests.servers import ServerProcess, free_port  # noqa: E402
 
 from portside.dataplane.compute.databases import database_name  # noqa: E402
@@ -134,13 +134,13 @@ class Fleet:
 
     async def has_only_servers(self) -> bool:
         """Whether no executor is left: those that a new deployment needed end after five idle minutes."""
-        return len(processes_of(self.home)) == len(servers_of(self.home))
+        return len(find_processes(self.home)) == len(find_servers(self.home))
 
     async def are_asleep(self) -> None:
         """Wait until every deployment sleeps and no server is left."""
 
         async def look() -> bool:
-            return not servers_of(self.home) and all(each["is_asleep"] for each in await self.deployments())
+            return not find_servers(self.home) and all(each["is_asleep"] for each in await self.deployments())
 
         await eventually(look, WITHIN_S)
 
@@ -151,12 +151,12 @@ class Fleet:
     def usage(self) -> Usage:
         """Return what has been used so far."""
         assert self.server.process is not None
-        agents = processes_of(self.home)
+        agents = find_processes(self.home)
         postgres = self.postmaster()
 
         return Usage(
             sum(map(cpu_s, agents)),
-            cpu_s(listener_of(self.server)),
+            cpu_s(find_listener(self.server)),
             cpu_s(self.server.process.pid),
             sum(map(cpu_s, [*children(postgres), postgres])),
             len(agents),
@@ -166,15 +166,15 @@ class Fleet:
         """End every process at once, as a loss of power does."""
         assert self.server.process is not None
         postgres = self.postmaster()
-        first = [self.server.process.pid, listener_of(self.server), postgres]
-        for pid in [*first, *children(postgres), *processes_of(self.home)]:
+        first = [self.server.process.pid, find_listener(self.server), postgres]
+        for pid in [*first, *children(postgres), *find_processes(self.home)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
         self.server.process.wait()
 
-        while processes_of(self.home):
-            for pid in processes_of(self.home):
+        while find_processes(self.home):
+            for pid in find_processes(self.home):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
@@ -261,7 +261,7 @@ async def measure_idle(fleet: Fleet, what: str) -> None:
     after = fleet.usage()
     took_s = time.monotonic() - began
     percent = [100 * (now - then) / took_s for now, then in zip(after[:4], before[:4], strict=True)]
-    servers = servers_of(fleet.home)
+    servers = find_servers(fleet.home)
 
     database = await asyncpg.connect(fleet.platform.database_url)
     found = await database.fetchrow(CONNECTIONS)
@@ -273,7 +273,7 @@ async def measure_idle(fleet: Fleet, what: str) -> None:
     print(f"{what}: {len(servers)} servers, load {os.getloadavg()[0]:.1f}, over {took_s:.0f} s")
     each = len(servers) or 1
 
-    print(f"  memory of a server {sum(map(memory_mb, processes_of(fleet.home))) / each:.1f} MB")
+    print(f"  memory of a server {sum(map(memory_mb, find_processes(fleet.home))) / each:.1f} MB")
     print(
         f"  CPU of a server {percent[0] / each:.3f} % of a core, with Postgres {(percent[0] + percent[3]) / each:.3f} %"
     )
@@ -284,7 +284,7 @@ async def measure_idle(fleet: Fleet, what: str) -> None:
     print(f"Postgres {percent[3]:.1f} %")
     print(f"  connections of agents {agents} ({agents / each:.2f} each), of all {clients}; ", end="")
     print(f"memory of Postgres {sum(map(memory_mb, postgres)):.0f} MB, ", end="")
-    print(f"listener {memory_mb(listener_of(fleet.server)):.0f} MB, ", end="")
+    print(f"listener {memory_mb(find_listener(fleet.server)):.0f} MB, ", end="")
     assert fleet.server.process is not None
     print(f"platform {memory_mb(fleet.server.process.pid):.0f} MB", flush=True)
 

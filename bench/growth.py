@@ -20,7 +20,7 @@ import asyncpg
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from bench.agent_server import Server, make_thread, ours, postmaster_of, wait  # noqa: E402
+from bench.agent_server import Server, find_postmaster, make_thread, ours, wait  # noqa: E402
 from bench.client import Connection, cpu_s, first_events, load  # noqa: E402
 from bench.workload import RUN, TOKENS  # noqa: E402
 
@@ -152,7 +152,7 @@ def show(name: str, server: Server, postgres: int, before: tuple[float, float], 
 
 async def grow(server: Server, sizes: list[int]) -> None:
     """Measure an empty database, and one of each size."""
-    postgres = await postmaster_of(str(server.database))
+    postgres = await find_postmaster(str(server.database))
     template = await make_thread(server.port)
     print("no other threads", flush=True)
     await measure(server, postgres, 0)

@@ -21,7 +21,7 @@ from typing import ClassVar
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
 import msgspec  # noqa: E402
-from bench.agent_server import postmaster_of  # noqa: E402
+from bench.agent_server import find_postmaster  # noqa: E402
 from bench.client import cpu_s  # noqa: E402
 from bench.conversations import WAL  # noqa: E402
 from langchain_core.language_models import GenericFakeChatModel  # noqa: E402
@@ -125,7 +125,7 @@ async def store(url: str) -> dict[str, float]:
     db = await Database.connect(url, max_size=2)
     await migrate(db, PACKAGES)
     actor = await Authenticator(db).authenticate(await first_start.set_up(db))
-    postgres = await postmaster_of(url)
+    postgres = await find_postmaster(url)
     before = time.process_time(), cpu_s(postgres), await db.pool.fetchval(WAL)
 
     for body, kind in Receiver.bodies:

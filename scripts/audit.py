@@ -162,7 +162,7 @@ def _read_git(folder: Path, pins: Pins) -> tuple[str, Iterator[str]]:
 
     as_of = git("log", "-1", "--format=%cs").strip()
     paths = git("ls-tree", "-r", "--name-only", "HEAD", "vulns").splitlines()
-    wanted = [path for path in paths if _package_of(path) in pins]
+    wanted = [path for path in paths if _parse_package(path) in pins]
 
     return as_of, (git("show", f"HEAD:{path}") for path in wanted)
 
@@ -171,10 +171,10 @@ def _read_folder(folder: Path, pins: Pins) -> tuple[str, Iterator[str]]:
     paths = sorted(folder.glob("vulns/*/*.yaml"))
     newest = max((path.stat().st_mtime for path in paths), default=0.0)
     as_of = datetime.fromtimestamp(newest, UTC).date().isoformat()
-    return as_of, (path.read_text("utf-8") for path in paths if _package_of(path.as_posix()) in pins)
+    return as_of, (path.read_text("utf-8") for path in paths if _parse_package(path.as_posix()) in pins)
 
 
-def _package_of(path: str) -> str:
+def _parse_package(path: str) -> str:
     parts = path.split("/")
     return str(canonicalize_name(parts[-2])) if path.endswith(".yaml") and len(parts) > 1 else ""
 

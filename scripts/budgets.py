@@ -22,12 +22,13 @@ PARTICIPLES = {
     "asked",
     "meant",
 }
+NO_VERB = "does not say what it does; name it with a verb, or make it a property"
 ROOT = Path(__file__).parents[1]
 
 
 def main() -> int:
     over: list[str] = []
-    for file in sorted((ROOT / "src").rglob("*.py")):
+    for file in source_files("src"):
         name = file.relative_to(ROOT)
         text = file.read_text("utf-8")
 
@@ -38,8 +39,18 @@ def main() -> int:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 over += [f"{name}:{node.lineno}: {problem}" for problem in (*parameters_over(node), *empty_names(node))]
 
+    for file in (*source_files("tests"), *source_files("bench"), *source_files("scripts")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not is_verb(node.name):
+                over.append(f"{file.relative_to(ROOT)}:{node.lineno}: {node.name} {NO_VERB}")
+
     print("\n".join(over))
     return 1 if over else 0
+
+
+def source_files(folder: str) -> list[Path]:
+    """Return the files of a folder that people wrote."""
+    return sorted(file for file in (ROOT / folder).rglob("*.py") if "node_modules" not in file.parts)
 
 
 def parameters_over(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
@@ -50,11 +61,16 @@ def parameters_over(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     return [f"{node.name} has {len(names)} positional parameters"] if len(names) > PARAMETERS else []
 
 
+def is_verb(function: str) -> bool:
+    """Return whether the name of a function may say what it does; `parent_of` says what it returns."""
+    return not function.endswith("_of") or function.endswith("_as_of")
+
+
 def empty_names(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     """Return what is wrong with the name of a function, and with those of its values."""
     problems = []
-    if node.name.endswith("_of") and not node.name.endswith("_as_of"):
-        problems.append(f"{node.name} does not say what it does; name it with a verb, or make it a property")
+    if not is_verb(node.name):
+        problems.append(f"{node.name} {NO_VERB}")
 
     values = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
     problems += [f"the value {value} in {node.name} needs a noun" for value in sorted(values & PARTICIPLES)]

@@ -184,7 +184,7 @@ class Statement(NamedTuple):
 def print_sql() -> None:
     """Print the named queries that nothing executed, and the functions that nothing called."""
     queries = {f"{query.path.parts[0]} {query.name}": query for query in named_queries()}
-    used = {line.removeprefix("portside.").replace(".", "/") for line in lines_of("queries")}
+    used = {line.removeprefix("portside.").replace(".", "/") for line in read_lines("queries")}
     unused = [query for key, query in queries.items() if key not in used]
     print(f"\nNamed queries: {len(queries)}, not executed by any test: {len(unused)}")
     print_statements(unused)
@@ -198,16 +198,16 @@ def print_sql() -> None:
 
 def named_queries() -> Iterator[Statement]:
     for path in sorted(SOURCE.glob("*/sql/*.sql")):
-        yield from statements_of(path, _QUERY, kind="query")
+        yield from find_statements(path, _QUERY, kind="query")
 
 
 def created() -> Iterator[Statement]:
     """The functions and views of all packages."""
     for path in sorted([*SOURCE.glob("*/functions/*.sql"), *SOURCE.glob("*/migrations/*.sql")]):
-        yield from statements_of(path, _FUNCTION)
+        yield from find_statements(path, _FUNCTION)
 
 
-def statements_of(path: Path, pattern: re.Pattern[str], kind: str = "") -> Iterator[Statement]:
+def find_statements(path: Path, pattern: re.Pattern[str], kind: str = "") -> Iterator[Statement]:
     """Yield what a file defines; each definition reaches to the next one."""
     text = path.read_text("utf-8")
     marks = list(pattern.finditer(text))
@@ -223,7 +223,7 @@ def called_functions(used: list[Statement]) -> set[str]:
     of those counts if a statement that was executed has its name: a query, a migration, or a function that was called.
     """
     parts = list(created())
-    called = set(lines_of("functions"))
+    called = set(read_lines("functions"))
     mergeable = {each.name for each in parts if each.kind == "view" or "plpgsql" not in each.text}
 
     # Tables use functions for defaults, columns and indexes.
@@ -249,7 +249,7 @@ def print_statements(statements: list[Statement]) -> None:
         print(f"  {path}: {', '.join(names)}")
 
 
-def lines_of(name: str) -> set[str]:
+def read_lines(name: str) -> set[str]:
     path = RESULTS / name
     return set(path.read_text().splitlines()) if path.exists() else set()
 
@@ -314,8 +314,8 @@ def ranges(numbers: list[int]) -> str:
 
 def print_limits() -> None:
     """Print what the figures leave out, and where the pages are."""
-    started = lines_of("started")
-    lost = len(started - lines_of("saved"))
+    started = read_lines("started")
+    lost = len(started - read_lines("saved"))
     print(f"""
 {len(started)} Python processes were measured. The lines of {lost} are missing: they were killed, or took
 another user's rights.

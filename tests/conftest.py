@@ -24,7 +24,7 @@ import websockets.sync.client
 from packaging.version import Version
 
 from tests import certificates, databases, guard, servers
-from tests.databases import AGENT, AGENT_SCHEMA, MigratedDatabases, RunPostgres, schema_of, with_name
+from tests.databases import AGENT, AGENT_SCHEMA, MigratedDatabases, RunPostgres, get_schema, with_name
 from tests.preloaded import stop_forking
 from tests.progress import Progress
 from tests.servers import version_in_agents
@@ -37,7 +37,15 @@ gc.disable()
 T = TypeVar("T")
 GUARD = pytest.StashKey[guard.Guard]()
 POSTGRES = pytest.StashKey[RunPostgres]()
-__all__ = ["AGENT", "AGENT_SCHEMA", "MigratedDatabases", "databases_of", "eventually", "schema_of", "with_name"]
+__all__ = [
+    "AGENT",
+    "AGENT_SCHEMA",
+    "MigratedDatabases",
+    "build_databases_fixture",
+    "eventually",
+    "get_schema",
+    "with_name",
+]
 # Builds of all tests share what they installed, as the homes of one platform would.
 os.environ.setdefault("UV_CACHE_DIR", str(Path("~/.cache/uv").expanduser()))
 # Modules that take longest, by their starts: they go first, so that none of them is left alone at the end.
@@ -249,7 +257,7 @@ def migrated(postgres: str) -> MigratedDatabases:
     return MigratedDatabases(postgres)
 
 
-def databases_of(packages: Sequence[str]) -> Any:
+def build_databases_fixture(packages: Sequence[str]) -> Any:
     """Make a fixture like `fresh_database` whose databases have the tables of these packages."""
 
     @pytest.fixture
@@ -257,7 +265,7 @@ def databases_of(packages: Sequence[str]) -> Any:
         names: list[str] = []
 
         async def create() -> str:
-            names.append(await migrated.copy_of(packages))
+            names.append(await migrated.copy(packages))
             return with_name(postgres, names[-1])
 
         yield create
@@ -268,8 +276,8 @@ def databases_of(packages: Sequence[str]) -> Any:
     return copies
 
 
-agent_databases = databases_of(AGENT)
-platform_databases = databases_of(databases.PLATFORM)
+agent_databases = build_databases_fixture(AGENT)
+platform_databases = build_databases_fixture(databases.PLATFORM)
 
 
 def _shared_database(packages: Sequence[str]) -> Any:
@@ -277,7 +285,7 @@ def _shared_database(packages: Sequence[str]) -> Any:
 
     @pytest.fixture(scope="module")
     def database(postgres: str, migrated: MigratedDatabases) -> Iterator[str]:
-        name = asyncio.run(migrated.copy_of(packages))
+        name = asyncio.run(migrated.copy(packages))
         yield with_name(postgres, name)
         asyncio.run(migrated.drop(name))
 

@@ -36,7 +36,7 @@ class RunPostgres:
         self._server = EmbeddedPostgres(Path(self._folder.name))
         self.url = self._server.acquire()
         asyncio.run(sql_functions.count_calls(self.url))
-        run(self.url, _cheap_password_of(self.url))
+        run(self.url, _build_cheap_password(self.url))
 
     def stop(self) -> None:
         asyncio.run(sql_functions.note_all_calls(self.url))
@@ -44,7 +44,7 @@ class RunPostgres:
         self._folder.cleanup()
 
 
-def _cheap_password_of(url: str) -> str:
+def _build_cheap_password(url: str) -> str:
     """Return the statement that hashes a password once and not 4,096 times: tests connect thousands of times."""
     parts = urlsplit(url)
     return f"set scram_iterations = 1; alter role {parts.username} password '{unquote(parts.password or '')}'"
@@ -57,7 +57,7 @@ class MigratedDatabases:
         self._postgres = postgres
         self._names: dict[tuple[str, ...], str] = {}
 
-    async def copy_of(self, packages: Sequence[str]) -> str:
+    async def copy(self, packages: Sequence[str]) -> str:
         """Make a database that has the tables of these packages; return its name."""
         key = _packages_of_the_platform() if tuple(packages) == PLATFORM else tuple(packages)
         if key not in self._names:
@@ -100,8 +100,8 @@ def _packages_of_the_platform() -> tuple[str, ...]:
 
 
 async def _fill(url: str, packages: tuple[str, ...]) -> None:
-    db = await Database.connect(url, max_size=1, schema=schema_of(packages))
-    await migrate(db, list(packages), schema=schema_of(packages))
+    db = await Database.connect(url, max_size=1, schema=get_schema(packages))
+    await migrate(db, list(packages), schema=get_schema(packages))
 
     if "portside.tracing" in packages:
         from portside.tracing.prices import sync_prices
@@ -120,7 +120,7 @@ def new_name() -> str:
     return f"{prefix()}{secrets.token_hex(6)}"
 
 
-def schema_of(packages: tuple[str, ...]) -> str | None:
+def get_schema(packages: tuple[str, ...]) -> str | None:
     """Return the schema of the tables of these packages; None for that of Postgres."""
     return AGENT_SCHEMA if packages == AGENT else None
 

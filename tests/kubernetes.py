@@ -98,18 +98,18 @@ def named(found: Objects, kind: str, name_end: str = "") -> dict[str, Any]:
     return match
 
 
-def pod_of(found: Objects, name_end: str = "") -> dict[str, Any]:
+def get_pod_spec(found: Objects, name_end: str = "") -> dict[str, Any]:
     return named(found, "Deployment", name_end)["spec"]["template"]["spec"]
 
 
-def server_of(found: Objects, name_end: str = "") -> dict[str, Any]:
-    (server,) = [one for one in pod_of(found, name_end)["containers"] if one["name"] == "api-server"]
+def get_server(found: Objects, name_end: str = "") -> dict[str, Any]:
+    (server,) = [one for one in get_pod_spec(found, name_end)["containers"] if one["name"] == "api-server"]
     return server
 
 
 def variables(found: Objects, name_end: str = "") -> dict[str, Any]:
     """The environment of a server as Kubernetes resolves it; references stay unresolved."""
-    server = server_of(found, name_end)
+    server = get_server(found, name_end)
     (source,) = server["envFrom"]
     (secret,) = [one for one in found.of_kind("Secret") if one["metadata"]["name"] == source["secretRef"]["name"]]
     values: dict[str, Any] = {name: base64.b64decode(value).decode() for name, value in secret["data"].items()}

@@ -136,12 +136,12 @@ class Platform:
         await eventually(is_gone)
 
 
-def servers_of(home: Path) -> list[int]:
+def find_servers(home: Path) -> list[int]:
     """The agent servers of the deployments in a home."""
     return [pid for pid, arguments in _processes() if "serve" in arguments and _names(arguments, home)]
 
 
-def processes_of(home: Path) -> list[int]:
+def find_processes(home: Path) -> list[int]:
     """The agent servers of the deployments in a home, and their executors."""
     return [
         pid
@@ -154,7 +154,7 @@ def _names(arguments: list[str], home: Path) -> bool:
     return any(argument.startswith(str(home / "dataplane")) for argument in arguments)
 
 
-def listener_of(server: ServerProcess) -> int:
+def find_listener(server: ServerProcess) -> int:
     assert server.process is not None
     (found,) = [
         pid for pid, arguments in _processes() if "listener" in arguments and _parent(pid) == server.process.pid
@@ -204,4 +204,4 @@ async def open_platform(folder: Path, database_url: str, **environment: str) -> 
         await platform.client.aclose()
         await asyncio.to_thread(server.stop)
 
-    assert processes_of(home) == []
+    assert find_processes(home) == []

@@ -29,7 +29,7 @@ ANSI = "\x1b[31mred\x1b[0m \x1b]8;;http://192.0.2.1\x07link\x1b]8;;\x07"
 LARGE = "0123456789abcdef" * (5 * 1024 * 1024 // 16)
 
 
-def client_of(url: str, key: str) -> Client:
+def open_tracing_client(url: str, key: str) -> Client:
     """A client that sends everything before `flush` returns."""
     return Client(api_url=url, api_key=key, auto_batch_tracing=True)
 
@@ -295,7 +295,7 @@ def send_results(client: Client, name: str, examples: int) -> tuple[str, list[st
 
 
 def main(url: str, key: str) -> None:
-    client = client_of(url, key)
+    client = open_tracing_client(url, key)
     for thread in range(1, 4):
         for turn in range(1, 5):
             run_id = send_turn(client, "weather", str(uuid.UUID(int=thread, version=4)), turn)

@@ -21,7 +21,7 @@ def script_modules() -> dict[str, ModuleType]:
     return {name: importlib.import_module(f"bench.parity.scripts.{name}") for name in names}
 
 
-def scenes_of(module: ModuleType) -> dict[str, Scene]:
+def list_scenes(module: ModuleType) -> dict[str, Scene]:
     """The scenes of a script: its public coroutine functions that are its own."""
     return {
         name: function
@@ -44,7 +44,7 @@ async def perform(url: str, only: str = "") -> dict[str, Record]:
         chosen = [
             (script, name, scene)
             for script, module in script_modules().items()
-            for name, scene in scenes_of(module).items()
+            for name, scene in list_scenes(module).items()
             if only in f"{script}.{name}"
         ]
 

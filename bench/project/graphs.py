@@ -31,7 +31,7 @@ class Count(TypedDict):
     count: int
 
 
-async def burst_of(state: Count) -> dict:
+async def write_burst(state: Count) -> dict:
     write = get_stream_writer()
     for number in range(state["count"]):
         write({"number": number, "text": "a piece of an answer"})
@@ -43,7 +43,7 @@ async def burst_of(state: Count) -> dict:
 
 echo = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile()
 tokens = StateGraph(MessagesState).add_node("say", say).add_edge(START, "say").compile()
-burst = StateGraph(Count).add_node("burst", burst_of).add_edge(START, "burst").compile()
+burst = StateGraph(Count).add_node("burst", write_burst).add_edge(START, "burst").compile()
 
 
 class Work(TypedDict):

@@ -7,11 +7,11 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 
 from tests.api import control_server, hosted
-from tests.conftest import databases_of
+from tests.conftest import build_databases_fixture
 from tests.servers import ServerProcess, agent_server
 
-hosted_databases = databases_of(hosted.PACKAGES)
-control_databases = databases_of(control_server.PACKAGES)
+hosted_databases = build_databases_fixture(hosted.PACKAGES)
+control_databases = build_databases_fixture(control_server.PACKAGES)
 
 
 @pytest.fixture(scope="module")

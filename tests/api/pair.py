@@ -16,7 +16,7 @@ class Pair(NamedTuple):
 
 
 @contextlib.contextmanager
-def pair_of(url: str, folder: Path, **environment: str) -> Iterator[Pair]:
+def start_pair(url: str, folder: Path, **environment: str) -> Iterator[Pair]:
     """Start two servers; their environment is the same."""
     for name in ("worker", "front"):
         (folder / name).mkdir()

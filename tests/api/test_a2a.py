@@ -327,12 +327,12 @@ async def test_stream_ends_at_interrupt_and_next_stream_continues(http):
 async def test_subscription_of_version_1_ends_with_the_task(http):
     ask = Remote(http, "ask")
 
-    def body_of(task: dict[str, Any]) -> dict[str, Any]:
+    def build_body(task: dict[str, Any]) -> dict[str, Any]:
         return {"jsonrpc": "2.0", "id": 7, "method": "SubscribeToTask", "params": {"id": task["id"]}}
 
     for ending, state in (("yes", "TASK_STATE_COMPLETED"), ("tasks/cancel", "TASK_STATE_CANCELED")):
         task = await ask.send("go")
-        async with opened(http, "POST", ask.path, json=body_of(task)) as follower:
+        async with opened(http, "POST", ask.path, json=build_body(task)) as follower:
             for _ in ("task", "artifactUpdate", "statusUpdate"):
                 event = await follower.next()
                 assert event is not None
@@ -347,7 +347,7 @@ async def test_subscription_of_version_1_ends_with_the_task(http):
             *_, last = await follower.all()
             assert last.data["result"]["statusUpdate"]["status"]["state"] == state
 
-        refused = (await http.post(ask.path, json=body_of(task))).json()
+        refused = (await http.post(ask.path, json=build_body(task))).json()
         assert refused["error"]["code"] == -32004
 
 

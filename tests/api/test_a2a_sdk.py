@@ -63,14 +63,14 @@ def asked(*texts: str, **fields: Any) -> pb.SendMessageRequest:
     return pb.SendMessageRequest(message=said)
 
 
-async def all_of(client: Client, request: pb.SendMessageRequest) -> list[pb.StreamResponse]:
+async def send_message(client: Client, request: pb.SendMessageRequest) -> list[pb.StreamResponse]:
     return [event async for event in client.send_message(request)]
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 async def test_stock_client_streams_and_sends(server: ServerProcess, version: str):
     async with connected(server, "talk", version=version) as client:
-        events = await all_of(client, asked("hi"))
+        events = await send_message(client, asked("hi"))
         task = events[0].task
         assert task.status.state == pb.TASK_STATE_SUBMITTED
         assert [part.text for part in events[-2].artifact_update.artifact.parts] == ["one two three"]
@@ -86,22 +86,22 @@ async def test_stock_client_streams_and_sends(server: ServerProcess, version: st
             await client.get_task(pb.GetTaskRequest(id=new_id()))
 
         with pytest.raises(UnsupportedOperationError):
-            await all_of(client, asked("more", task_id=task.id, context_id=task.context_id))
+            await send_message(client, asked("more", task_id=task.id, context_id=task.context_id))
 
     async with connected(server, "talk", version=version, streaming=False) as client:
-        (sent,) = await all_of(client, asked("hi"))
+        (sent,) = await send_message(client, asked("hi"))
         assert sent.task.status.state == pb.TASK_STATE_COMPLETED
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 async def test_stock_client_answers_an_interrupt(server: ServerProcess, version: str):
     async with connected(server, "ask", version=version) as client:
-        events = await all_of(client, asked("go"))
+        events = await send_message(client, asked("go"))
         task = events[0].task
         last = events[-1].status_update.status
         assert last.state == pb.TASK_STATE_INPUT_REQUIRED
         assert last.message.parts[0].text == "May I continue?"
-        events = await all_of(client, asked("yes", task_id=task.id, context_id=task.context_id))
+        events = await send_message(client, asked("yes", task_id=task.id, context_id=task.context_id))
         assert events[-2].artifact_update.artifact.parts[0].text == "heard yes"
 
         assert events[-1].status_update.status.state == pb.TASK_STATE_COMPLETED
@@ -122,7 +122,7 @@ async def test_stock_client_resubscribes_and_cancels(server: ServerProcess, vers
         assert followed[-1].status_update.status.state == pb.TASK_STATE_COMPLETED
 
     async with connected(server, "gate", version=version, streaming=False, polling=True) as client:
-        (sent,) = await all_of(client, asked(str(tmp_path / "never")))
+        (sent,) = await send_message(client, asked(str(tmp_path / "never")))
         assert sent.task.status.state in WORKING
         cancelled = await client.cancel_task(pb.CancelTaskRequest(id=sent.task.id))
         assert cancelled.status.state == pb.TASK_STATE_CANCELED
@@ -131,7 +131,7 @@ async def test_stock_client_resubscribes_and_cancels(server: ServerProcess, vers
 async def test_tasks_are_listed_in_pages_latest_first(server: ServerProcess):
     context_id = new_id()
     async with connected(server, "echo", streaming=False) as client:
-        sent = [(await all_of(client, asked(text, context_id=context_id)))[0].task.id for text in ("a", "b", "c")]
+        sent = [(await send_message(client, asked(text, context_id=context_id)))[0].task.id for text in ("a", "b", "c")]
         found: list[str] = []
         token = ""
         while token or not found:

@@ -331,7 +331,7 @@ def intruder(request: pytest.FixtureRequest) -> Iterator[str]:
     yield request.param
 
 
-async def headers_of(site: Site, intruder: str) -> tuple[dict[str, str], int]:
+async def build_headers(site: Site, intruder: str) -> tuple[dict[str, str], int]:
     """Return what an intruder sends, and the status of every response."""
     if intruder == "refused key":
         await site.allow("permission")
@@ -341,7 +341,7 @@ async def headers_of(site: Site, intruder: str) -> tuple[dict[str, str], int]:
 
 
 async def test_every_route_refuses_a_caller(site: Site, intruder: str) -> None:
-    headers, status = await headers_of(site, intruder)
+    headers, status = await build_headers(site, intruder)
     routes = [route for route in ROUTES if not route.public and route.tag != "debugging"]
     paths = [
         (route.method, route.path.format(**dict.fromkeys(route.path_types, A_THREAD)), None)

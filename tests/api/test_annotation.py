@@ -28,14 +28,14 @@ async def traced(server: Hosted, count: int) -> list[UUID]:
     return ids
 
 
-def client_of(server: Hosted) -> Client:
+def open_client(server: Hosted) -> Client:
     return Client(api_url=server.url, api_key=server.key, auto_batch_tracing=False)
 
 
 @pytest.mark.filterwarnings("ignore:The run_ids parameter")
 async def test_the_sdk_manages_annotation_queues(server: Hosted) -> None:
     runs = await traced(server, 3)
-    await asyncio.to_thread(work_with_queues, client_of(server), runs)
+    await asyncio.to_thread(work_with_queues, open_client(server), runs)
     tiers = await server.db.pool.fetch("select tier from traces")
     assert {row["tier"] for row in tiers} == {"longlived"}
 
@@ -141,7 +141,7 @@ async def test_queues_are_scoped_to_a_workspace(server: Hosted) -> None:
 
 
 async def test_the_sdk_manages_feedback_configs(server: Hosted) -> None:
-    await asyncio.to_thread(check_configs, client_of(server))
+    await asyncio.to_thread(check_configs, open_client(server))
     listed = (await server.client.get("/feedback-configs")).json()
     assert [config["feedback_key"] for config in listed] == ["grade"]
 

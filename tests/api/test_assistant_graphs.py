@@ -20,20 +20,20 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
         yield running
 
 
-async def id_of(client: LangGraphClient, graph_id: str) -> str:
+async def find_assistant_id(client: LangGraphClient, graph_id: str) -> str:
     """The id of a graph's own assistant."""
     found = await client.assistants.search(graph_id=graph_id, metadata={"created_by": "system"})
     return found[0]["assistant_id"]
 
 
-async def nodes_of(client: LangGraphClient, assistant_id: str, **query) -> list[str]:
+async def list_nodes(client: LangGraphClient, assistant_id: str, **query) -> list[str]:
     drawing = await client.assistants.get_graph(assistant_id, **query)
     return [node["id"] for node in drawing["nodes"]]
 
 
 async def test_the_drawing_of_a_graph(client: LangGraphClient):
     drawing = await client.assistants.get_graph("parent")
-    assert drawing == await client.assistants.get_graph(await id_of(client, "parent"))
+    assert drawing == await client.assistants.get_graph(await find_assistant_id(client, "parent"))
     assert drawing["nodes"][0] == {"id": "__start__", "type": "runnable", "data": {"name": "__start__"}}
     assert drawing["nodes"][-1] == {"id": "__end__"}
     assert {"source": "pre", "target": "child", "conditional": True, "data": "yes"} in drawing["edges"]
@@ -41,10 +41,10 @@ async def test_the_drawing_of_a_graph(client: LangGraphClient):
 
 
 async def test_xray_looks_into_subgraphs(client: LangGraphClient):
-    assert "child" in await nodes_of(client, "parent", xray=False)
-    shallow = await nodes_of(client, "parent", xray=1)
+    assert "child" in await list_nodes(client, "parent", xray=False)
+    shallow = await list_nodes(client, "parent", xray=1)
     assert {"child:sub1", "child:sub2", "nest:inner"} <= set(shallow)
-    assert {"child:sub1", "nest:inner:deep1"} <= set(await nodes_of(client, "parent", xray=True))
+    assert {"child:sub1", "nest:inner:deep1"} <= set(await list_nodes(client, "parent", xray=True))
 
     with pytest.raises(APIStatusError, match="Invalid xray value") as refused:
         await client.assistants.get_graph("parent", xray=0.5)
@@ -63,41 +63,41 @@ async def test_a_remote_graph_is_drawn(server: ServerProcess, client: LangGraphC
 
 
 async def test_schemas(client: LangGraphClient):
-    schemas = await client.assistants.get_schemas(await id_of(client, "parent"))
+    schemas = await client.assistants.get_schemas(await find_assistant_id(client, "parent"))
     words = {"items": {"type": "string"}, "title": "Foo", "type": "array"}
     assert schemas["graph_id"] == "parent"
     assert schemas["input_schema"]["properties"] == schemas["output_schema"]["properties"] == {"foo": words}
     assert schemas["state_schema"]["properties"] == {"foo": {**words, "default": None}}
     assert (schemas["config_schema"], schemas["context_schema"]) == ({}, None)
 
-    contexts = {
-        graph_id: (await client.assistants.get_schemas(await id_of(client, graph_id)))["context_schema"]["properties"]
-        for graph_id in ("configured", "limited", "personal")
-    }
+    contexts = {}
+    for graph_id in ("configured", "limited", "personal"):
+        schemas = await client.assistants.get_schemas(await find_assistant_id(client, graph_id))
+        contexts[graph_id] = schemas["context_schema"]["properties"]
 
     assert contexts["configured"]["heat"] == {"default": 0.5, "title": "Heat", "type": "number"}
     assert contexts["limited"]["depth"]["description"] == "How far to go"
     assert contexts["personal"] == {"who": {"title": "Who", "type": "string"}}
-    chat = await client.assistants.get_schemas(await id_of(client, "chat"))
+    chat = await client.assistants.get_schemas(await find_assistant_id(client, "chat"))
     assert "HumanMessage" in chat["input_schema"]["$defs"]
 
 
 async def test_schema_that_json_schema_cannot_describe_is_null(client: LangGraphClient):
-    strange = await client.assistants.get_schemas(await id_of(client, "strange"))
+    strange = await client.assistants.get_schemas(await find_assistant_id(client, "strange"))
     assert (strange["state_schema"], strange["output_schema"]) == (None, None)
     assert strange["input_schema"]["properties"].keys() == {"text"}
     assert strange["context_schema"]["properties"].keys() == {"model", "heat"}
-    callbacks = await client.assistants.get_schemas(await id_of(client, "callbacks"))
+    callbacks = await client.assistants.get_schemas(await find_assistant_id(client, "callbacks"))
     assert (callbacks["config_schema"], callbacks["context_schema"]) == (None, None)
     assert callbacks["input_schema"]["properties"].keys() == {"foo"}
 
-    work = await client.assistants.get_schemas(await id_of(client, "work"))
+    work = await client.assistants.get_schemas(await find_assistant_id(client, "work"))
     assert work["input_schema"]["properties"].keys() == {"text"}
-    assert await nodes_of(client, "work") == ["work", "__start__", "__end__"]
+    assert await list_nodes(client, "work") == ["work", "__start__", "__end__"]
 
 
 async def test_subgraphs(client: LangGraphClient):
-    parent = await id_of(client, "parent")
+    parent = await find_assistant_id(client, "parent")
     found = await client.assistants.get_subgraphs(parent)
     assert found.keys() == {"child", "nest"}
     kinds = {"input_schema", "output_schema", "state_schema", "config_schema", "context_schema"}
@@ -113,12 +113,12 @@ async def test_subgraphs(client: LangGraphClient):
 @pytest.mark.needs("langgraph-sdk", "0.3.5")
 async def test_factories_get_the_access_context_of_assistant_reads(client: LangGraphClient):
     made = await client.assistants.create("by_config", context={"who": "me"})
-    assert "for_me" in await nodes_of(client, made["assistant_id"])
-    assert "for_nobody" in await nodes_of(client, "by_config")
-    assert "assistants.read" in await nodes_of(client, "by_runtime")
-    assert "held" in await nodes_of(client, "held")
+    assert "for_me" in await list_nodes(client, made["assistant_id"])
+    assert "for_nobody" in await list_nodes(client, "by_config")
+    assert "assistants.read" in await list_nodes(client, "by_runtime")
+    assert "held" in await list_nodes(client, "held")
     managed = await client.assistants.create("managed", {"configurable": {"who": "you"}})
-    assert {"assistants.read", "for_you"} <= set(await nodes_of(client, managed["assistant_id"]))
+    assert {"assistants.read", "for_you"} <= set(await list_nodes(client, managed["assistant_id"]))
 
     schemas = await client.assistants.get_schemas(managed["assistant_id"])
     assert schemas["context_schema"]["properties"].keys() == {"who"}
@@ -126,14 +126,14 @@ async def test_factories_get_the_access_context_of_assistant_reads(client: LangG
 
 
 async def test_a_factory_that_fails_says_how(server: ServerProcess, client: LangGraphClient):
-    failing = await id_of(client, "failing")
+    failing = await find_assistant_id(client, "failing")
     async with httpx2.AsyncClient(base_url=server.url) as http:
         for path in ("graph", "schemas", "subgraphs", "subgraphs/child"):
             response = await http.get(f"/assistants/{failing}/{path}")
             assert (response.status_code, response.json()["detail"]) == (500, "Graph 'failing': KeyError: 'nowhere'")
 
     works = await client.assistants.create("failing", context={"nowhere": "here"})
-    assert "here" in await nodes_of(client, works["assistant_id"])
+    assert "here" in await list_nodes(client, works["assistant_id"])
 
 
 @pytest.mark.parametrize(

@@ -222,15 +222,15 @@ async def test_pages_return_the_total(client: LangGraphClient, http: httpx2.Asyn
 
 
 async def test_delete_keeps_threads_by_default(client: LangGraphClient):
-    async def thread_of(assistant_id: str) -> str:
+    async def run_on_thread(assistant_id: str) -> str:
         thread_id = (await client.threads.create())["thread_id"]
         await client.runs.wait(thread_id, assistant_id, input={"foo": []})
         return thread_id
 
     one = (await client.assistants.create("parent"))["assistant_id"]
     two = (await client.assistants.create("parent"))["assistant_id"]
-    kept = await thread_of(one)
-    gone = await thread_of(two)
+    kept = await run_on_thread(one)
+    gone = await run_on_thread(two)
 
     await client.assistants.delete(one)
     await client.assistants.delete(two, delete_threads=True)

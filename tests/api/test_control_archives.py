@@ -49,7 +49,7 @@ async def put(platform, url: str, content: bytes, **options):
     return await platform.client.put(url, content=content, headers=headers, **options)
 
 
-def revision_of(path: str):
+def build_revision(path: str):
     return {
         "revision_source": "internal_source",
         "source_revision_config": {"source_tarball_path": path, "langgraph_config_path": "langgraph.json"},
@@ -62,7 +62,7 @@ async def test_an_archive_becomes_a_revision_and_reaches_the_listener(platform) 
     assert where["upload_url"].startswith(str(platform.client.base_url).rstrip("/"))
     assert where["upload_headers"] == {"Content-Type": "application/gzip"}
     assert (await put(platform, where["upload_url"], ARCHIVE)).status_code == 204
-    patched = await platform.patch(made["id"], **revision_of(where["object_path"]))
+    patched = await platform.patch(made["id"], **build_revision(where["object_path"]))
     revision = (await platform.revisions(made["id"]))[0]
     assert patched["latest_revision_id"] == revision["id"]
 
@@ -130,7 +130,7 @@ async def test_a_path_that_was_not_issued_to_the_deployment_makes_no_revision(pl
     await put(platform, others["upload_url"], ARCHIVE)
     unput = (await address(platform, made["id"]))["object_path"]
     named = path.format(id=made["id"], unput=unput, others=others["object_path"])
-    response = await platform.client.patch(f"/v2/deployments/{made['id']}", json=revision_of(named))
+    response = await platform.client.patch(f"/v2/deployments/{made['id']}", json=build_revision(named))
     assert response.status_code == 400, response.text
     assert "source_tarball_path" in response.json()["detail"]
     assert (await platform.get(made["id"]))["latest_revision_id"] is None
@@ -145,7 +145,7 @@ async def test_unused_archives_are_deleted_and_used_ones_kept(platform, monkeypa
     for where in (used, unused):
         assert (await put(platform, where["upload_url"], ARCHIVE)).status_code == 204
 
-    await platform.patch(made["id"], **revision_of(used["object_path"]))
+    await platform.patch(made["id"], **build_revision(used["object_path"]))
     files = [store.path(UUID(urlsplit(where["upload_url"]).path.rsplit("/", 1)[-1])) for where in (used, unused)]
     await chore.activate()
     assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]

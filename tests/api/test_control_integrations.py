@@ -244,7 +244,7 @@ class Hook:
         return response.json()["revision_ids"]
 
 
-async def hook_of(platform, integration: Any) -> Hook:
+async def create_hook(platform, integration: Any) -> Hook:
     response = await platform.client.post(f"{PATH}/{integration['id']}/webhook")
     assert response.status_code == 201, response.text
     return Hook(platform.client, integration["kind"], response.json())
@@ -253,7 +253,7 @@ async def hook_of(platform, integration: Any) -> Hook:
 @pytest.mark.parametrize("kind", ["github", "gitlab", "gitea"])
 async def test_a_push_builds_its_commit_in_following_deployments(platform, host, kind: str) -> None:
     integration = await add(platform, kind=kind, base_url=host.url)
-    hook = await hook_of(platform, integration)
+    hook = await create_hook(platform, integration)
     url = f"{host.url}/{kind}/agent"
     follows = await follow(platform, integration, f"{url}.git")
 
@@ -278,7 +278,7 @@ async def test_a_push_builds_its_commit_in_following_deployments(platform, host,
 @pytest.mark.parametrize("kind", ["github", "gitlab", "gitea"])
 async def test_a_deployment_without_a_branch_follows_the_default_one(platform, host, kind: str) -> None:
     integration = await add(platform, kind=kind, base_url=host.url)
-    hook = await hook_of(platform, integration)
+    hook = await create_hook(platform, integration)
     url = f"{host.url}/{kind}/default"
     follows = await follow(platform, integration, url, None)
     named = {"git_http_url" if kind == "gitlab" else "clone_url": url, "default_branch": "trunk"}
@@ -295,7 +295,7 @@ async def test_a_deployment_without_a_branch_follows_the_default_one(platform, h
 
 async def test_a_delivery_counts_once(platform, host) -> None:
     integration = await add(platform, base_url=host.url)
-    hook = await hook_of(platform, integration)
+    hook = await create_hook(platform, integration)
     url = f"{host.url}/team/once"
     deployment = await follow(platform, integration, url)
     event = {"ref": "refs/heads/main", "before": "b" * 40, "after": "e" * 40, "repository": {"clone_url": url}}
@@ -323,14 +323,14 @@ def statement(text: str) -> Any:
 @pytest.mark.parametrize("kind", ["github", "gitlab", "gitea"])
 async def test_unsigned_pushes_are_refused(platform, host, kind: str) -> None:
     integration = await add(platform, kind=kind, base_url=host.url)
-    hook = await hook_of(platform, integration)
+    hook = await create_hook(platform, integration)
     event = {"ref": "refs/heads/main", "after": "a" * 40, "repository": {"clone_url": f"{host.url}/a"}}
     name = {"github": "x-hub-signature-256", "gitlab": "x-gitlab-token", "gitea": "x-gitea-signature"}[kind]
     for wrong in ("", "sha256=" + "0" * 64, "é".encode()):
         assert (await hook.send(event, **{name: wrong})).status_code == 401
 
     assert (await hook.send(event)).status_code == 200
-    renewed = await hook_of(platform, integration)
+    renewed = await create_hook(platform, integration)
     assert (await hook.send(event)).status_code == 401, "the old secret is void"
     assert (await renewed.send(event)).status_code == 200
     renewed.url = renewed.url.rsplit("/", 1)[0] + f"/{uuid4()}"
@@ -342,7 +342,7 @@ async def test_unsigned_pushes_are_refused(platform, host, kind: str) -> None:
 
 
 async def test_other_events_are_ignored_and_invalid_ones_are_422(platform, host) -> None:
-    hook = await hook_of(platform, await add(platform, base_url=host.url))
+    hook = await create_hook(platform, await add(platform, base_url=host.url))
     assert (await hook.send({"zen": "x", "hook_id": 1}, event="ping")).status_code == 200
     assert "not a push" in (await hook.send({}, event="issues")).json()["ignored"]
     tag = await hook.send({"ref": "refs/tags/v1", "after": "a" * 40})
@@ -379,7 +379,7 @@ def poll(platform, chore):
     return look
 
 
-async def commits_of(platform, deployment: Any) -> list[str | None]:
+async def list_commits(platform, deployment: Any) -> list[str | None]:
     found = await platform.revisions(deployment["id"])
     return [revision["source_revision_config"]["repo_commit_sha"] for revision in reversed(found)]
 
@@ -392,26 +392,26 @@ async def test_a_branch_is_polled(platform, host, poll) -> None:
     deployment = await follow(platform, integration, url)
 
     await poll()
-    assert await commits_of(platform, deployment) == [None], "the first look only takes note"
+    assert await list_commits(platform, deployment) == [None], "the first look only takes note"
     second = repository.commit({"a": "2"})
     await poll()
     await poll()
-    assert await commits_of(platform, deployment) == [None, second]
+    assert await list_commits(platform, deployment) == [None, second]
     newest = (await platform.revisions(deployment["id"]))[0]
 
     await platform.listener.deploy(deployment["id"], newest["id"])
     older = (await platform.revisions(deployment["id"]))[0]["id"]
     third = repository.commit({"a": "3"})
     await poll()
-    assert (await commits_of(platform, deployment))[-1] == third
+    assert (await list_commits(platform, deployment))[-1] == third
     latest = (await platform.revisions(deployment["id"]))[0]
 
     await platform.listener.deploy(deployment["id"], latest["id"])
     back = await platform.client.post(f"/v2/deployments/{deployment['id']}/revisions/{older}/redeploy")
     assert back.status_code == 200, back.text
     await poll()
-    assert (await commits_of(platform, deployment))[-1] == second, "a rollback stays until somebody pushes"
-    assert first not in await commits_of(platform, deployment)
+    assert (await list_commits(platform, deployment))[-1] == second, "a rollback stays until somebody pushes"
+    assert first not in await list_commits(platform, deployment)
 
 
 async def test_a_push_after_a_redeploy_is_built_though_the_branch_was_never_polled(platform, host, poll) -> None:
@@ -429,7 +429,7 @@ async def test_a_push_after_a_redeploy_is_built_though_the_branch_was_never_poll
     second = repository.commit({"a": "2"})
 
     await poll()
-    assert (await commits_of(platform, deployment))[-1] == second
+    assert (await list_commits(platform, deployment))[-1] == second
 
 
 async def test_the_default_branch_is_polled_without_a_ref(platform, host, poll) -> None:
@@ -439,11 +439,11 @@ async def test_the_default_branch_is_polled_without_a_ref(platform, host, poll) 
     deployment = await follow(platform, integration, f"{host.url}/team/headed.git", None)
 
     await poll()
-    assert await commits_of(platform, deployment) == [None], "the first look only takes note"
+    assert await list_commits(platform, deployment) == [None], "the first look only takes note"
     second = repository.commit({"a": "2"})
     await poll()
     await poll()
-    assert await commits_of(platform, deployment) == [None, second]
+    assert await list_commits(platform, deployment) == [None, second]
 
 
 async def test_poll_failures_show_in_the_status_without_the_token(platform, host, poll) -> None:
@@ -495,7 +495,7 @@ async def test_branches_are_polled_after_the_clock_was_set_back(platform, host, 
 
 async def test_every_encrypted_column_is_reencrypted_with_a_new_key(platform, host) -> None:
     integration = await add(platform, base_url=host.url)
-    hook = await hook_of(platform, integration)
+    hook = await create_hook(platform, integration)
     await follow(platform, integration, f"{host.url}/team/rotated")
 
     columns = await platform.db.fetch(

@@ -34,13 +34,13 @@ async def server(platform_database: str) -> AsyncIterator[Hosted]:
         yield running
 
 
-def client_of(server: Hosted, base: str = "") -> Client:
+def open_client(server: Hosted, base: str = "") -> Client:
     return Client(api_url=server.url + base, api_key=server.key)
 
 
 @pytest.mark.parametrize("base", ["", "/api/v1", "/api"])
 async def test_a_dataset_is_created_changed_and_deleted(server: Hosted, base: str):
-    client = client_of(server, base)
+    client = open_client(server, base)
     name = f"life {base}"
 
     def work() -> None:
@@ -76,7 +76,7 @@ async def test_a_dataset_is_created_changed_and_deleted(server: Hosted, base: st
 
 
 async def test_versions_keep_earlier_examples(server: Hosted):
-    client = client_of(server)
+    client = open_client(server)
 
     def work() -> None:
         made = client.create_dataset("versions")
@@ -127,7 +127,7 @@ async def test_versions_keep_earlier_examples(server: Hosted):
 
 
 async def test_examples_are_filtered_by_their_fields(server: Hosted):
-    client = client_of(server)
+    client = open_client(server)
 
     def found(**query: Any) -> list[int]:
         return sorted(e.inputs["n"] for e in client.list_examples(dataset_name="found", **query))
@@ -197,7 +197,7 @@ async def test_examples_are_filtered_by_their_fields(server: Hosted):
 
 
 async def test_attachments_are_stored_and_downloaded(server: Hosted):
-    client = client_of(server)
+    client = open_client(server)
     png = b"\x89PNG\r\n--\x00"
 
     def work() -> str:
@@ -255,7 +255,7 @@ async def test_attachments_are_stored_and_downloaded(server: Hosted):
 
 
 async def test_examples_that_violate_a_schema_are_refused_as_a_whole(server: Hosted):
-    client = client_of(server)
+    client = open_client(server)
 
     def work() -> Any:
         return client.create_dataset("schema", inputs_schema=SCHEMA, outputs_schema={"required": ["a"]})
@@ -382,7 +382,7 @@ async def test_a_download_holds_no_connection_and_keeps_its_version(server: Host
 
 
 async def test_a_dataset_is_uploaded_and_downloaded_as_csv(server: Hosted):
-    client = client_of(server)
+    client = open_client(server)
     text = 'q,hint,a\r\n"one, two",é,3\r\n=2+2,,4\r\n'
 
     def work() -> None:
@@ -414,7 +414,7 @@ async def test_a_dataset_is_uploaded_and_downloaded_as_csv(server: Hosted):
 
 
 async def test_conversations_are_downloaded_in_openai_formats(server: Hosted):
-    client = client_of(server)
+    client = open_client(server)
 
     def work() -> list[Any]:
         made = client.create_dataset("chats", data_type=DataType.chat)
@@ -440,7 +440,7 @@ async def test_conversations_are_downloaded_in_openai_formats(server: Hosted):
 
 
 async def test_an_example_is_created_from_a_run(server: Hosted):
-    client = client_of(server)
+    client = open_client(server)
     run_id = uuid4()
 
     def work() -> None:
@@ -506,7 +506,7 @@ async def check_newer_form(server: Hosted, dataset_id: UUID, names: list[str]) -
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 async def test_evaluations_run_end_to_end(server: Hosted):
-    client = client_of(server)
+    client = open_client(server)
 
     def double(inputs: dict[str, Any]) -> dict[str, Any]:
         return {"n": inputs["n"] * 2}
@@ -576,7 +576,7 @@ async def test_evaluations_run_end_to_end(server: Hosted):
 
 
 async def test_a_dataset_is_shared_by_a_link(server: Hosted):
-    client = client_of(server)
+    client = open_client(server)
 
     def work() -> tuple[Any, str]:
         made = client.create_dataset("shared", description="for all")
@@ -604,7 +604,7 @@ async def test_a_dataset_is_shared_by_a_link(server: Hosted):
 
 
 async def test_another_workspace_cannot_see_or_change_datasets(server: Hosted):
-    client = client_of(server)
+    client = open_client(server)
 
     def work() -> tuple[Any, Any]:
         made = client.create_dataset("ours")

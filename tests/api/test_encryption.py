@@ -168,7 +168,7 @@ async def test_a_context_is_an_object_of_bounded_size(server):
 ONLY_HANDLERS = pytest.mark.parametrize("server", [pytest.param("handlers", marks=HANDLERS)], indirect=True)
 
 
-async def rows_of(server, statement, *values):
+async def fetch_rows(server, statement, *values):
     connection = await asyncpg.connect(server.environment["DATABASE_URI"])
     try:
         return [str(dict(row)) for row in await connection.fetch(statement, *values)]
@@ -190,12 +190,12 @@ async def test_a_run_is_encrypted_in_the_context_of_its_request_and_replaced_whe
     ]
 
     events = "select encode(body, 'escape') as body from portside.stream_chunks where thread_id = $1"
-    chunks = await rows_of(server, events, thread_id)
+    chunks = await fetch_rows(server, events, thread_id)
     assert reported
     assert chunks
     assert all("handler" in chunk and "old:" in chunk for chunk in chunks)
     checkpoints = "select encode(body, 'escape') as body from portside.checkpoints where thread_id = $1"
-    in_context = await rows_of(server, checkpoints, thread["thread_id"])
+    in_context = await fetch_rows(server, checkpoints, thread["thread_id"])
 
     # The last one was read already, to see what the run stopped at.
     assert all("handler" in row for row in in_context)
@@ -205,10 +205,10 @@ async def test_a_run_is_encrypted_in_the_context_of_its_request_and_replaced_whe
     async def is_replaced():
         assert (await client.threads.get(thread["thread_id"]))["metadata"]["title"] == MARKER
         assert (await client.threads.get_state(thread["thread_id"]))["values"]["word"] == MARKER
-        stored = await rows_of(
+        stored = await fetch_rows(
             server, 'select metadata, "values", interrupts from portside.threads where thread_id = $1', thread_id
         )
-        latest = await rows_of(server, checkpoints + " order by checkpoint_id desc limit 1", thread["thread_id"])
+        latest = await fetch_rows(server, checkpoints + " order by checkpoint_id desc limit 1", thread["thread_id"])
 
         return "enc:" not in str(stored) and "new:" in str(stored) and "old:" not in str(latest)
 
@@ -221,7 +221,7 @@ async def test_failed_encryption_stores_nothing(client, server):
     with pytest.raises(InternalServerError, match=r"encrypt\.json raised RuntimeError"):
         await client.threads.create(thread_id=str(thread_id), metadata={"title": MARKER}, headers=context(fail=True))
 
-    assert await rows_of(server, "select from portside.threads where thread_id = $1", thread_id) == []
+    assert await fetch_rows(server, "select from portside.threads where thread_id = $1", thread_id) == []
 
 
 @ONLY_HANDLERS
@@ -231,7 +231,7 @@ async def test_cron_fires_late_if_its_run_could_not_be_encrypted_in_time(client,
     look = "select last_run_id is not null as has_run, claimed_until is not null as is_claimed, skipped_count"
 
     async def state() -> str:
-        return (await rows_of(server, f"{look} from portside.crons where cron_id = $1", cron_id))[0]
+        return (await fetch_rows(server, f"{look} from portside.crons where cron_id = $1", cron_id))[0]
 
     async def is_claimed() -> bool:
         return "'is_claimed': True" in await state()
@@ -239,9 +239,10 @@ async def test_cron_fires_late_if_its_run_could_not_be_encrypted_in_time(client,
     async def has_run() -> bool:
         return "'has_run': True" in await state()
 
-    await rows_of(server, f"{change} where cron_id = $1", cron_id, json.dumps({"encryption_context": {"fail": True}}))
+    failing_context = json.dumps({"encryption_context": {"fail": True}})
+    await fetch_rows(server, f"{change} where cron_id = $1", cron_id, failing_context)
     assert await eventually(is_claimed)
-    await rows_of(server, f"{change} where cron_id = $1", cron_id, json.dumps({"encryption_context": {}}))
+    await fetch_rows(server, f"{change} where cron_id = $1", cron_id, json.dumps({"encryption_context": {}}))
     assert await eventually(has_run)
     assert "'skipped_count': 0" in await state()
 

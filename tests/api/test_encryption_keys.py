@@ -31,7 +31,7 @@ def under(*keys: str) -> dict[str, str]:
     }
 
 
-def client_of(server: ServerProcess) -> LangGraphClient:
+def open_client(server: ServerProcess) -> LangGraphClient:
     return get_client(url=server.url, api_key="")
 
 
@@ -108,7 +108,7 @@ async def test_everything_moves_to_the_new_key(module_database: str, tmp_path: P
         (tmp_path / name).mkdir()
 
     with agent_server(module_database, tmp_path / "old", project="encryption_aes", **under(OLD)) as server:
-        async with client_of(server) as client:
+        async with open_client(server) as client:
             ids = await fill(client)
             before = await read(client, ids)
 
@@ -131,12 +131,12 @@ async def test_everything_moves_to_the_new_key(module_database: str, tmp_path: P
     assert stored.keys() >= kinds - {"checkpoint_writes"}, stored
     with agent_server(module_database, tmp_path / "both", project="encryption_aes", **under(NEW, OLD)) as server:
         await eventually(lambda: server.has_logged(CLEAN))
-        async with client_of(server) as client:
+        async with open_client(server) as client:
             assert await read(client, ids) == before
 
     left = await tables_with(module_database, OLD)
     assert not left.keys() & kinds, left
     with agent_server(module_database, tmp_path / "new", project="encryption_aes", **under(NEW)) as server:
-        async with client_of(server) as client:
+        async with open_client(server) as client:
             assert await read(client, ids) == before
             await client.runs.wait(ids["thread"], "agent", input={"word": MARKER})

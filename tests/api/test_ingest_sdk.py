@@ -83,7 +83,7 @@ async def test_interrupts_and_moves_between_graphs_are_not_failures(
         assert [(each["runs"], each["failed_runs"]) for each in costs.json()["usage"]] == [(len(runs), 0)]
 
 
-async def runs_of(server: Hosted) -> dict[str, dict[str, Any]]:
+async def read_runs(server: Hosted) -> dict[str, dict[str, Any]]:
     """All runs by name, as the API shows them."""
     ids = await server.db.pool.fetch("select id from runs")
     responses = [await server.client.get(f"/runs/{row['id']}") for row in ids]
@@ -99,7 +99,7 @@ async def test_traced_functions_are_stored(
     async with hosted(await hosted_databases()) as server:
         client = await client_for(server, mode, base)
         await asyncio.to_thread(trace, client, "p1")
-        runs = await runs_of(server)
+        runs = await read_runs(server)
         assert set(runs) == {"parent", "add_one", "fail"}
         parent = runs["parent"]
         child = runs["add_one"]
@@ -124,7 +124,7 @@ async def test_the_sdk_compresses_because_of_info(hosted_databases: Callable[[],
         assert info.instance_flags is not None
         assert info.instance_flags["zstd_compression_enabled"] is True
         await asyncio.to_thread(trace, client, "p1")
-        assert len(await runs_of(server)) == 3
+        assert len(await read_runs(server)) == 3
 
 
 async def test_created_and_updated_runs_are_stored(hosted_databases: Callable[[], Awaitable[str]]):

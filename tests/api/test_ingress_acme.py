@@ -117,7 +117,7 @@ def platform(
         yield opened
 
 
-def certificate_of(host: str, authority: Authority) -> x509.Certificate | None:
+def fetch_certificate(host: str, authority: Authority) -> x509.Certificate | None:
     """Shake hands for a host, and return its certificate; None while there is none that the authority has issued."""
     trust = ssl.create_default_context(cafile=str(authority.root))
     try:
@@ -131,7 +131,7 @@ def certificate_of(host: str, authority: Authority) -> x509.Certificate | None:
 
 
 async def wait_for_certificate(host: str, authority: Authority) -> x509.Certificate:
-    found: Any = await eventually(lambda: asyncio.to_thread(certificate_of, host, authority))
+    found: Any = await eventually(lambda: asyncio.to_thread(fetch_certificate, host, authority))
     assert isinstance(found, x509.Certificate)
     return found
 
@@ -148,7 +148,7 @@ async def test_names_of_the_platform_get_certificates(platform: Fronted, authori
 
     # The authority would issue these too: the front does not ask for them.
     for host in FOREIGN:
-        assert await asyncio.to_thread(certificate_of, host, authority) is None
+        assert await asyncio.to_thread(fetch_certificate, host, authority) is None
 
     assert "evil.test" not in authority.log.read_text()
 
@@ -176,7 +176,7 @@ async def test_certificates_are_renewed(platform: Fronted, authority: Authority)
     async def is_renewed() -> bool:
         # Caddy renews a certificate that lives this short with every handshake.
         await asyncio.sleep(2)
-        found = await asyncio.to_thread(certificate_of, AGENT, authority)
+        found = await asyncio.to_thread(fetch_certificate, AGENT, authority)
         return found is not None and found.serial_number != first.serial_number
 
     assert await eventually(is_renewed, 600)

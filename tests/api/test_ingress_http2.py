@@ -102,12 +102,12 @@ def front(tmp_path_factory: pytest.TempPathFactory, platform_database: str) -> I
     home = tmp_path_factory.mktemp("http2") / "portside"
     with fronted(home, platform_database, "--domain", DOMAIN, "--tls", "internal") as platform:
         platform.deploy("fake")
-        opened = Front(platform, trust_of(platform))
+        opened = Front(platform, create_tls_context(platform))
         opened.wait_for_certificate()
         yield opened
 
 
-def trust_of(platform: Fronted) -> ssl.SSLContext:
+def create_tls_context(platform: Fronted) -> ssl.SSLContext:
     trust = ssl.create_default_context(cafile=str(get_root_certificate(platform.home)))
     trust.set_alpn_protocols(["h2"])
     return trust

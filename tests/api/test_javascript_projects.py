@@ -31,7 +31,7 @@ export default new StateGraph(State)
 pytestmark = pytest.mark.timeout(900)
 
 
-async def answer_of(url: str, graph: str, given: dict[str, Any]) -> Any:
+async def run_graph(url: str, graph: str, given: dict[str, Any]) -> Any:
     """Return the values of a run; None while nothing answers."""
     async with httpx2.AsyncClient(timeout=120, headers={"X-Api-Key": KEY}) as client:
         try:
@@ -75,7 +75,7 @@ async def test_dev_follows_changes_of_typescript(tmp_path: Path):
     (tmp_path / "packages").rename(project / "node_modules")
 
     async def answers(text: str) -> bool:
-        values = await answer_of(url, "agent", {"text": "one"})
+        values = await run_graph(url, "agent", {"text": "one"})
         return values == {"text": text}
 
     dev = await asyncio.to_thread(start, command, environment, project, tmp_path / "log")
@@ -142,10 +142,10 @@ async def test_workspace_with_both_languages_is_deployed_without_node(platform: 
     assert "The types cannot be read now" not in deployed.stderr
     assert deployed.stderr.count("Installing pnpm@10.12.4") == 1
     url = deployed.stdout.strip()
-    script = await answer_of(url, "script", {"name": "Ada"})
+    script = await run_graph(url, "script", {"name": "Ada"})
     assert script["answer"] == "Good day, Ada, from Node 22"
 
-    python = await answer_of(url, "python", {"name": "Ada"})
+    python = await run_graph(url, "python", {"name": "Ada"})
     assert python["answer"] == "Good day, Ada, from Python"
     caches = [folder.name for folder in (tmp_path / "home" / "dataplane" / "node-cache").iterdir()]
     assert {"npm", "pnpm"} <= set(caches)

@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.images import digest_of, image_for_tests
+from tests.images import image_for_tests, read_digest
 from tests.repositories import AGENT, CONFIG
 from tests.servers import KEY, platform_server
 
@@ -157,7 +157,7 @@ def _ask(url: str) -> str:
 
 def test_an_image_is_deployed(shell: Shell):
     name = image_for_tests().rpartition(":")[0]
-    digest = digest_of(image_for_tests())
+    digest = read_digest(image_for_tests())
     shell.write(langgraph__json=json.dumps(CONFIG), requirements__txt="", agent__py=AGENT.format(answer="one"))
     code, events = shell.deploy("--image-uri", f"{name}@{digest}", "--name", "imaged")
     assert (code, events[-1]["status"]) == (0, "succeeded"), events

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.conftest import eventually
-from tests.platforms import CONFIG, Platform, Repository, listener_of, processes_of, run, servers_of
+from tests.platforms import CONFIG, Platform, Repository, find_listener, find_processes, find_servers, run
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -94,20 +94,20 @@ async def test_deployment_survives_every_kind_of_death_without_rebuild(platform:
         thread = (await agent.post(f"{url}/threads", json={})).json()["thread_id"]
         assert (await run(agent, url, thread))["seen"] == 1
 
-    (replica,) = servers_of(platform.home)
+    (replica,) = find_servers(platform.home)
     os.kill(replica, signal.SIGKILL)
     await serves_again(platform, url, thread, 2, replica)
 
-    (replica,) = servers_of(platform.home)
+    (replica,) = find_servers(platform.home)
     before_at = (await measured(platform, deployment))["measured_at"]
-    os.kill(listener_of(platform.server), signal.SIGKILL)
+    os.kill(find_listener(platform.server), signal.SIGKILL)
     await eventually(lambda: is_measured_after(platform, deployment, before_at))
-    assert servers_of(platform.home) == [replica], "the next listener adopts what serves"
+    assert find_servers(platform.home) == [replica], "the next listener adopts what serves"
 
     async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
         assert (await run(agent, url, thread))["seen"] == 3
 
-    (replica,) = servers_of(platform.home)
+    (replica,) = find_servers(platform.home)
     await asyncio.to_thread(platform.server.kill)
     await asyncio.to_thread(platform.server.start)
     await serves_again(platform, url, thread, 4, replica)
@@ -136,7 +136,7 @@ async def serves_again(platform: Platform, url: str, thread: str, seen: int, gon
     """Wait until only the other replica serves, and continue the thread on it."""
 
     async def has_successor() -> bool:
-        found = servers_of(platform.home)
+        found = find_servers(platform.home)
         return len(found) == 1 and found != [gone]
 
     await eventually(has_successor)
@@ -158,7 +158,7 @@ async def test_deletion_during_build_leaves_nothing(platform: Platform, reposito
     repository.commit("two", config=CONFIG.replace('"."', '".", "orjson"'))
     await platform.redeploy(deployment)
     await platform.delete(deployment)
-    assert processes_of(platform.home) == []
+    assert find_processes(platform.home) == []
 
     assert list((platform.home / "dataplane" / "deployments").iterdir()) == []
     async with httpx2.AsyncClient(headers=platform.headers) as agent:

@@ -43,7 +43,7 @@ BACK = "http://127.0.0.1/login/oidc/callback"
 ROLES = {"admins": "Organization Admin", "devs": "Editor", "support": "Viewer"}
 
 
-def rules_of(**changed: str) -> AdmissionRules:
+def build_rules(**changed: str) -> AdmissionRules:
     given = {
         "domains": "example.com, Example.org",
         "groups_claim": "groups",
@@ -78,7 +78,7 @@ def issuer() -> Iterator[str]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(platform_database: str, issuer: str) -> AsyncIterator[Hosted]:
     provider = OidcProvider(OidcClient(issuer, CLIENT, SECRET), SecretBox(os.urandom(32)))
-    async with hosted(platform_database, oidc=OidcSignIn(provider, rules_of())) as running:
+    async with hosted(platform_database, oidc=OidcSignIn(provider, build_rules())) as running:
         yield running
 
 
@@ -140,7 +140,7 @@ async def browser(server: Hosted) -> AsyncIterator[Browser]:
     await opened.client.aclose()
 
 
-async def role_of(server: Hosted, email: str) -> tuple[str | None, str | None]:
+async def read_roles(server: Hosted, email: str) -> tuple[str | None, str | None]:
     """Return the roles of a member in the organization and in the first workspace."""
     roles = []
     for path in ("/orgs/current/members", "/workspaces/current/members"):
@@ -151,7 +151,7 @@ async def role_of(server: Hosted, email: str) -> tuple[str | None, str | None]:
 
 
 async def test_groups_that_are_no_texts_give_no_role() -> None:
-    rules = rules_of(default_role="Viewer")
+    rules = build_rules(default_role="Viewer")
     assert [grant.role for grant in rules.get_grants({"groups": [{"name": "devs"}, ["devs"], 7, "devs"]})] == ["Editor"]
     for groups in ([{"name": "devs"}], {"devs": True}, 7):
         assert [grant.role for grant in rules.get_grants({"groups": groups})] == ["Viewer"]
@@ -162,20 +162,20 @@ async def test_a_person_becomes_a_member_with_the_roles_of_the_groups(server: Ho
     response = await browser.sign_in("ann ann@example.com true devs,others")
     assert (response.status_code, response.headers["location"]) == (303, "/console/x")
     assert (await browser.auth()).json()["user_email"] == "ann@example.com"
-    assert await role_of(server, "ann@example.com") == ("Organization User", "Editor")
+    assert await read_roles(server, "ann@example.com") == ("Organization User", "Editor")
     (own,) = (await browser.go("GET", "http://127.0.0.1/users/me/sessions")).json()
     assert own["method"] == "oidc"
 
     assert (await browser.sign_in("ann ann@example.com true support,devs,admins")).status_code == 303
-    assert await role_of(server, "ann@example.com") == ("Organization Admin", "Editor")
+    assert await read_roles(server, "ann@example.com") == ("Organization Admin", "Editor")
 
     # The subject is the person, whatever the e-mail is by now.
     await browser.sign_in("ann new@example.com true support")
-    assert await role_of(server, "ann@example.com") == ("Organization User", "Viewer")
-    assert await role_of(server, "new@example.com") == (None, None)
+    assert await read_roles(server, "ann@example.com") == ("Organization User", "Viewer")
+    assert await read_roles(server, "new@example.com") == (None, None)
     refused = await browser.sign_in("ann ann@example.com true others")
     assert (refused.status_code, "None of your groups" in refused.text) == (403, True)
-    assert await role_of(server, "ann@example.com") == ("Organization User", None)
+    assert await read_roles(server, "ann@example.com") == ("Organization User", None)
 
 
 async def test_an_added_member_is_found_by_email_once(server: Hosted, browser: Browser) -> None:
@@ -211,7 +211,7 @@ async def test_first_sign_in_ends_what_others_know_of_the_account(server: Hosted
     assert made.status_code == 200, made.text
     key = {"x-api-key": made.json()["key"]}
     assert (await browser.sign_in(f"{name} {name}@example.com true admins")).status_code == 303
-    assert await role_of(server, body["email"]) == ("Organization Admin", None)
+    assert await read_roles(server, body["email"]) == ("Organization Admin", None)
     keeps = 200 if name == "admin" else 401
     assert (await log_in()).status_code == keeps
 
@@ -473,7 +473,7 @@ async def test_a_provider_whose_name_is_unknown() -> None:
 )
 async def test_settings_that_are_refused(changed: dict[str, str], named: str) -> None:
     with pytest.raises(UserMistake, match=named):
-        rules_of(**changed)
+        build_rules(**changed)
 
     with pytest.raises(UserMistake, match="OIDC_ISSUER"):
         OidcProvider(OidcClient("http://provider.example", CLIENT), SecretBox(secrets.token_bytes(32)))

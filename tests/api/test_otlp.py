@@ -34,7 +34,7 @@ async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterato
         yield running
 
 
-async def runs_of(server: Hosted) -> dict[str, dict[str, Any]]:
+async def read_runs(server: Hosted) -> dict[str, dict[str, Any]]:
     rows = await server.db.pool.fetch("select id from runs where name is not null")
     responses = [await server.client.get(f"/runs/{row['id']}") for row in rows]
     return {run["name"]: run for run in (response.json() for response in responses)}
@@ -89,7 +89,7 @@ async def send(server: Hosted, *spans: dict[str, Any], **headers: str) -> Any:
 async def run_from(server: Hosted, attributes: dict[str, Any], **fields: Any) -> dict[str, Any]:
     response = await send(server, span("one", attributes, **fields))
     assert (response.status_code, response.json()) == (200, {})
-    return (await runs_of(server))["one"]
+    return (await read_runs(server))["one"]
 
 
 @pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip])
@@ -114,7 +114,7 @@ async def test_the_stock_exporter_sends_spans(server: Hosted, compression: Compr
                 raise ValueError("no good")
 
     await asyncio.to_thread(work)
-    runs = await runs_of(server)
+    runs = await read_runs(server)
     parent = runs["parent"]
     child = runs["child"]
     broken = runs["broken"]
@@ -136,7 +136,7 @@ async def test_children_may_arrive_before_their_parents_and_twice(server: Hosted
     for delivery in ([child], [root], [child, root]):
         assert (await send(server, *delivery)).status_code == 200
 
-    runs = await runs_of(server)
+    runs = await read_runs(server)
     assert set(runs) == {"root", "child"}
     assert runs["child"]["parent_run_id"] == runs["root"]["id"] == str(uuid5(UUID(TRACE), ROOT))
     assert runs["child"]["dotted_order"].startswith(runs["root"]["dotted_order"] + ".")
@@ -301,7 +301,7 @@ async def test_malformed_otlp_requests_are_refused(server: Hosted, content_type,
     response = await server.client.post("/otel/v1/traces", content=body, headers={"content-type": content_type})
     assert response.status_code == status
     assert says in response.text
-    assert await runs_of(server) == {}
+    assert await read_runs(server) == {}
 
 
 async def test_a_bomb_is_refused(server: Hosted):
@@ -366,7 +366,7 @@ async def test_attributes_place_a_span_below_an_existing_run(server: Hosted):
     for one in (span("placed", placed), span("attached", attached, spanId=CHILD)):
         assert (await send(server, one)).json() == {}
 
-    runs = await runs_of(server)
+    runs = await read_runs(server)
     child = runs["placed"]
     assert (child["id"], child["trace_id"], child["parent_run_id"]) == (RUN, PARENT, PARENT)
     assert child["dotted_order"] == f"{order}.{STAMP}{RUN}"
@@ -389,7 +389,7 @@ async def test_spans_find_a_parent_that_has_an_id_of_its_own(server: Hosted, ord
         assert (await send(server, spans[index])).status_code == 200
 
     assert (await server.client.post("/runs", json=root)).status_code == 202
-    runs = await runs_of(server)
+    runs = await read_runs(server)
     assert {run["trace_id"] for run in runs.values()} == {PARENT}
     assert (runs["parent"]["id"], runs["parent"]["parent_run_id"]) == (RUN, PARENT)
     assert (runs["child"]["parent_run_id"], runs["grandchild"]["parent_run_id"]) == (RUN, runs["child"]["id"])
@@ -411,7 +411,7 @@ async def test_spans_find_the_runs_of_the_tracing_sdk(server: Hosted, *, is_reve
     for one in reversed(spans) if is_reversed else spans:
         assert (await send(server, one)).status_code == 200
 
-    runs = await runs_of(server)
+    runs = await read_runs(server)
     assert runs["native"]["parent_run_ids"] == [PARENT, SDK_RUN]
     assert runs["native"]["dotted_order"].startswith(f"{order}.")
 
@@ -420,7 +420,7 @@ async def test_one_request_needs_no_second_look(server: Hosted):
     parent = span("parent", {"langsmith.span.id": RUN, "langsmith.trace.id": RUN}, traceId=OTHER_TRACE)
     child = span("child", {}, spanId=CHILD, parentSpanId=ROOT, traceId=OTHER_TRACE)
     assert (await send(server, child, parent)).status_code == 200
-    runs = await runs_of(server)
+    runs = await read_runs(server)
     assert (runs["child"]["trace_id"], runs["child"]["parent_run_id"]) == (RUN, RUN)
     assert [record["traces"] for record in await server.usage("workspace")] == [1]
 
@@ -432,7 +432,7 @@ async def test_the_javascript_sdk_names_spans_by_padded_ids(server: Hosted):
     for one in (child, root):
         assert (await send(server, one)).status_code == 200
 
-    runs = await runs_of(server)
+    runs = await read_runs(server)
     assert runs["root"]["parent_run_id"] is None
     assert runs["child"]["parent_run_ids"] == [runs["root"]["id"]]
 
@@ -444,7 +444,7 @@ async def test_a_place_that_contradicts_itself_is_not_taken(server: Hosted, orde
     told = response.json()["partialSuccess"]
     assert (response.status_code, told["rejectedSpans"]) == (200, "0")
     assert told["errorMessage"].startswith("lie: langsmith.span.dotted_order must")
-    runs = await runs_of(server)
+    runs = await read_runs(server)
     assert set(runs) == {"lie", "honest"}
 
     assert runs["lie"]["trace_id"] == str(UUID(TRACE))
@@ -460,7 +460,7 @@ async def test_one_bad_span_is_refused_alone(server: Hosted):
     assert told["rejectedSpans"] == "2"
     assert f"no project {PARENT} exists" in told["errorMessage"]
 
-    assert set(await runs_of(server)) == {"good"}
+    assert set(await read_runs(server)) == {"good"}
     refused = await send(server, bad)
     assert (refused.status_code, "no project" in refused.text) == (422, True)
 

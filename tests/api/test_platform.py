@@ -311,7 +311,7 @@ def test_killed_agent_restarts_with_its_state(platform: Platform, repository: Re
     assert history[0]["values"] == {"text": "one: hi"}
 
 
-def listeners_of(platform: Platform) -> set[int]:
+def list_listeners(platform: Platform) -> set[int]:
     """Return the listener processes of a platform."""
     return {
         pid
@@ -327,11 +327,11 @@ def test_killed_listener_is_restarted_and_adopts_running_agents(platform: Platfo
     url = deployment["source_config"]["custom_url"]
 
     # A process that the listener has just begun to start looks like a second one.
-    (listener,) = wait_for(lambda: len(found := listeners_of(platform)) == 1 and found)
+    (listener,) = wait_for(lambda: len(found := list_listeners(platform)) == 1 and found)
     old = platform.replica(deployment)
     os.kill(listener, signal.SIGKILL)
     assert run_agent(url) == "one: hi"
-    wait_for(lambda: listeners_of(platform) - {listener})
+    wait_for(lambda: list_listeners(platform) - {listener})
     assert platform.replica(deployment) == old
 
     # A listener that starts another agent has adopted this one.

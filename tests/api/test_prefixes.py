@@ -66,7 +66,7 @@ def http(agent: Agent) -> Iterator[httpx2.Client]:
         yield client
 
 
-def path_of(url: str) -> str:
+def get_path(url: str) -> str:
     return httpx2.URL(url).path
 
 
@@ -96,7 +96,7 @@ def test_links_of_frameworks_have_the_prefix(agent: Agent, http: httpx2.Client):
     [("/own-docs", "/openapi.json"), ("/redoc", "/openapi.json"), ("/inner/docs", "/inner/openapi.json")],
 )
 def test_pages_of_frameworks_load_their_document(agent: Agent, http: httpx2.Client, page: str, document: str):
-    assert f"{path_of(agent.url)}{document}" in http.get(page).text
+    assert f"{get_path(agent.url)}{document}" in http.get(page).text
     assert http.get(document).json()["paths"]
 
 
@@ -106,7 +106,7 @@ def test_documents_name_the_address_that_the_client_called(agent: Agent, http: h
     forged = {"Host": "evil.example", "X-Forwarded-Host": "evil.example", "X-Forwarded-Prefix": "/evil"}
     response = http.get(document, headers=forged if "/agents/" not in agent.url else {**forged, "Host": "localhost"})
     (server,) = response.json()["servers"]
-    assert server["url"].endswith(path_of(agent.url) + document.removesuffix("/openapi.json"))
+    assert server["url"].endswith(get_path(agent.url) + document.removesuffix("/openapi.json"))
     assert "evil.example" not in response.text
 
 
@@ -140,7 +140,7 @@ def test_only_trusted_proxies_say_the_prefix(agent_database: str, tmp_path: Path
 
 def test_redirects_of_the_server_itself_have_the_prefix_once(agent: Agent, http: httpx2.Client):
     response = http.get("/info/?a=b")
-    assert (response.status_code, response.headers["location"]) == (307, f"{path_of(agent.url)}/info?a=b")
+    assert (response.status_code, response.headers["location"]) == (307, f"{get_path(agent.url)}/info?a=b")
 
 
 async def test_clients_join_a_stream_again_at_its_location(behind_front: Agent, tmp_path: Path):

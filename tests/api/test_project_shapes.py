@@ -82,7 +82,7 @@ async def test_every_shape_has_an_expected_answer() -> None:
 @pytest.mark.parametrize("name", EXPECTED)
 async def test_a_project_deploys_unedited_from_git_and_answers(platform: Platform, name: str, tmp_path: Path) -> None:
     shape = EXPECTED[name]
-    repository = await asyncio.to_thread(repository_of, name, shape, tmp_path / name)
+    repository = await asyncio.to_thread(create_repository, name, shape, tmp_path / name)
 
     deployment = await platform.deploy(repository, name.replace("_", "-"), shape.config)
     try:
@@ -93,7 +93,7 @@ async def test_a_project_deploys_unedited_from_git_and_answers(platform: Platfor
         await platform.delete(deployment)
 
 
-def repository_of(name: str, shape: Shape, folder: Path) -> Repository:
+def create_repository(name: str, shape: Shape, folder: Path) -> Repository:
     """Commit a shape's files, and the lock file that uv writes for it."""
     repository = Repository(folder)
     shutil.copytree(SHAPES / name, folder, dirs_exist_ok=True)

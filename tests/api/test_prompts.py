@@ -34,7 +34,7 @@ async def server(platform_database: str) -> AsyncIterator[Hosted]:
         yield running
 
 
-def client_of(server: Hosted, base: str = "") -> Client:
+def open_client(server: Hosted, base: str = "") -> Client:
     return Client(api_url=server.url + base, api_key=server.key)
 
 
@@ -44,7 +44,7 @@ def prompt(text: str) -> ChatPromptTemplate:
 
 @pytest.mark.parametrize("base", ["", "/api/v1", "/api"])
 async def test_a_prompt_is_pushed_pulled_and_deleted(server: Hosted, base: str):
-    client = client_of(server, base)
+    client = open_client(server, base)
     name = f"life{base.replace('/', '-')}"
 
     def work() -> None:
@@ -100,7 +100,7 @@ async def test_the_asynchronous_sdk_manages_prompts(server: Hosted):
 
 
 async def test_the_model_is_included_only_on_request(server: Hosted):
-    client = client_of(server)
+    client = open_client(server)
     manifest = dumpd(prompt("with a model") | FakeListChatModel(responses=["x"]))
 
     def work() -> None:
@@ -147,7 +147,7 @@ async def test_commits_require_the_latest_parent(server: Hosted):
 
 
 async def test_prompts_are_listed_sorted_and_searched(server: Hosted):
-    client = client_of(server)
+    client = open_client(server)
 
     def work() -> None:
         for handle, words in (("sort-alpha", "Cats and dogs"), ("sort-beta", "birds"), ("sort-gamma", "more cats")):
@@ -179,7 +179,7 @@ async def test_prompts_are_listed_sorted_and_searched(server: Hosted):
 
 
 async def test_another_workspace_can_only_read_public_prompts(server: Hosted):
-    client = client_of(server)
+    client = open_client(server)
 
     def work() -> None:
         client.push_prompt("private", object=prompt("p"))
@@ -248,7 +248,7 @@ async def test_a_prompt_that_is_deleted_meanwhile_cannot_be_changed(server: Host
 
 @pytest.mark.parametrize("base", ["", "/api/v1", "/api"])
 async def test_files_of_agents_and_skills_are_pushed_and_pulled(server: Hosted, base: str):
-    client = client_of(server, base)
+    client = open_client(server, base)
     name = f"agent{base.replace('/', '-')}"
     skill = f"skill{base.replace('/', '-')}"
 
@@ -300,7 +300,7 @@ async def test_files_of_agents_and_skills_are_pushed_and_pulled(server: Hosted, 
 
 
 async def test_files_and_prompts_keep_apart(server: Hosted):
-    client = client_of(server)
+    client = open_client(server)
 
     def work() -> None:
         client.push_prompt("kept-prompt", object=prompt("one"))

@@ -23,7 +23,7 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
         yield running
 
 
-async def messages_of(
+async def stream_messages(
     client: LangGraphClient, how: str, assistant_id: str = "voice"
 ) -> list[tuple[str | None, list[str]]]:
     async with asyncio.timeout(WITHIN_S), client.threads.stream(assistant_id=assistant_id) as thread:
@@ -35,14 +35,14 @@ async def messages_of(
 @pytest.mark.needs("langchain-core", "1.4.0")
 @pytest.mark.parametrize("how", ["events", "events, reported", "astream", "ainvoke"])
 async def test_stream_has_tokens_of_models_but_not_of_nodes(client, how):
-    [(message_id, words)] = await messages_of(client, how)
+    [(message_id, words)] = await stream_messages(client, how)
     assert words == ["Hello,", " wor", "ld!"]
     assert message_id
 
 
 @pytest.mark.needs("langchain-core", "1.4.0")
 async def test_two_models_that_speak_the_protocol_at_once(client):
-    assert sorted(words for _, words in await messages_of(client, "two")) == [["a", "b"], ["c", "d"]]
+    assert sorted(words for _, words in await stream_messages(client, "two")) == [["a", "b"], ["c", "d"]]
 
 
 @pytest.mark.needs("langchain-core", "1.4.0")

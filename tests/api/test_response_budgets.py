@@ -79,7 +79,7 @@ async def response_to(ask: Callable[[], Awaitable[httpx2.Response]]) -> httpx2.R
     return response
 
 
-def json_of(size: int) -> str:
+def build_json(size: int) -> str:
     return '{"a": "' + "x" * (size - 9) + '"}'
 
 
@@ -125,8 +125,8 @@ def filled(process: ServerProcess, platform_database: str) -> dict[str, Any]:
             assert (await client.post("/runs", json=run)).is_success
             dataset = (await client.post("/datasets", json={"name": "large"})).json()["id"]
             connection = await asyncpg.connect(platform_database)
-            await connection.execute(FILL_RUNS, RUNS, json_of(RUN_BYTES))
-            await connection.execute(FILL_EXAMPLES, RUNS, json_of(RUN_BYTES))
+            await connection.execute(FILL_RUNS, RUNS, build_json(RUN_BYTES))
+            await connection.execute(FILL_EXAMPLES, RUNS, build_json(RUN_BYTES))
             await connection.close()
 
             project = (await client.get("/sessions", params={"name": "large"})).json()[0]["id"]
@@ -294,7 +294,7 @@ async def test_one_object_above_the_budget_is_read_alone(
     platform: Server, filled: dict[str, Any], platform_database: str
 ) -> None:
     connection = await asyncpg.connect(platform_database)
-    await connection.execute("update runs set outputs = $1 where id = $2", json_of(3 * ANSWER_BYTES), filled["root"])
+    await connection.execute("update runs set outputs = $1 where id = $2", build_json(3 * ANSWER_BYTES), filled["root"])
     try:
         response = await platform.client.get(f"/runs/{filled['root']}")
         assert response.status_code == 200 and len(response.json()["outputs"]["a"]) == 3 * ANSWER_BYTES - 9
@@ -320,7 +320,7 @@ def agent(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
 
     async def fill(url: str) -> None:
         connection = await asyncpg.connect(url, server_settings={"search_path": "portside,public"})
-        value = json_of(RUN_BYTES)
+        value = build_json(RUN_BYTES)
         await connection.execute(
             'insert into threads (thread_id, metadata, "values") '
             "select gen_random_uuid(), '{}', $2::text::jsonb from generate_series(1, $1::int)",

@@ -170,7 +170,7 @@ async def test_cancel_of_a_queued_run_keeps_the_order(client: LangGraphClient, t
     assert result["done"] == ["last", "one", "two", "three"]
 
 
-def steps_of(log: Path) -> list[str]:
+def read_steps(log: Path) -> list[str]:
     return log.read_text().split()
 
 
@@ -196,7 +196,7 @@ async def test_cancel_waits_for_a_node_in_a_thread(
     await admin.close()
     gate.touch()
     await cancelling
-    assert "dozed" in steps_of(step_log)
+    assert "dozed" in read_steps(step_log)
     thread = await client.threads.get(thread_id)
     assert (thread["status"], thread["values"]["done"]) == ("interrupted", [])
 

@@ -55,7 +55,7 @@ async def test_concurrent_requests_with_one_key_wait_for_one_run(client: LangGra
     assert [response["done"] for response in responses] == [["one", "two", "three"]] * 5
 
 
-async def parts_of(client: LangGraphClient, where: str | None, key: dict[str, str], **options: Any) -> list[Any]:
+async def stream_parts(client: LangGraphClient, where: str | None, key: dict[str, str], **options: Any) -> list[Any]:
     slow = {"done": [], "pause_s": 0.2}
     stream = client.runs.stream(where, "steps", input=slow, stream_mode="updates", headers=key, **options)
     return [part async for part in stream]
@@ -63,8 +63,8 @@ async def parts_of(client: LangGraphClient, where: str | None, key: dict[str, st
 
 async def test_streaming_again_joins_the_stream(client: LangGraphClient, thread_id: str, key):
     options = {"stream_resumable": True}
-    first, second = await asyncio.gather(*(parts_of(client, thread_id, key, **options) for _ in range(2)))
-    later = await parts_of(client, thread_id, key, **options)
+    first, second = await asyncio.gather(*(stream_parts(client, thread_id, key, **options) for _ in range(2)))
+    later = await stream_parts(client, thread_id, key, **options)
     assert [part.event for part in first] == ["metadata", "updates", "updates", "updates"]
     assert [part.data for part in first] == [part.data for part in second] == [part.data for part in later]
     assert len(await client.runs.list(thread_id)) == 1

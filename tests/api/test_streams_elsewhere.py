@@ -11,7 +11,7 @@ import asyncpg
 import httpx2
 import pytest
 
-from tests.api.pair import Pair, pair_of
+from tests.api.pair import Pair, start_pair
 from tests.api.streaming import Sent, Stream, new_id, opened
 from tests.conftest import eventually
 
@@ -28,7 +28,7 @@ class Two(NamedTuple):
 
 @pytest.fixture(scope="module", params=WAYS)
 def pair(request: pytest.FixtureRequest, module_database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with pair_of(module_database, tmp_path_factory.mktemp("pair"), **WAYS[request.param]) as running:
+    with start_pair(module_database, tmp_path_factory.mktemp("pair"), **WAYS[request.param]) as running:
         yield running
 
 

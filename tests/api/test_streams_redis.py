@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from portside.agent.streams import bus
-from tests.api.pair import Pair, pair_of
+from tests.api.pair import Pair, start_pair
 from tests.api.streaming import opened
 from tests.conftest import eventually
 from tests.redis_server import RedisServer
@@ -32,7 +32,7 @@ def redis_url(redis_server: RedisServer) -> str:
 @pytest.fixture(scope="module")
 def pair(module_database: str, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("pair")
-    with pair_of(module_database, folder, REDIS_URI=redis_url, REDIS_KEY_PREFIX="test:") as running:
+    with start_pair(module_database, folder, REDIS_URI=redis_url, REDIS_KEY_PREFIX="test:") as running:
         yield running
 
 

@@ -105,7 +105,7 @@ def make_bundle(server: ServerProcess, home: Path, file: Path) -> tuple[str, dic
     return done.stdout + done.stderr, files
 
 
-def forms_of(value: str) -> list[str]:
+def list_forms(value: str) -> list[str]:
     encoded = base64.b64encode(value.encode()).decode().rstrip("=")
     return [value, quote(value, safe=""), encoded, json.dumps(value)[1:-1]]
 
@@ -128,7 +128,7 @@ def test_bundle_holds_no_secret(server: ServerProcess, home: Path, planted: list
 
     for name, text in files.items():
         for value in planted:
-            for form in forms_of(value):
+            for form in list_forms(value):
                 assert form not in text, f"{name} holds {value}"
 
         if name.endswith(".json"):

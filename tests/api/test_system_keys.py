@@ -26,7 +26,7 @@ async def plane(platform_databases: Callable[[], Awaitable[str]]) -> AsyncIterat
         yield running
 
 
-async def key_of(plane: Control, used_by: str) -> str:
+async def find_key_id(plane: Control, used_by: str) -> str:
     """Return the id of the newest key that a part of the platform works with."""
     found = (await plane.client.get("/api-key")).json()
     return str(next(key["id"] for key in found if key["used_by"] == used_by))
@@ -46,7 +46,7 @@ async def status(plane: Control, key: str) -> int:
 async def test_a_deployment_key_is_revoked_only_with_force_and_replaced(plane: Control, path: str):
     await plane.create("mine")
     first = await given_key(plane)
-    key_id = await key_of(plane, "deployment mine")
+    key_id = await find_key_id(plane, "deployment mine")
     refused = await plane.client.delete(f"{path}/{key_id}")
     assert refused.status_code == 409
     assert "used by deployment mine" in refused.json()["detail"]
@@ -75,7 +75,7 @@ async def test_a_refused_key_shows_in_the_deployment_status(plane: Control):
     await plane.client.delete(f"/api-key/{made['id']}")
     message = (await plane.get(deployment))["status_message"]
     assert message.startswith("The platform refuses the API key of its listener (401)")
-    await plane.client.delete(f"/api-key/{await key_of(plane, 'deployment mine')}", params={"force": "true"})
+    await plane.client.delete(f"/api-key/{await find_key_id(plane, 'deployment mine')}", params={"force": "true"})
 
     listed = (await plane.client.get("/v2/deployments")).json()["resources"]
     assert message in listed[0]["status_message"]

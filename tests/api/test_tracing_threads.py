@@ -61,7 +61,7 @@ async def server(platform_database: str) -> AsyncIterator[Hosted]:
         yield running
 
 
-async def project_of(server: Hosted) -> str:
+async def find_project_id(server: Hosted) -> str:
     return str((await server.client.get("/sessions", params={"name": "talks"})).json()[0]["id"])
 
 
@@ -73,7 +73,7 @@ async def stock_client(server: Hosted) -> Client:
 
 async def test_stock_client_finds_threads_and_their_turns(server: Hosted) -> None:
     client = await stock_client(server)
-    project = await project_of(server)
+    project = await find_project_id(server)
     listed = await asyncio.to_thread(lambda: list(client.list_threads(project_id=project)))
     assert [(one["thread_id"], one["count"]) for one in listed] == [("a", 2), ("b", 1), ("c", 1)]
     turns = await asyncio.to_thread(lambda: list(client.read_thread(thread_id="a", project_id=project)))
@@ -92,7 +92,7 @@ async def test_stock_client_finds_threads_and_their_turns(server: Hosted) -> Non
 async def test_pages_of_threads_are_the_same_however_few_turns_are_searched(
     server: Hosted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = {"project_id": await project_of(server), "min_start_time": "1970-01-01T00:00:00Z"}
+    body = {"project_id": await find_project_id(server), "min_start_time": "1970-01-01T00:00:00Z"}
 
     async def pages(size: int) -> list[dict[str, Any]]:
         found = list[dict[str, Any]]()
@@ -116,7 +116,7 @@ async def test_pages_of_threads_are_the_same_however_few_turns_are_searched(
 
 
 async def test_threads_are_filtered_and_refuse_what_is_not_supported(server: Hosted) -> None:
-    project = await project_of(server)
+    project = await find_project_id(server)
 
     async def query(**body: Any) -> tuple[int, Any]:
         found = await server.client.post("/v2/threads/query", json={"project_id": project, **body})
@@ -134,7 +134,7 @@ async def test_threads_are_filtered_and_refuse_what_is_not_supported(server: Hos
 
 
 async def test_usage_of_runs_contains_that_of_runs_below(server: Hosted) -> None:
-    project = await project_of(server)
+    project = await find_project_id(server)
     body = {"project_ids": [project], "filter": 'eq(thread_id, "b")', "selects": ["TRACE_ID"]}
     (root,) = (await server.client.post("/v2/runs/query", json=body)).json()["items"]
     selects = ["NAME", "TOTAL_TOKENS", "TOTAL_COST"]
@@ -152,7 +152,7 @@ async def test_trace_without_a_model_used_nothing(server: Hosted) -> None:
 
 
 async def test_filters_compare_costs_and_usage_of_whole_traces(server: Hosted) -> None:
-    project = await project_of(server)
+    project = await find_project_id(server)
 
     async def count(text: str, **more: Any) -> int:
         body = {"project_ids": [project], "filter": text, **more}

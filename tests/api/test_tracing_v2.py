@@ -104,7 +104,7 @@ async def server(platform_database: str) -> AsyncIterator[Hosted]:
         yield running
 
 
-async def project_of(server: Hosted) -> str:
+async def find_project_id(server: Hosted) -> str:
     return str((await server.client.get("/sessions", params={"name": "p"})).json()[0]["id"])
 
 
@@ -116,7 +116,7 @@ async def stock_client(server: Hosted) -> Client:
 
 
 async def test_the_sdk_reads_every_field(server: Hosted):
-    project = await project_of(server)
+    project = await find_project_id(server)
 
     client = await stock_client(server)
     pager = await client.runs.query(project_ids=[project], selects=EVERY_FIELD, page_size=3)
@@ -135,7 +135,7 @@ async def test_the_sdk_reads_every_field(server: Hosted):
 
 
 async def test_filters_restrict_runs(server: Hosted):
-    project = await project_of(server)
+    project = await find_project_id(server)
 
     async def names(**body: Any) -> list[str]:
         asked = {"project_ids": [project], "selects": ["NAME"], **body}
@@ -167,7 +167,7 @@ async def test_old_runs_are_found_by_their_time(server: Hosted):
 
 
 async def test_invalid_queries_are_refused(server: Hosted):
-    project = await project_of(server)
+    project = await find_project_id(server)
     for body, field in (
         ({}, "project_ids"),
         ({"project_ids": []}, "project_ids"),
@@ -213,7 +213,7 @@ async def test_a_share_link_shows_descendants_alone(server: Hosted):
 
 
 async def test_another_workspace_finds_nothing(server: Hosted):
-    project = await project_of(server)
+    project = await find_project_id(server)
     headers = {"x-api-key": await server.new_key(workspace_id=await server.new_workspace("Others"))}
     async with httpx2.AsyncClient(base_url=server.url, headers=headers) as other:
         response = await other.post("/api/v2/runs/query", json={"project_ids": [project]})

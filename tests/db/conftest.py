@@ -8,15 +8,15 @@ from portside.identity import first_start
 from portside.identity.authentication import Authenticator
 from portside.identity.types import Actor
 from portside.kernel.db import Database
-from tests.conftest import AGENT, MigratedDatabases, schema_of, with_name
+from tests.conftest import AGENT, MigratedDatabases, get_schema, with_name
 
 
 @pytest.fixture
 async def db(request: pytest.FixtureRequest, postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Database]:
     """A database of this test, with the tables of its module's PACKAGES: those of the agent server if it has none."""
     packages = getattr(request.module, "PACKAGES", AGENT)
-    name = await migrated.copy_of(packages)
-    opened = await Database.connect(with_name(postgres, name), max_size=12, schema=schema_of(packages))
+    name = await migrated.copy(packages)
+    opened = await Database.connect(with_name(postgres, name), max_size=12, schema=get_schema(packages))
     yield opened
     await opened.close()
     await migrated.drop(name)

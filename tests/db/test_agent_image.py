@@ -22,7 +22,7 @@ from portside.dataplane.logs import RevisionLog
 from portside.dataplane.settings import ListenerSettings
 from portside.listener_api import NewLogEntry, Secret
 from tests.conftest import eventually
-from tests.db.test_dataplane_containers import Harness, containers_of, podman
+from tests.db.test_dataplane_containers import Harness, list_containers, podman
 from tests.desired import desired_deployment, desired_revision
 from tests.images import WITHIN_S, agent_image, project_image
 from tests.node_packages import JAVASCRIPT_PROJECT, installed_packages
@@ -159,7 +159,7 @@ async def test_agent_in_a_container_sleeps_until_a_request_wakes_it(postgres: st
 
     async def is_asleep() -> bool:
         found = target.metrics()
-        return found is not None and found.is_asleep and containers_of(deployment.id) == []
+        return found is not None and found.is_asleep and list_containers(deployment.id) == []
 
     await target.provision(is_new=True)
     try:
@@ -172,7 +172,7 @@ async def test_agent_in_a_container_sleeps_until_a_request_wakes_it(postgres: st
                 answers = await asyncio.gather(*(client.post("/runs/wait", json=body) for _ in range(3)))
 
             assert [answer.status_code for answer in answers] == [200] * 3
-            assert len(containers_of(deployment.id)) == 1, "many requests start one"
+            assert len(list_containers(deployment.id)) == 1, "many requests start one"
 
         await eventually(is_asleep)
     finally:

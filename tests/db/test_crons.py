@@ -72,7 +72,7 @@ class CronCluster:
         """Activate every scheduler once, all at the same time."""
         await asyncio.gather(*(scheduler.activate() for scheduler in self.schedulers))
 
-    async def runs_of(self, *cron_ids: UUID) -> list[int]:
+    async def count_runs(self, *cron_ids: UUID) -> list[int]:
         """How many runs each cron has made."""
         found = "select count(*) from runs where kwargs -> 'config' -> 'configurable' ->> 'cron_id' = $1"
         return [await self.db.pool.fetchval(found, str(cron_id)) for cron_id in cron_ids]
@@ -129,9 +129,9 @@ async def cluster(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator
 async def test_overdue_cron_fires_once(cluster: CronCluster):
     crons = [await cluster.add(overdue_s=3600) for _ in range(100)]
     await cluster.look_until_moved(*crons)
-    assert await cluster.runs_of(*crons) == [1] * 100
+    assert await cluster.count_runs(*crons) == [1] * 100
     await cluster.look()
-    assert await cluster.runs_of(*crons) == [1] * 100
+    assert await cluster.count_runs(*crons) == [1] * 100
 
 
 async def test_frequent_cron_on_a_busy_thread_queues_one_run(cluster: CronCluster):
@@ -146,7 +146,7 @@ async def test_frequent_cron_on_a_busy_thread_queues_one_run(cluster: CronCluste
         await cluster.db.pool.execute("update crons set next_run_date = now() where cron_id = $1", often)
 
     await cluster.look_until_moved(often, other)
-    assert await cluster.runs_of(often, other) == [1, 1]
+    assert await cluster.count_runs(often, other) == [1, 1]
     await cluster.db.pool.execute(
         "update runs set status = 'running', is_blocked = false where kwargs #>> '{config,configurable,cron_id}' = $1",
         str(often),
@@ -154,7 +154,7 @@ async def test_frequent_cron_on_a_busy_thread_queues_one_run(cluster: CronCluste
 
     await cluster.db.pool.execute("update crons set next_run_date = now() where cron_id = $1", often)
     await cluster.look_until_moved(often)
-    assert await cluster.runs_of(often, other) == [2, 1]
+    assert await cluster.count_runs(often, other) == [2, 1]
 
 
 async def test_cron_without_free_slots_queues_one_run(cluster: CronCluster):
@@ -171,7 +171,7 @@ async def test_cron_without_free_slots_queues_one_run(cluster: CronCluster):
         await cluster.db.pool.execute(again, often)
 
     await cluster.look_until_moved(often, other)
-    assert await cluster.runs_of(often, other) == [1, 1]
+    assert await cluster.count_runs(often, other) == [1, 1]
     skipped = "select skipped_count from crons where cron_id = $1"
     assert [await cluster.db.pool.fetchval(skipped, cron) for cron in (often, other)] == [3, 0]
 
@@ -180,7 +180,7 @@ async def test_cron_without_free_slots_queues_one_run(cluster: CronCluster):
         await cluster.db.pool.execute(f"{step} {of_cron}", str(often))
         await cluster.db.pool.execute(again, often)
         await cluster.look_until_moved(often)
-        assert await cluster.runs_of(often) == [2 if "update" in step else 1]
+        assert await cluster.count_runs(often) == [2 if "update" in step else 1]
 
     assert await cluster.db.pool.fetchval(skipped, often) == 3
 
@@ -197,7 +197,7 @@ async def test_one_claim_fired_twice_makes_one_run(cluster: CronCluster):
     several = asyncio.Semaphore(10)
     outcomes = await asyncio.gather(*(s._fire(cron, several) for cron in held for s in cluster.schedulers))
     assert sorted(outcomes) == ["elsewhere"] * 4 + ["pending"] * 2
-    assert await cluster.runs_of(*crons) == [1, 1]
+    assert await cluster.count_runs(*crons) == [1, 1]
 
 
 async def test_the_claim_of_a_dead_process_runs_out(cluster: CronCluster):
@@ -213,9 +213,9 @@ async def test_the_claim_of_a_dead_process_runs_out(cluster: CronCluster):
         "update crons set is_enabled = true, claimed_until = now() - interval '1 second' where cron_id = $1", dead
     )
     await cluster.look()
-    assert await cluster.runs_of(alive) == [0]
+    assert await cluster.count_runs(alive) == [0]
     await cluster.look_until_moved(dead)
-    assert await cluster.runs_of(dead) == [1]
+    assert await cluster.count_runs(dead) == [1]
 
 
 async def test_crons_fire_again_after_a_wrong_clock_is_set_back(cluster: CronCluster):
@@ -237,14 +237,14 @@ async def test_crons_fire_again_after_a_wrong_clock_is_set_back(cluster: CronClu
     await cluster.look()
     within = "select next_run_date <= now() + interval '1 hour' from crons where cron_id = $1"
     assert [await cluster.db.pool.fetchval(within, cron) for cron in (fast, step, ended)] == [True, False, None]
-    assert await cluster.runs_of(fast, step, ended) == [1, 1, 1]
+    assert await cluster.count_runs(fast, step, ended) == [1, 1, 1]
 
 
 async def test_a_claim_from_before_the_clock_was_set_back_holds_up_nothing(cluster: CronCluster):
     cron = await cluster.add(overdue_s=60)
     await cluster.db.pool.execute("update crons set claimed_until = now() + interval '1 hour'")
     await cluster.look_until_moved(cron)
-    assert await cluster.runs_of(cron) == [1]
+    assert await cluster.count_runs(cron) == [1]
 
 
 async def test_a_paused_cron_and_one_past_its_end_do_not_fire(cluster: CronCluster):
@@ -254,7 +254,7 @@ async def test_a_paused_cron_and_one_past_its_end_do_not_fire(cluster: CronClust
         "update crons set is_enabled = true, ends_at = now() - interval '30 minutes' where cron_id = $1", ended
     )
     await cluster.look_until_moved(ended)
-    assert await cluster.runs_of(paused, ended) == [0, 0]
+    assert await cluster.count_runs(paused, ended) == [0, 0]
 
     assert await cluster.db.pool.fetchval("select next_run_date is null from crons where cron_id = $1", ended)
     assert await cluster.is_due(paused)
@@ -264,7 +264,7 @@ async def test_a_cron_that_ends_with_the_calendar_fires(cluster: CronCluster):
     text = "9999-12-31T23:59:59.999999"
     cron = await cluster.add(overdue_s=60, end_time=text, ends_at=parse_end(text))
     await cluster.look_until_moved(cron)
-    assert await cluster.runs_of(cron) == [1]
+    assert await cluster.count_runs(cron) == [1]
     assert await cluster.db.pool.fetchval("select next_run_date > now() from crons where cron_id = $1", cron)
 
 
@@ -299,7 +299,7 @@ async def test_a_cron_is_skipped_while_its_owner_may_not_run_on_its_thread(clust
         await cluster.db.pool.execute("update crons set next_run_date = now()")
         await cluster.look_until_moved(cron)
         await eventually(cluster.is_idle)
-        fired += await cluster.runs_of(cron)
+        fired += await cluster.count_runs(cron)
 
     assert fired == [1, 1, 2, 2]
     assert await cluster.db.pool.fetchval("select skipped_count from crons where cron_id = $1", cron) == 2
@@ -312,7 +312,7 @@ async def test_a_run_that_is_refused_holds_up_no_other(cluster: CronCluster):
     good = await cluster.add(overdue_s=60)
 
     await cluster.look_until_moved(*bad, good)
-    assert await cluster.runs_of(*bad, good) == [0, 0, 0, 1]
+    assert await cluster.count_runs(*bad, good) == [0, 0, 0, 1]
 
 
 async def test_a_thread_can_be_deleted_while_its_crons_fire(cluster: CronCluster):

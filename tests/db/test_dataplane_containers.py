@@ -104,7 +104,7 @@ class Harness:
             return (await client.get(path)).raise_for_status().json()
 
     def running(self) -> list[str]:
-        return containers_of(self.deployment.id)
+        return list_containers(self.deployment.id)
 
     def log_text(self) -> str:
         return "\n".join(entry.message for entry in self.lines)
@@ -122,7 +122,7 @@ class Harness:
         self.lines += entries
 
 
-def containers_of(deployment_id: UUID) -> list[str]:
+def list_containers(deployment_id: UUID) -> list[str]:
     return podman("ps", "--all", "--quiet", "--filter", f"label=portside.deployment={deployment_id}").split()
 
 

@@ -23,7 +23,7 @@ from portside.executor.requests import HistoryRead, Outcome, RunRequest
 from portside.kernel.errors import Invalid, PortsideError, Unavailable, error_classes
 from portside.kernel.large_reads import ReservationNeeded, ResponseTooLarge
 from tests.conftest import eventually
-from tests.db.test_executor_pool import program_of
+from tests.db.test_executor_pool import build_program
 
 AGENT = """
 import asyncio, os
@@ -92,7 +92,7 @@ async def executing(
     """Start an executor of the project's graph, whose checkpoints are in `backend`."""
     scopes = Scopes(backend)  # type: ignore[arg-type]
     writer: Any = SimpleNamespace()
-    pool = ExecutorPool(program_of(project), limits or PoolLimits(), ExecutorRequests(scopes, writer).handlers)
+    pool = ExecutorPool(build_program(project), limits or PoolLimits(), ExecutorRequests(scopes, writer).handlers)
     graphs = RemoteGraphs(pool, writer, scopes)
 
     await pool.start()

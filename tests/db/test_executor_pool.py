@@ -92,7 +92,7 @@ def project(tmp_path) -> Path:
     return tmp_path
 
 
-def program_of(project: Path, **options: Any) -> Program:
+def build_program(project: Path, **options: Any) -> Program:
     graphs = {"agent": {"path": "./agent.py:graph", "description": "Acts."}}
     hello = ServerHello(
         protocol=messages.PROTOCOL,
@@ -107,7 +107,7 @@ def program_of(project: Path, **options: Any) -> Program:
 
 
 @asynccontextmanager
-async def started(
+async def open_pool(
     program: Program, limits: PoolLimits | None = None, handlers: Handlers = STORES_NOTHING
 ) -> AsyncIterator[ExecutorPool]:
     pool = ExecutorPool(program, limits or PoolLimits(), lambda _executor: handlers)
@@ -159,7 +159,7 @@ async def hold(pool: ExecutorPool, do: str, *modes: str) -> tuple[SpawnedExecuto
 
 
 async def test_executor_says_what_its_graphs_are_and_executes_them(project):
-    async with started(program_of(project)) as pool:
+    async with open_pool(build_program(project)) as pool:
         assert list(pool.facts) == ["agent"]
         assert pool.facts["agent"].description == "Acts."
         [executor] = pool.executors
@@ -179,28 +179,28 @@ async def test_executor_says_what_its_graphs_are_and_executes_them(project):
 async def test_project_that_does_not_load_is_reported_in_the_users_terms(project):
     (project / "agent.py").write_text("import nothing_like_this\n")
     with pytest.raises(UserMistake, match=r"does not load: ModuleNotFoundError.*agent.py, line 1"):
-        async with started(program_of(project)):
+        async with open_pool(build_program(project)):
             pass
 
 
 async def test_project_that_ends_the_process_is_reported(project):
     (project / "agent.py").write_text("import os\nos._exit(9)\n")
     with pytest.raises(UserMistake, match="exited with code 9 while it imported the project"):
-        async with started(program_of(project)):
+        async with open_pool(build_program(project)):
             pass
 
 
 @pytest.mark.parametrize("program", ["/nothing/here/python", "."])
 async def test_program_that_cannot_be_started_is_a_mistake_of_the_user(project, program):
-    given = replace(program_of(project), command=[program])
+    given = replace(build_program(project), command=[program])
     with pytest.raises(UserMistake, match=f"an executor process cannot be started: .*'{re.escape(program)}'"):
-        async with started(given):
+        async with open_pool(given):
             pass
 
 
 async def test_concurrent_starts_change_no_permissions_of_new_files(project):
     """The file mode mask is the process's: one start must not see, nor restore, what another one has set."""
-    given = replace(program_of(project), command=[sys.executable, "-c", "raise SystemExit(3)"])
+    given = replace(build_program(project), command=[sys.executable, "-c", "raise SystemExit(3)"])
     before = os.umask(0o022)
     try:
         starts = [SpawnedExecutor.start(given, STORES_NOTHING) for _ in range(3)]
@@ -218,7 +218,7 @@ async def test_concurrent_starts_change_no_permissions_of_new_files(project):
     [("exit", "exited with code 7"), ("segfault", "was killed by SIGSEGV"), ("hold the GIL", "did not answer")],
 )
 async def test_crash_ends_the_runs_of_its_process_alone(project, do, reason):
-    async with started(program_of(project, heartbeat_s=10.0), PoolLimits(executors=2)) as pool:
+    async with open_pool(build_program(project, heartbeat_s=10.0), PoolLimits(executors=2)) as pool:
 
         async def are_ready() -> bool:
             return len(pool.executors) == 2
@@ -245,7 +245,7 @@ async def test_crash_ends_the_runs_of_its_process_alone(project, do, reason):
 
 
 async def test_killed_executor_is_replaced(project):
-    async with started(program_of(project)) as pool:
+    async with open_pool(build_program(project)) as pool:
         [first] = pool.executors
         first.process.send_signal(signal.SIGKILL)
         assert await first.wait_ended() == "was killed by SIGKILL; the machine may be out of memory"
@@ -253,7 +253,7 @@ async def test_killed_executor_is_replaced(project):
 
 
 async def test_blocked_graph_loop_does_not_kill_the_process(project):
-    async with started(program_of(project, heartbeat_s=10.0)) as pool:
+    async with open_pool(build_program(project, heartbeat_s=10.0)) as pool:
         executor, task = await hold(pool, "hold the loop")
         for _ in range(5):
             await executor.link.ping()
@@ -277,7 +277,7 @@ async def test_blocked_graph_loop_keeps_no_checkpoints_back(project):
     async def are_stored() -> bool:
         return len(stored) == 2
 
-    async with started(program_of(project), handlers={**STORES_NOTHING, messages.CHECKPOINTS_PUT: store}) as pool:
+    async with open_pool(build_program(project), handlers={**STORES_NOTHING, messages.CHECKPOINTS_PUT: store}) as pool:
         executor, task = await hold(pool, "hold the loop")
         await eventually(are_stored)
         executor.kill("the test is over")
@@ -293,7 +293,7 @@ async def test_run_ends_when_its_checkpoints_are_stored(project):
     def refuse(_body: Any, _call: Any) -> None:
         raise CallFailed("raised", "no space left", {"type": "RuntimeError"})
 
-    async with started(program_of(project), handlers={**STORES_NOTHING, messages.CHECKPOINTS_PUT: refuse}) as pool:
+    async with open_pool(build_program(project), handlers={**STORES_NOTHING, messages.CHECKPOINTS_PUT: refuse}) as pool:
         async with pool.for_run(uuid4(), 1) as executor:
             try:
                 outcome = await executor.link.call(messages.EXECUTE, request("nothing"), on_item=lambda _events: None)
@@ -305,7 +305,7 @@ async def test_run_ends_when_its_checkpoints_are_stored(project):
 
 
 async def test_events_that_nobody_follows_come_together_or_after_a_moment(project):
-    async with started(program_of(project)) as pool, pool.for_run(uuid4(), 1) as executor:
+    async with open_pool(build_program(project)) as pool, pool.for_run(uuid4(), 1) as executor:
         batches: list[Any] = []
         came = asyncio.Event()
 
@@ -334,7 +334,7 @@ async def test_events_that_nobody_follows_come_together_or_after_a_moment(projec
 
 
 async def test_cancelled_run_has_stopped(project):
-    async with started(program_of(project)) as pool:
+    async with open_pool(build_program(project)) as pool:
         executor, task = await hold(pool, "wait")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -346,7 +346,7 @@ async def test_cancelled_run_has_stopped(project):
 
 async def test_run_is_stopped_when_its_lease_is_not_renewed(project):
     """The server renews the lease of the other run, and says nothing more of this one."""
-    async with started(program_of(project)) as pool:
+    async with open_pool(build_program(project)) as pool:
         [executor] = pool.executors
         calls = [request("wait") for _ in range(2)]
         begun = asyncio.Event()
@@ -377,7 +377,7 @@ async def test_run_is_stopped_when_its_lease_is_not_renewed(project):
 
 
 async def test_executor_is_replaced_after_its_runs(project):
-    async with started(program_of(project), PoolLimits(max_runs=3)) as pool:
+    async with open_pool(build_program(project), PoolLimits(max_runs=3)) as pool:
         [first] = pool.executors
         used = {(await execute(pool, "nothing"))["done"] for _ in range(3)}
         assert used == {f"nothing in {first.process.pid}"}
@@ -390,7 +390,7 @@ async def test_executor_is_replaced_after_its_runs(project):
 
 
 async def test_executor_with_much_memory_is_replaced_after_its_run(project):
-    async with started(program_of(project), PoolLimits(max_memory_bytes=250_000_000)) as pool:
+    async with open_pool(build_program(project), PoolLimits(max_memory_bytes=250_000_000)) as pool:
         [first] = pool.executors
         await execute(pool, "fill")
 
@@ -403,7 +403,7 @@ async def test_executor_with_much_memory_is_replaced_after_its_run(project):
 
 async def test_executor_far_above_its_memory_is_killed(project):
     """Also while it holds the interpreter's lock and answers nothing: the server reads what it holds."""
-    async with started(program_of(project), PoolLimits(max_memory_bytes=250_000_000)) as pool:
+    async with open_pool(build_program(project), PoolLimits(max_memory_bytes=250_000_000)) as pool:
         async with pool.for_run(uuid4(), 1) as executor:
             with pytest.raises(LinkClosed):
                 await executor.link.call(messages.EXECUTE, request("fill up"), on_item=lambda _events: None)
@@ -416,7 +416,7 @@ async def test_executor_far_above_its_memory_is_killed(project):
 async def test_short_run_after_a_wake_starts_no_spare(project, monkeypatch):
     """One that is still under way, or another one later, does."""
     monkeypatch.setattr("portside.agent.executors.pool.SPARES_BEGIN_AFTER_S", 2000.0)
-    async with started(program_of(project), PoolLimits(spares=1, idle_s=600.0)) as pool:
+    async with open_pool(build_program(project), PoolLimits(spares=1, idle_s=600.0)) as pool:
         [first] = pool.executors
         assert (await execute(pool, "nothing"))["do"] == "nothing"
 
@@ -444,7 +444,7 @@ def early_spares(monkeypatch) -> None:
 @pytest.mark.usefixtures("early_spares")
 async def test_spare_is_ready_when_an_executor_ends(project):
     """There is one once there are runs, it executes none before, and it ends some time after the last."""
-    async with started(program_of(project), PoolLimits(spares=1, idle_s=600.0)) as pool:
+    async with open_pool(build_program(project), PoolLimits(spares=1, idle_s=600.0)) as pool:
         [first] = pool.executors
         assert (await execute(pool, "nothing"))["done"] == f"nothing in {first.process.pid}"
 
@@ -472,7 +472,7 @@ async def test_spare_is_ready_when_an_executor_ends(project):
 @pytest.mark.usefixtures("early_spares")
 async def test_spare_is_not_started_with_the_executor_that_a_run_waits_for(project):
     """Both would import the project at once, so that the run waits longer."""
-    async with started(program_of(project), PoolLimits(spares=1, idle_s=600.0)) as pool:
+    async with open_pool(build_program(project), PoolLimits(spares=1, idle_s=600.0)) as pool:
         assert (await execute(pool, "nothing"))["do"] == "nothing"
         await eventually(partial(has, pool, 2))
         began: list[int] = []
@@ -495,7 +495,7 @@ async def has(pool: ExecutorPool, count: int) -> bool:
 async def test_run_waits_in_the_queue_while_executors_do_not_start(project, monkeypatch):
     """Here it waits only a moment; a call that a client waits for takes longer to give up."""
     monkeypatch.setattr("portside.agent.executors.pool.RUN_WAITS_S", 0.5)
-    async with started(program_of(project)) as pool:
+    async with open_pool(build_program(project)) as pool:
         agent = (project / "agent.py").read_text()
         (project / "agent.py").write_text("import nothing_like_this\n")
 
@@ -518,7 +518,7 @@ async def test_run_waits_in_the_queue_while_executors_do_not_start(project, monk
 @pytest.mark.usefixtures("early_spares")
 async def test_spare_ends_when_there_were_no_runs_for_long(project, monkeypatch):
     monkeypatch.setattr("portside.agent.executors.pool.SPARES_KEPT_S", 0.5)
-    async with started(program_of(project), PoolLimits(spares=1)) as pool:
+    async with open_pool(build_program(project), PoolLimits(spares=1)) as pool:
         first, task = await hold(pool, "wait")
 
         async def has_spare() -> bool:
@@ -542,7 +542,7 @@ async def test_executors_that_do_not_start_are_a_problem_until_one_does(project)
     def problems() -> list[str]:
         return [each for each in PROBLEMS.current() if each.startswith("An executor of graphs does not start")]
 
-    async with started(program_of(project)) as pool:
+    async with open_pool(build_program(project)) as pool:
         assert (await execute(pool, "nothing"))["do"] == "nothing"
 
         for code, reason in [
@@ -566,7 +566,7 @@ async def test_executors_that_do_not_start_are_a_problem_until_one_does(project)
 
 
 async def test_executor_with_work_that_did_not_stop_is_replaced(project):
-    async with started(program_of(project)) as pool:
+    async with open_pool(build_program(project)) as pool:
         first, task = await hold(pool, "hold a thread", "custom")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -579,7 +579,7 @@ async def test_executor_with_work_that_did_not_stop_is_replaced(project):
 
 
 async def test_idle_executors_stop_and_start_with_the_next_call(project):
-    async with started(program_of(project), PoolLimits(idle_s=0.5)) as pool:
+    async with open_pool(build_program(project), PoolLimits(idle_s=0.5)) as pool:
 
         async def are_stopped() -> bool:
             return not pool.executors
@@ -591,7 +591,7 @@ async def test_idle_executors_stop_and_start_with_the_next_call(project):
 
 async def test_first_process_stops_soon_if_it_has_no_work(project, monkeypatch):
     monkeypatch.setattr("portside.agent.executors.pool.UNUSED_KEPT_S", 0.5)
-    async with started(program_of(project), PoolLimits(idle_s=600.0)) as pool:
+    async with open_pool(build_program(project), PoolLimits(idle_s=600.0)) as pool:
 
         async def are_stopped() -> bool:
             return not pool.executors
@@ -602,7 +602,7 @@ async def test_first_process_stops_soon_if_it_has_no_work(project, monkeypatch):
 
 async def test_number_of_executors_follows_the_runs(project):
     limits = PoolLimits(executors=1, most=3, runs_each=2, idle_s=1.0)
-    async with started(program_of(project), limits) as pool:
+    async with open_pool(build_program(project), limits) as pool:
 
         async def are(count: int) -> bool:
             return len(pool.executors) == count
@@ -628,7 +628,7 @@ async def test_number_of_executors_follows_the_runs(project):
 
 
 async def test_suspects_have_a_process_for_themselves(project):
-    async with started(program_of(project)) as pool:
+    async with open_pool(build_program(project)) as pool:
         executor, task = await hold(pool, "wait")
         alone = asyncio.create_task(execute(pool, "nothing", is_alone=True))
 
@@ -645,7 +645,7 @@ async def test_suspects_have_a_process_for_themselves(project):
 
 async def test_suspects_leave_a_process_to_other_runs(project):
     """Where there are spares: suspects that take long wait for each other, and nobody else waits for them."""
-    async with started(program_of(project), PoolLimits(spares=1, idle_s=600.0)) as pool:
+    async with open_pool(build_program(project), PoolLimits(spares=1, idle_s=600.0)) as pool:
         suspects = [asyncio.create_task(execute(pool, "wait", is_alone=True)) for _ in range(2)]
 
         async def one_is_executed() -> bool:
@@ -666,7 +666,7 @@ async def test_suspects_leave_a_process_to_other_runs(project):
 
 async def test_suspect_takes_the_first_process_that_is_free(project):
     """It does not wait for the end of the run that has the only process left."""
-    async with started(program_of(project), PoolLimits(executors=2)) as pool:
+    async with open_pool(build_program(project), PoolLimits(executors=2)) as pool:
 
         async def are_ready() -> bool:
             return len(pool.executors) == 2
@@ -694,7 +694,7 @@ async def test_executor_waits_while_its_server_does_not_read(project):
         text = counted.read_text() if counted.exists() else ""
         return int(text or 0)
 
-    async with started(program_of(project)) as pool, pool.for_run(uuid4(), 1) as executor:
+    async with open_pool(build_program(project)) as pool, pool.for_run(uuid4(), 1) as executor:
         events: list[str] = []
         began = asyncio.Event()
 
@@ -728,10 +728,10 @@ async def test_executors_end_with_their_server(project):
 import asyncio, sys
 sys.path.insert(0, {str(Path.cwd())!r})
 from pathlib import Path
-from tests.db.test_executor_pool import hold, program_of, started
+from tests.db.test_executor_pool import build_program, hold, open_pool
 
 async def main():
-    async with started(program_of(Path({str(project)!r}))) as pool:
+    async with open_pool(build_program(Path({str(project)!r}))) as pool:
         executor, task = await hold(pool, "wait")
         Path({str(named)!r}).write_text(f"{{executor.process.pid}}\\n")
         await task
@@ -762,7 +762,7 @@ async def test_lines_of_executors_reach_the_log(project, capfd):
         "sys.stderr.write('bare\\n')\n" + AGENT
     )
 
-    async with started(program_of(project)) as pool:
+    async with open_pool(build_program(project)) as pool:
         await execute(pool, "nothing")
         err = ""
         both = ""

@@ -261,7 +261,7 @@ LABEL = """create or replace function label(p_id int) returns text language sql 
 WITH_LABELS = "create table things (id int primary key, label text generated always as (label(id)) stored);"
 
 
-async def objects_of(db: Database) -> list[str]:
+async def read_objects(db: Database) -> list[str]:
     return await db.pool.fetchval("select objects from applied_functions")
 
 
@@ -280,7 +280,7 @@ async def test_functions_are_applied_around_the_migrations_and_only_when_they_ch
     await migrate(db, [package.name])
     assert await db.pool.fetchval("select total()") == 3
     assert (await db.pool.fetchval(applied)).split()[1] == first.split()[1], "replaced in place"
-    assert await objects_of(db) == ["function label(integer)", "function total()"]
+    assert await read_objects(db) == ["function label(integer)", "function total()"]
 
 
 async def test_functions_that_cannot_be_replaced_in_place_are_created_again(db, package) -> None:
@@ -304,7 +304,7 @@ async def test_removed_and_changed_functions_are_dropped(db, package) -> None:
 
     package.functions({}, {"sum.sql": of_two})
     await migrate(db, [package.name])
-    assert await objects_of(db) == ["function sum_of(integer,integer)"]
+    assert await read_objects(db) == ["function sum_of(integer,integer)"]
     found = "select proname || pronargs from pg_proc where pronamespace = 'public'::regnamespace"
     assert await db.pool.fetchval(found) == "sum_of2"
 

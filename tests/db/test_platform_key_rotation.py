@@ -183,7 +183,7 @@ async def test_every_encrypted_column_gets_the_new_key(platform_databases) -> No
     await db.close()
 
 
-def contents_of(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -194,14 +194,14 @@ async def test_key_of_another_platform_is_not_rotated(platform_databases, tmp_pa
     home.master_key.write_text(base64.b64encode(b"w" * 32).decode())
     previous_file(home.master_key).write_text(base64.b64encode(b"p" * 32).decode())
 
-    before = contents_of(tmp_path)
+    before = read_files(tmp_path)
     db = await Database.connect(await platform_databases())
     await check_master_key(db, right)
 
     with pytest.raises(UserMistake, match="does not decrypt the secrets of this database"):
         await rotate_stopped(db, home)
 
-    assert contents_of(tmp_path) == before
+    assert read_files(tmp_path) == before
     # Now the right one was kept, and the database follows to the current key.
     previous_file(home.master_key).write_text(base64.b64encode(b"r" * 32).decode())
     assert (await check_key(db, home)).keys == SecretBox(b"w" * 32).keys

@@ -12,7 +12,7 @@ CRON = uuid4()
 EVERYBODY = {"assistant_id": None, "access": None, "limit": 11, "offset": 0}
 
 
-async def plan_of(db: Database, query: Query, **values: object) -> str:
+async def explain(db: Database, query: Query, **values: object) -> str:
     arguments = query.arguments({**EVERYBODY, **values})
     return "\n".join(row[0] for row in await db.pool.fetch(f"explain {query.sql}", *arguments))
 
@@ -44,13 +44,13 @@ async def history(agent_databases) -> AsyncIterator[Database]:
 
 async def test_searches_of_runs_read_an_index(history: Database) -> None:
     every = ["pending", "running", "success", "error", "timeout", "interrupted"]
-    failed = await plan_of(history, sql.search_failed_runs, statuses=["error", "timeout"])
+    failed = await explain(history, sql.search_failed_runs, statuses=["error", "timeout"])
     assert "runs_failed" in failed
-    of_cron = await plan_of(history, sql.search_runs_of_cron, statuses=every, cron_id=CRON, thread_id=None)
+    of_cron = await explain(history, sql.search_runs_of_cron, statuses=every, cron_id=CRON, thread_id=None)
     assert "runs_of_cron" in of_cron
     thread_id = await history.pool.fetchval("select thread_id from threads limit 1")
-    of_thread = await plan_of(history, sql.search_runs_of_thread, statuses=every, thread_id=thread_id, run_id=None)
+    of_thread = await explain(history, sql.search_runs_of_thread, statuses=every, thread_id=thread_id, run_id=None)
     assert "runs_of_thread" in of_thread
 
-    active = await plan_of(history, sql.search_active_runs, statuses=["pending", "running"])
+    active = await explain(history, sql.search_active_runs, statuses=["pending", "running"])
     assert "Seq Scan on runs" not in active

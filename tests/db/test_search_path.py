@@ -48,7 +48,7 @@ async def opened(request: pytest.FixtureRequest, fresh_database) -> AsyncIterato
     await connection.close()
 
 
-def words_of(body: str) -> set[str]:
+def find_words(body: str) -> set[str]:
     """The words of a body that no schema or table stands before; comments are left out, strings are not."""
     return set(re.findall(r"(?<![\w.])[a-z_]\w*", re.sub(r"--[^\n]*|/\*.*?\*/", "", body, flags=re.DOTALL).lower()))
 
@@ -66,7 +66,7 @@ async def test_every_function_works_with_an_empty_search_path(opened) -> None:
         path = next((value for value in row["proconfig"] or () if value.startswith("search_path=")), None)
         if path is not None:
             assert path == wanted, row["name"]
-        elif row["lanname"] == "plpgsql" and (named := words_of(row["prosrc"]) & names):
+        elif row["lanname"] == "plpgsql" and (named := find_words(row["prosrc"]) & names):
             wrong.append(f"{row['name']} names {', '.join(sorted(named))}; add `set search_path from current`")
         elif not row["is_bound"]:
             try:

@@ -76,7 +76,7 @@ async def stored_chunks(database: Database) -> list[Chunk]:
     return [Chunk(*(row[name] for name in Chunk.__struct_fields__)) for row in rows]
 
 
-def subscription_of(process: Process, thread_id: UUID) -> RemoteSubscription:
+def get_subscription(process: Process, thread_id: UUID) -> RemoteSubscription:
     return process.transport.subscribed[thread_id]
 
 
@@ -93,9 +93,9 @@ async def test_chunk_after_a_missing_one_is_not_taken(processes, database):
 
     chunks = await stored_chunks(database)
     assert not subscriptions.take(chunks[2:])
-    assert subscription_of(there, begun.thread_id).cursor == first.number
+    assert get_subscription(there, begun.thread_id).cursor == first.number
     assert subscriptions.take(chunks)
-    assert subscription_of(there, begun.thread_id).cursor == chunks[-1].number
+    assert get_subscription(there, begun.thread_id).cursor == chunks[-1].number
 
 
 async def test_carried_chunk_is_not_taken_during_a_read(processes, database):
@@ -117,7 +117,7 @@ async def test_carried_chunk_is_not_taken_during_a_read(processes, database):
         assert not subscriptions.take([second])
 
     await reading
-    assert subscription_of(there, begun.thread_id).cursor == second.number
+    assert get_subscription(there, begun.thread_id).cursor == second.number
 
 
 async def test_subscription_is_recorded_before_it_reads(processes, database):

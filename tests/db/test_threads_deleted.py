@@ -46,7 +46,7 @@ async def test_the_run_of_a_deleted_thread_stops(apps: list[AgentApp], deleter: 
     for app in apps:
         await until(lambda app=app: app.hub.transport.has_others)
 
-    async with client_of(executing) as here, client_of(apps[deleter]) as there:
+    async with open_client(executing) as here, open_client(apps[deleter]) as there:
         thread_id = (await here.post("/threads", json={})).json()["thread_id"]
         assert (await here.post(f"/threads/{thread_id}/runs", json=SLOW)).status_code == 200
         await until(lambda: executing.worker.busy_slots == 1)
@@ -54,7 +54,7 @@ async def test_the_run_of_a_deleted_thread_stops(apps: list[AgentApp], deleter: 
         await until(lambda: executing.worker.busy_slots == 0)
 
 
-def client_of(app: AgentApp) -> httpx2.AsyncClient:
+def open_client(app: AgentApp) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app.asgi), base_url="http://agent", timeout=60)
 
 

@@ -133,7 +133,7 @@ RANGES: list[dict[str, Any]] = [
 SLICINGS = [ALL, StatsGrouping(attribute="project"), StatsGrouping(stride=2 * DAY, origin=FIRST - DAY)]
 
 
-async def stats_of(
+async def compare_stats(
     db: Database, actor: Actor, asked: dict[str, Any], slicing: StatsGrouping
 ) -> dict[GroupKey, RunStats]:
     """Ask both ways, and return what both received. Fails where they differ, or days were not made use of."""
@@ -150,15 +150,15 @@ async def stats_of(
 
 
 async def all_stats(db: Database, actor: Actor) -> list[dict[GroupKey, RunStats]]:
-    return [await stats_of(db, actor, asked, slicing) for asked in RANGES for slicing in SLICINGS]
+    return [await compare_stats(db, actor, asked, slicing) for asked in RANGES for slicing in SLICINGS]
 
 
 async def check_some_stats(db: Database, actor: Actor) -> None:
     for asked in ({}, RANGES[3]):
-        await stats_of(db, actor, asked, StatsGrouping(attribute="project"))
+        await compare_stats(db, actor, asked, StatsGrouping(attribute="project"))
 
 
-async def projects_of(db: Database) -> dict[str, UUID]:
+async def read_projects(db: Database) -> dict[str, UUID]:
     return {row["name"]: row["id"] for row in await db.pool.fetch("select id, name from projects")}
 
 
@@ -172,8 +172,8 @@ async def test_rollups_equal_statistics_of_runs(db: Database, actor: Actor):
 
     # A day may have ended since this module was imported.
     assert TODAY - DAY <= await db.pool.fetchval("select until from daily_run_stats_progress") <= now()
-    project = (await projects_of(db))["project 1"]
-    of_one = await stats_of(db, actor, {"session": [project, uuid4()]}, ALL)
+    project = (await read_projects(db))["project 1"]
+    of_one = await compare_stats(db, actor, {"session": [project, uuid4()]}, ALL)
     assert of_one[None, ""].run_count == sum(2 for root, _ in traces if root["session_name"] == "project 1")
     elsewhere = RollupQuery(workspace_id=uuid4(), projects=[project])
     division = rollups.RollupGrouping(by_project=False, stride=None, origin=None, limit=1)
@@ -187,7 +187,7 @@ async def figures(db: Database, actor: Actor) -> object:
 
 async def test_later_changes_are_visible_at_once_and_counted_again(db: Database, actor: Actor):
     traces = await filled(db, actor, 100)
-    projects = await projects_of(db)
+    projects = await read_projects(db)
     await count(db)
     began = FIRST + 2.5 * DAY
 
@@ -223,7 +223,7 @@ async def test_later_changes_are_visible_at_once_and_counted_again(db: Database,
     # Feedback is looked up whenever figures are asked for.
     kept_root = next(root for root, _ in traces if root["session_name"] == "project 0")
     await create_feedback(db, FeedbackRequest(key="k", run_id=kept_root["id"], score=1), by=actor)
-    assert (await stats_of(db, actor, {}, ALL))[None, ""].feedback_stats["k"].n == 1
+    assert (await compare_stats(db, actor, {}, ALL))[None, ""].feedback_stats["k"].n == 1
 
     async with db.transaction() as tx:
         await delete_projects(tx, actor.workspace_id, [projects["project 1"]])
@@ -297,7 +297,7 @@ async def test_projects_are_listed_with_rollups(db: Database, actor: Actor):
 
 async def test_daily_charts_use_rollups(db: Database, actor: Actor):
     await filled(db, actor, 100)
-    project = (await projects_of(db))["project 0"]
+    project = (await read_projects(db))["project 0"]
     span = TimeBuckets(FIRST + 0.3 * DAY, now(), DAY, FIRST)
 
     series = [
@@ -330,7 +330,7 @@ async def test_usage_counts_for_model_runs_alone(db: Database, actor: Actor) -> 
     await deliver(db, actor, [root, model])
 
     async def tokens() -> tuple[int, int, str | None]:
-        found = (await stats_of(db, actor, {}, ALL))[None, ""]
+        found = (await compare_stats(db, actor, {}, ALL))[None, ""]
         return found.prompt_tokens, found.total_tokens, found.total_cost
 
     assert await tokens() == (2400, 2415, "0.5"), "run by run"

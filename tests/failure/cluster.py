@@ -129,12 +129,12 @@ class Cluster:
     def pause(self, server: ServerProcess) -> None:
         """Stop a server. Its executors go on with the step that they have begun, as if they were paused, too."""
         assert server.process is not None
-        self.pauses += [Pause(pid, time.time()) for pid in (server.process.pid, *self.executors_of(server))]
+        self.pauses += [Pause(pid, time.time()) for pid in (server.process.pid, *self.find_executors(server))]
         server.send(signal.SIGSTOP)
 
     def resume(self, server: ServerProcess) -> None:
         assert server.process is not None
-        self._end_pauses({server.process.pid, *self.executors_of(server)})
+        self._end_pauses({server.process.pid, *self.find_executors(server)})
         server.send(signal.SIGCONT)
 
     @contextlib.contextmanager
@@ -153,7 +153,7 @@ class Cluster:
             if pause.pid in pids and pause.ended == math.inf:
                 pause.ended = time.time()
 
-    def executors_of(self, server: ServerProcess) -> list[int]:
+    def find_executors(self, server: ServerProcess) -> list[int]:
         """Return the processes that execute the graphs of a server; none if it executes them itself, or is down."""
         found: list[int] = []
         for tasks in Path(f"/proc/{server.process.pid}/task").glob("*/children") if server.process else ():
@@ -244,7 +244,7 @@ async def patiently(look: Callable[[], Awaitable[Any]], within_s: float = 300) -
 
 
 @contextlib.contextmanager
-def cluster_of(count: int, url: str, folder: Path, **environment: str):
+def start_cluster(count: int, url: str, folder: Path, **environment: str):
     """Start a cluster of equal servers; they are killed at the end."""
     cluster = Cluster(url, folder, **environment)
     for _ in range(count):
@@ -292,7 +292,7 @@ def work(
     return {"assistant_id": graph, "input": given, "durability": "sync", **rest}
 
 
-def steps_of(values: dict[str, Any], run: str) -> list[tuple[int, int]]:
+def list_steps(values: dict[str, Any], run: str) -> list[tuple[int, int]]:
     """Return the steps, with their attempts, that a run left in its thread's state."""
     return [(step, attempt) for by, step, attempt in values["done"] if by == run]
 

@@ -22,7 +22,7 @@ def held_at(step: str, gate: Path) -> dict[str, Any]:
     return {"assistant_id": "steps", "input": {"done": [], "pause_s": 0}, "config": config}
 
 
-def steps_of(log: Path) -> list[str]:
+def read_steps(log: Path) -> list[str]:
     return log.read_text().split() if log.exists() else []
 
 
@@ -30,7 +30,7 @@ async def begun(log: Path, step: str) -> None:
     """Wait until a step of a run has begun."""
 
     async def look() -> bool:
-        return step in steps_of(log)
+        return step in read_steps(log)
 
     await eventually(look)
 
@@ -59,7 +59,7 @@ async def test_killed_run_resumes_from_its_last_checkpoint(agent_databases, tmp_
 
         result = httpx2.get(f"{server.url}/threads/{thread}/runs/{run['run_id']}/join")
         assert result.json()["done"] == ["one", "two", "three"]
-        assert steps_of(step_log) == ["one", "two", "two", "three"]
+        assert read_steps(step_log) == ["one", "two", "two", "three"]
         assert httpx2.get(f"{server.url}/threads/{thread}").json()["status"] == "idle"
 
 
@@ -90,7 +90,7 @@ async def test_sigterm_lets_runs_end(agent_databases, tmp_path, step_log, gate):
         gate.touch()
         assert server.wait_until_stopped() == 0
 
-        assert steps_of(step_log) == ["one", "two", "three"]
+        assert read_steps(step_log) == ["one", "two", "three"]
         server.start()
         assert httpx2.get(f"{server.url}/threads/{thread}").json()["values"]["done"] == ["one", "two", "three"]
 

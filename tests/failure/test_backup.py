@@ -92,13 +92,13 @@ def portside(*arguments: str, **environment: str) -> str:
     return done.stdout
 
 
-def schema_of(url: str) -> str:
+def dump_schema(url: str) -> str:
     command = [str(find_program("pg_dump")), "-s", "-d", url]
     dumped = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return "\n".join(line for line in dumped.splitlines() if not line.startswith(("--", "\\")) and line)
 
 
-async def databases_of(url: str) -> list[str]:
+async def list_databases(url: str) -> list[str]:
     connection = await asyncpg.connect(url)
     try:
         rows = await connection.fetch(
@@ -109,7 +109,7 @@ async def databases_of(url: str) -> list[str]:
         await connection.close()
 
 
-async def counts_of(url: str) -> dict[str, int]:
+async def count_rows(url: str) -> dict[str, int]:
     """How many rows each table has."""
     connection = await asyncpg.connect(url)
     try:
@@ -259,14 +259,14 @@ async def counts_under_load(original: Original, source: str, kind: str, file: Pa
     """Take a backup under load; return the traces acknowledged before, and the counts of tables at rest meanwhile."""
     async with load(original):
         before = list(original.acknowledged)
-        names = await databases_of(source)
-        counts = {name: await counts_of(at(source, name)) for name in names}
+        names = await list_databases(source)
+        counts = {name: await count_rows(at(source, name)) for name in names}
         arguments = ["backup", "create", "--home", str(original.home), "--to", str(file)]
         more = ["--dumps"] if kind == "dumps" else []
         url = source if kind == "server" else ""
 
         await asyncio.to_thread(portside, *arguments, *more, DATABASE_URL=url)
-        after = {name: await counts_of(at(source, name)) for name in names}
+        after = {name: await count_rows(at(source, name)) for name in names}
 
     # A copy of the server empties unlogged tables, which hold what may be lost.
     kept = {
@@ -317,7 +317,7 @@ def test_platform_comes_back_with_everything(tmp_path: Path, kind: str) -> None:
             original = asyncio.run(prepare(home, server, tmp_path))
             source = url or EmbeddedPostgres(home).url("portside")
             before, counts = asyncio.run(counts_under_load(original, source, kind, file))
-            schemas = {name: schema_of(at(source, name)) for name in counts}
+            schemas = {name: dump_schema(at(source, name)) for name in counts}
 
         portside("backup", "restore", str(file), "--home", str(new), DATABASE_URL=target)
         original.gate.touch()
@@ -327,7 +327,7 @@ def test_platform_comes_back_with_everything(tmp_path: Path, kind: str) -> None:
 
         with restored_counts(new, target) as admin:
             compare(asyncio.run(_all_counts(admin)), counts)
-            assert {name: schema_of(at(admin, name)) for name in counts} == schemas
+            assert {name: dump_schema(at(admin, name)) for name in counts} == schemas
             assert asyncio.run(_traces(admin, before)) == len(before) >= 200
 
         restored.start()
@@ -350,7 +350,7 @@ def restored_counts(home: Path, target: str) -> Iterator[str]:
 
 
 async def _all_counts(url: str) -> dict[str, dict[str, int]]:
-    return {name: await counts_of(at(url, name)) for name in await databases_of(url)}
+    return {name: await count_rows(at(url, name)) for name in await list_databases(url)}
 
 
 async def _traces(url: str, ids: list[str]) -> int:

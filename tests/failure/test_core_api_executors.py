@@ -93,7 +93,7 @@ async def cut(
                 await asyncio.to_thread(near.stop)
 
 
-def client_of(server: ServerProcess) -> httpx2.AsyncClient:
+def open_client(server: ServerProcess) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(base_url=server.url, timeout=300)
 
 
@@ -120,7 +120,7 @@ async def is_ok(server: ServerProcess) -> bool:
 
 async def goes_on_elsewhere(cut: Cut, tmp_path: Path, harm: Callable[[], Any]) -> tuple[int, int]:
     """Harm what executes a run; wait until another server has ended it. Return the processes of both attempts."""
-    async with client_of(cut.tiers.orchestrator) as client:
+    async with open_client(cut.tiers.orchestrator) as client:
         run = await begin(client, "wait", tmp_path / "ledger")
         [first] = await begun(tmp_path / "ledger", 1)
         await asyncio.to_thread(cut.other.start)
@@ -174,13 +174,13 @@ async def test_run_of_a_server_that_is_cut_off_goes_on_elsewhere(cut, tmp_path, 
 
 
 async def executes_again(cut: Cut, tmp_path: Path) -> None:
-    async with client_of(cut.tiers.orchestrator) as client:
+    async with open_client(cut.tiers.orchestrator) as client:
         run = await begin(client, "nothing", tmp_path / "again")
         assert (await ended(client, *run))["status"] == "success"
 
 
 async def test_executors_connect_again_to_an_orchestrator_that_was_killed(cut, tmp_path):
-    async with client_of(cut.tiers.orchestrator) as client:
+    async with open_client(cut.tiers.orchestrator) as client:
         run = await begin(client, "wait", tmp_path / "ledger")
         await begun(tmp_path / "ledger", 1)
         cut.tiers.orchestrator.kill()
@@ -202,7 +202,7 @@ async def test_every_run_ends_once_whatever_is_lost(cut, tmp_path):
     async def have_begun(count: int) -> bool:
         return await attempts_begun() >= count
 
-    async with client_of(cut.tiers.orchestrator) as client, serving(receiver) as url:
+    async with open_client(cut.tiers.orchestrator) as client, serving(receiver) as url:
         for ledger in ledgers:
             thread_id = (await client.post("/threads", json={})).json()["thread_id"]
             body = {"assistant_id": "crashes", "input": {"do": "wait", "ledger": str(ledger)}, "webhook": url}
@@ -242,7 +242,7 @@ async def test_every_run_ends_once_whatever_is_lost(cut, tmp_path):
 @pytest.mark.parametrize("cut", [PATIENT], indirect=True, ids=["patient"])
 async def test_server_that_is_asked_to_stop_ends_its_runs_and_gets_no_more(cut, tmp_path):
     [behind] = cut.tiers.executors
-    async with client_of(cut.tiers.orchestrator) as client:
+    async with open_client(cut.tiers.orchestrator) as client:
         run = await begin(client, "wait", tmp_path / "ledger")
         [first] = await begun(tmp_path / "ledger", 1)
         await asyncio.to_thread(cut.other.start)
@@ -262,7 +262,7 @@ async def test_server_that_is_asked_to_stop_ends_its_runs_and_gets_no_more(cut, 
 
 async def test_run_of_a_server_that_stops_at_once_is_not_counted_as_lost(cut, tmp_path):
     [behind] = cut.tiers.executors
-    async with client_of(cut.tiers.orchestrator) as client:
+    async with open_client(cut.tiers.orchestrator) as client:
         run = await begin(client, "wait", tmp_path / "ledger")
         await begun(tmp_path / "ledger", 1)
         assert await asyncio.to_thread(behind.stop) == 0
@@ -287,7 +287,7 @@ async def test_orchestrator_needs_no_code_of_the_project(agent_databases, tmp_pa
     ) as tiers:
         await asyncio.to_thread(far.start)
         try:
-            async with client_of(tiers.orchestrator) as client:
+            async with open_client(tiers.orchestrator) as client:
                 thread_id, run_id = await begin(client, "nothing", tmp_path / "ledger")
                 assert (await ended(client, thread_id, run_id))["status"] == "success"
                 changed = await client.post(f"/threads/{thread_id}/state", json={"values": {"pids": [7]}})
@@ -313,7 +313,7 @@ async def test_server_of_tier_queue_has_executors_for_what_another_answers(agent
         agent_server(url, folders[0], project="crashes", PORTSIDE_TIER="api") as api,
         orchestrated(url, folders[1], project="crashes", PORTSIDE_TIER="queue", **SETTINGS) as tiers,
     ):
-        async with client_of(api) as client:
+        async with open_client(api) as client:
             run = await begin(client, "nothing", tmp_path / "ledger")
             assert (await ended(client, *run))["status"] == "success"
 
@@ -331,12 +331,12 @@ async def test_executors_beside_a_server_and_elsewhere_share_its_runs(agent_data
         far = executor_server(CRASHES, core_api, tmp_path / "far.log", **settings)
         await asyncio.to_thread(far.start)
         try:
-            async with client_of(server) as client:
+            async with open_client(server) as client:
                 await eventually(partial(has_slots, client, 2))
                 ledgers = [tmp_path / "one", tmp_path / "other"]
                 runs = [await begin(client, "wait", ledger) for ledger in ledgers]
                 pids = [(await begun(ledger, 1))[0] for ledger in ledgers]
-                servers = [parent_of(pid) for pid in pids]
+                servers = [find_parent(pid) for pid in pids]
                 assert set(servers) == {server.process.pid, far.process.pid}
                 lost = ledgers[servers.index(far.process.pid)]
 
@@ -360,7 +360,7 @@ async def has_slots(client: httpx2.AsyncClient, count: int) -> bool:
     return bool(found["workers"]["max"] == count)
 
 
-def parent_of(pid: int) -> int:
+def find_parent(pid: int) -> int:
     """Return the server whose executor this process is."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -379,7 +379,7 @@ def peak_mb(pid: int) -> int:
 async def test_memory_of_executors_is_bounded_while_nobody_reads(cut, tmp_path):
     """A graph emits 400 MB into a wire that carries nothing."""
     [behind] = cut.tiers.executors
-    async with client_of(cut.tiers.orchestrator) as client:
+    async with open_client(cut.tiers.orchestrator) as client:
         await executes_again(cut, tmp_path)
         [(executor, _)] = attempts(tmp_path / "again")
         before = {pid: peak_mb(pid) for pid in (behind.process.pid, executor)}
@@ -514,7 +514,7 @@ def secured(module_database: str, authority: Authority, tmp_path_factory: pytest
 
 
 async def test_executors_share_the_runs_and_have_one_for_each_slot(secured, tmp_path):
-    async with client_of(secured.orchestrator) as client:
+    async with open_client(secured.orchestrator) as client:
         await eventually(partial(has_slots, client, 4))
         ledgers = [tmp_path / f"ledger{number}" for number in range(6)]
         runs = [await begin(client, "wait", ledger) for ledger in ledgers]
@@ -561,7 +561,7 @@ async def test_streams_states_and_cancellations_pass(secured, tmp_path):
         assert (await client.runs.get(thread, run["run_id"]))["status"] == "interrupted"
 
 
-async def health_of(port: str, authority: Authority | None = None, identity: Identity | None = None) -> int:
+async def check_health(port: str, authority: Authority | None = None, identity: Identity | None = None) -> int:
     """Return what `grpc.health.v1` says."""
     channel: Any
 
@@ -580,12 +580,12 @@ async def health_of(port: str, authority: Authority | None = None, identity: Ide
 async def test_servers_of_both_tiers_say_how_they_are(secured, authority):
     serving = health_pb2.HealthCheckResponse.SERVING
     assert (
-        await health_of(secured.orchestrator.environment["CORE_API_PORT"], authority, authority.issue("asks"))
+        await check_health(secured.orchestrator.environment["CORE_API_PORT"], authority, authority.issue("asks"))
         == serving
     )
 
     for executor in secured.executors:
-        assert await health_of(executor.environment["EXECUTOR_GRPC_PORT"]) == serving
+        assert await check_health(executor.environment["EXECUTOR_GRPC_PORT"]) == serving
         found = httpx2.get(f"{executor.url}/ok").json()
         assert found == {"ok": True, "services": {"grpc": True, "orchestrator": True}}
         assert "process_" in httpx2.get(f"{executor.url}/metrics").text
@@ -715,7 +715,7 @@ async def test_open_addresses_are_refused_without_key_or_certificates(module_dat
 @pytest.mark.parametrize("cut", [PATIENT], indirect=True, ids=["patient"])
 async def test_large_inputs_of_several_runs_do_not_silence_an_executor(cut, tmp_path):
     """Together they are more than a session reads ahead of what it serves."""
-    async with client_of(cut.tiers.orchestrator) as client:
+    async with open_client(cut.tiers.orchestrator) as client:
         ledgers = [tmp_path / f"ledger{number}" for number in range(9)]
         runs = [await begin(client, "wait", ledger, large="x" * (READ_AHEAD_BYTES // 8)) for ledger in ledgers]
         for ledger in ledgers:

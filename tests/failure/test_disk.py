@@ -53,7 +53,7 @@ def agent(disk: SmallDisk, server: ServerProcess, tmp_path_factory: pytest.TempP
 
 
 @contextlib.asynccontextmanager
-async def client_of(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
+async def open_client(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
     async with httpx2.AsyncClient(base_url=server.url, headers={"X-Api-Key": KEY}, timeout=60) as client:
         yield client
 
@@ -78,7 +78,7 @@ async def full(disk: SmallDisk, *clients: httpx2.AsyncClient) -> AsyncIterator[N
             await eventually(lambda client=client: has_room(client))
 
 
-async def problem_of(client: httpx2.AsyncClient) -> str | None:
+async def read_problem(client: httpx2.AsyncClient) -> str | None:
     response = await client.get("/ok")
     assert response.status_code == 200, response.text
     problem: str | None = response.json().get("problems", {}).get("disk")
@@ -86,15 +86,15 @@ async def problem_of(client: httpx2.AsyncClient) -> str | None:
 
 
 async def is_low(client: httpx2.AsyncClient) -> bool:
-    return await problem_of(client) is not None
+    return await read_problem(client) is not None
 
 
 async def has_room(client: httpx2.AsyncClient) -> bool:
-    return await problem_of(client) is None
+    return await read_problem(client) is None
 
 
 async def test_platform_refuses_new_data_and_serves_the_rest(disk: SmallDisk, server: ServerProcess):
-    async with client_of(server) as client:
+    async with open_client(server) as client:
         await eventually(lambda: has_room(client))
         project = (await client.post("/sessions", json={"name": f"p-{uuid4()}"})).raise_for_status().json()
         async with full(disk, client):
@@ -119,7 +119,7 @@ async def test_platform_refuses_new_data_and_serves_the_rest(disk: SmallDisk, se
 
 
 async def test_runs_wait_and_new_ones_are_refused(disk: SmallDisk, server: ServerProcess, agent: ServerProcess):
-    async with client_of(agent) as client:
+    async with open_client(agent) as client:
         thread = (await client.post("/threads", json={})).raise_for_status().json()["thread_id"]
         body = {"assistant_id": "agent", "input": {"messages": []}, "after_seconds": 2}
         async with full(disk, client):
@@ -137,7 +137,7 @@ async def test_runs_wait_and_new_ones_are_refused(disk: SmallDisk, server: Serve
 @pytest.mark.thorough
 async def test_filled_by_traces_loses_nothing_that_was_acknowledged(disk: SmallDisk, server: ServerProcess):
     """Clients fill the disk with traces, and retry what was refused: every trace arrives, once."""
-    async with client_of(server) as client:
+    async with open_client(server) as client:
         name = f"filled-{uuid4()}"
         disk.fill_up_to(220_000_000)
         sent = list[str]()
@@ -196,7 +196,7 @@ def trace(run: str, project: str) -> dict[str, Any]:
 async def test_stock_client_keeps_its_traces_until_there_is_room(disk: SmallDisk, server: ServerProcess):
     """The client of LangSmith sends a refused batch again, after the pause that the refusal asks for."""
     name = f"stock-{uuid4()}"
-    async with client_of(server) as http:
+    async with open_client(server) as http:
         requests = 'path="/runs/multipart",status="503"'
 
         async def is_refused() -> bool:
@@ -257,7 +257,7 @@ async def test_filled_by_checkpoints_and_events_of_a_run(disk: SmallDisk, server
     url = await asyncio.to_thread(EmbeddedPostgres(disk.path / "home").create_database, "agent_that_fills")
     settings = {"DISK_FOLDER": str(disk.path / "home"), **RESERVE}
     with agent_server(url, tmp_path, project=str(tmp_path), **settings) as agent:
-        async with client_of(agent) as client:
+        async with open_client(agent) as client:
             thread = (await client.post("/threads", json={})).raise_for_status().json()["thread_id"]
             disk.fill_up_to(180_000_000)
             body = {
@@ -320,7 +320,7 @@ async def test_filled_by_the_event_log_of_a_run(disk: SmallDisk, server: ServerP
     url = await asyncio.to_thread(EmbeddedPostgres(disk.path / "home").create_database, "agent_that_talks")
     settings = {"DISK_FOLDER": str(make_watched_folder(disk.path / "home")), **RESERVE}
     with agent_server(url, tmp_path, project=str(tmp_path), **settings) as agent:
-        async with client_of(agent) as client:
+        async with open_client(agent) as client:
             thread = (await client.post("/threads", json={})).raise_for_status().json()["thread_id"]
             disk.fill_up_to(180_000_000)
             body = {
@@ -369,7 +369,7 @@ async def test_filled_by_the_event_log_of_a_run(disk: SmallDisk, server: ServerP
 async def test_notice_of_a_full_database_is_read_by_every_server(
     disk: SmallDisk, server: ServerProcess, agent: ServerProcess
 ):
-    async with client_of(server) as platform, client_of(agent) as client:
+    async with open_client(server) as platform, open_client(agent) as client:
         notice = disk.path / "home" / WATCHED_FOLDER / DATABASE_NOTICE
         # The platform removes a notice that is no longer true, so the test writes it until both have seen it.
 

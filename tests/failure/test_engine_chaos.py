@@ -90,7 +90,7 @@ class ExecutorFaults(Faults):
             await super()._one(server)
             return
 
-        if victims := self.cluster.executors_of(server):
+        if victims := self.cluster.find_executors(server):
             what = self.rng.choice((self._kill_executor, self._pause_executor, self._cut_executor))
             self.done[what.__name__] = self.done.get(what.__name__, 0) + 1
             with contextlib.suppress(ProcessLookupError):

@@ -16,16 +16,16 @@ from tests.failure.cluster import (
     Client,
     Cluster,
     begun_twice_after_its_end,
-    cluster_of,
     is_up,
+    list_steps,
     patiently,
-    steps_of,
+    start_cluster,
 )
 
 
 @pytest.fixture(scope="module")
 def servers(module_database: str, tmp_path_factory: pytest.TempPathFactory):
-    with cluster_of(2, module_database, tmp_path_factory.mktemp("crashes"), BG_JOB_MAX_RETRIES="1") as cluster:
+    with start_cluster(2, module_database, tmp_path_factory.mktemp("crashes"), BG_JOB_MAX_RETRIES="1") as cluster:
         yield cluster
 
 
@@ -66,7 +66,7 @@ async def test_runs_of_a_killed_server_continue_on_another(cluster: Cluster, tmp
         assert begins == [(0, 1), (1, 1), (2, 1), (2, 2), (3, 2)]
         row = await cluster.thread_row(thread)
         assert (row["status"], row["active_runs"]) == ("idle", 0)
-        assert steps_of(row["values"], run) == [(0, 1), (1, 1), (2, 2), (3, 2)]
+        assert list_steps(row["values"], run) == [(0, 1), (1, 1), (2, 2), (3, 2)]
 
 
 async def test_node_that_blocks_the_graph_loop_does_not_delay_earlier_checkpoints(cluster: Cluster, tmp_path: Path):
@@ -126,7 +126,7 @@ async def test_late_writes_of_a_paused_server_are_refused(cluster: Cluster, tmp_
 
     for thread, run, entry in zip(threads, runs, again, strict=True):
         assert leases.get(run, 0.0) <= entry.at
-        done = steps_of((await cluster.thread_row(thread))["values"], run)
+        done = list_steps((await cluster.thread_row(thread))["values"], run)
         assert done == [(step, 1 if step < held_at else 2) for step in range(4)]
         begun_late = [e for e in cluster.ledger.entries(run) if (e.event, e.attempt) == ("begin", 1)]
         assert max(e.step for e in begun_late) == held_at
@@ -276,7 +276,7 @@ async def test_paused_single_server_executes_each_run_once(
     agent_databases: Callable[[], Awaitable[str]], tmp_path: Path
 ):
     """When it continues, it may sweep its own leases and claim the runs that it is still executing."""
-    with cluster_of(1, await agent_databases(), tmp_path) as alone:
+    with start_cluster(1, await agent_databases(), tmp_path) as alone:
         (server,) = alone.servers
         async with Client(server) as client:
             threads = [await client.thread() for _ in range(6)]
@@ -291,7 +291,7 @@ async def test_paused_single_server_executes_each_run_once(
         assert await alone.over(*runs) == ["success"] * 6
 
         for thread, run in zip(threads, runs, strict=True):
-            done = [step for step, _ in steps_of((await alone.thread_row(thread))["values"], run)]
+            done = [step for step, _ in list_steps((await alone.thread_row(thread))["values"], run)]
             assert done == list(range(80))
             entries = alone.ledger.entries(run)
             resumed = next((place for place, entry in enumerate(entries) if entry.attempt == 2), len(entries))

@@ -13,7 +13,7 @@ import pytest
 
 from portside.kernel.embedded import EmbeddedPostgres
 from tests.conftest import eventually
-from tests.failure.cluster import Client, Cluster, begun_twice_after_its_end, cluster_of, patiently, steps_of
+from tests.failure.cluster import Client, Cluster, begun_twice_after_its_end, list_steps, patiently, start_cluster
 
 TABLES = ("runs", "threads", "checkpoints", "checkpoint_values", "checkpoint_writes")
 CONNECTED = "select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() limit 1"
@@ -42,7 +42,7 @@ def engine():
 
 @pytest.fixture(scope="module")
 def cluster(engine: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory):
-    with cluster_of(2, engine.url("portside"), tmp_path_factory.mktemp("database")) as cluster:
+    with start_cluster(2, engine.url("portside"), tmp_path_factory.mktemp("database")) as cluster:
         yield cluster
 
 
@@ -149,8 +149,8 @@ async def test_runs_survive_database_outages(
         row = await cluster.thread_row(thread)
         count = 60 if first in going else 3
         assert (row["status"], row["active_runs"]) == ("idle", 0)
-        assert [step for step, _ in steps_of(row["values"], first)] == list(range(count))
-        assert [step for step, _ in steps_of(row["values"], second)] == [0, 1, 2]
+        assert [step for step, _ in list_steps(row["values"], first)] == list(range(count))
+        assert [step for step, _ in list_steps(row["values"], second)] == [0, 1, 2]
 
     assert begun_twice_after_its_end([e for e in cluster.ledger.entries() if e.run in runs]) == []
     await all_answer(cluster)
@@ -175,7 +175,7 @@ async def test_runs_survive_an_outage_longer_than_the_lease(cluster: Cluster, en
     assert await cluster.over(*runs) == ["success"] * 4
 
     for thread, run in zip(threads, runs, strict=True):
-        steps = steps_of((await cluster.thread_row(thread))["values"], run)
+        steps = list_steps((await cluster.thread_row(thread))["values"], run)
         assert [step for step, _ in steps] == [0, 1, 2]
 
     await all_answer(cluster)

@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.failure.cluster import Client, Cluster, cluster_of, patiently, work
+from tests.failure.cluster import Client, Cluster, patiently, start_cluster, work
 from tests.failure.rules import orphans
 
 RUNS = int(os.environ.get("LEAK_RUNS") or 200)
@@ -42,7 +42,7 @@ Kind = Callable[[Client, int], Awaitable[None]]
 @pytest.fixture(scope="module")
 def cluster(module_database: str, tmp_path_factory: pytest.TempPathFactory):
     settings = {"RESUMABLE_STREAM_TTL_SECONDS": "1", "LOG_LEVEL": "WARNING"}
-    with cluster_of(1, module_database, tmp_path_factory.mktemp("leaks"), **settings) as cluster:
+    with start_cluster(1, module_database, tmp_path_factory.mktemp("leaks"), **settings) as cluster:
         yield cluster
 
 

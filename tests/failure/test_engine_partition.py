@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 
 from tests.conftest import eventually
-from tests.failure.cluster import LEASE_S, Client, Cluster, cluster_of, steps_of
+from tests.failure.cluster import LEASE_S, Client, Cluster, list_steps, start_cluster
 from tests.failure.wires import Wire
 from tests.servers import ServerProcess
 
@@ -42,7 +42,7 @@ async def test_a_server_that_is_cut_off_stops_when_its_leases_end(
     gate = tmp_path / "gate"
     target, cut_url = through(url, short_folder)
     wire = Wire(partial(asyncio.open_unix_connection, target))
-    with cluster_of(0, url, tmp_path) as cluster:
+    with start_cluster(0, url, tmp_path) as cluster:
         if target.startswith("/.s"):
             pytest.skip("the database is not behind a socket file")
 
@@ -95,7 +95,7 @@ async def test_server_replaces_silently_dead_connections(
     url = await agent_databases()
     target, wired_url = through(url, short_folder)
     wire = Wire(partial(asyncio.open_unix_connection, target))
-    with cluster_of(0, url, tmp_path) as cluster:
+    with start_cluster(0, url, tmp_path) as cluster:
         if target.startswith("/.s"):
             pytest.skip("the database is not behind a socket file")
 
@@ -116,7 +116,7 @@ async def test_server_replaces_silently_dead_connections(
                 await eventually(lambda: is_well(client))
 
             for thread, run in zip(threads, runs, strict=True):
-                done = steps_of((await cluster.thread_row(thread))["values"], run)
+                done = list_steps((await cluster.thread_row(thread))["values"], run)
                 assert [step for step, _ in done] == list(range(20))
 
 
@@ -135,5 +135,5 @@ async def is_well(client: Client) -> bool:
 
 async def check_states(cluster: Cluster, threads: list[str], runs: list[str]) -> None:
     for thread, run in zip(threads, runs, strict=True):
-        done = steps_of((await cluster.thread_row(thread))["values"], run)
+        done = list_steps((await cluster.thread_row(thread))["values"], run)
         assert done == [(step, 2) for step in range(150)]

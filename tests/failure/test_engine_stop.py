@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.failure.cluster import Client, Cluster, cluster_of, is_closed, is_up, patiently, steps_of, work
+from tests.failure.cluster import Client, Cluster, is_closed, is_up, list_steps, patiently, start_cluster, work
 from tests.servers import ServerProcess
 
 # Longer than any test: a second signal ends the grace period.
@@ -21,7 +21,7 @@ GRACE = {"BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS": "600"}
 
 @pytest.fixture(scope="module")
 def servers(module_database: str, tmp_path_factory: pytest.TempPathFactory):
-    with cluster_of(2, module_database, tmp_path_factory.mktemp("stop"), **GRACE) as cluster:
+    with start_cluster(2, module_database, tmp_path_factory.mktemp("stop"), **GRACE) as cluster:
         yield cluster
 
 
@@ -67,7 +67,7 @@ async def test_runs_end_within_the_grace_period_and_the_rest_is_handed_back(clus
     for thread, run in long:
         row = await cluster.thread_row(thread)
         assert (row["status"], row["active_runs"]) == ("idle", 0)
-        assert [step for step, _ in steps_of(row["values"], run)] == [0, 1, 2]
+        assert [step for step, _ in list_steps(row["values"], run)] == [0, 1, 2]
 
     for _, run in short:
         assert {entry.attempt for entry in cluster.ledger.entries(run)} == {1}
@@ -93,7 +93,7 @@ async def test_hand_back_costs_no_retry(cluster: Cluster, tmp_path: Path):
 
 async def test_second_signal_ends_the_grace_period(agent_databases: Callable[[], Awaitable[str]], tmp_path: Path):
     gate = tmp_path / "gate"
-    with cluster_of(1, await agent_databases(), tmp_path, **GRACE) as alone:
+    with start_cluster(1, await agent_databases(), tmp_path, **GRACE) as alone:
         (server,) = alone.servers
         async with Client(server) as client:
             run = await client.run(await client.thread(), gates={1: gate})
@@ -114,7 +114,7 @@ async def test_blocking_nodes_delay_neither_the_stop_nor_their_runs(
     agent_databases: Callable[[], Awaitable[str]], tmp_path: Path
 ):
     """In a thread, and on the graph loop itself: nothing can stop them, so the server exits without them."""
-    with cluster_of(1, await agent_databases(), tmp_path, BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS="1") as alone:
+    with start_cluster(1, await agent_databases(), tmp_path, BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS="1") as alone:
         (server,) = alone.servers
         async with Client(server) as client:
             for graph in ("blocking", "hogging"):

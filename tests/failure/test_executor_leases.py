@@ -93,7 +93,7 @@ class Line(NamedTuple):
     attempt: int
 
 
-def lines_of(file: Path) -> list[Line]:
+def read_lines(file: Path) -> list[Line]:
     text = file.read_text() if file.exists() else ""
     return [Line(*map(int, line.split())) for line in text.splitlines() if len(line.split()) == 2]
 
@@ -102,7 +102,7 @@ async def written(file: Path, attempt: int) -> Line:
     """Wait until an attempt has written ten lines; return the last one."""
 
     async def look() -> Line | None:
-        found = [line for line in lines_of(file) if line.attempt == attempt]
+        found = [line for line in read_lines(file) if line.attempt == attempt]
         return found[-1] if len(found) >= 10 else None
 
     line: Line = await eventually(look)
@@ -168,7 +168,7 @@ async def check_take_over(
 
         if stops:
             # Nothing was done twice at the same time.
-            attempts = [line.attempt for line in lines_of(file)]
+            attempts = [line.attempt for line in read_lines(file)]
             assert attempts == sorted(attempts)
         else:
 
@@ -184,7 +184,7 @@ async def check_take_over(
     path = await begin(first, graph, again)
     await written(again, 1)
     await ends_well(first, path, again)
-    assert {line.attempt for line in lines_of(file)} == {1, 2}
+    assert {line.attempt for line in read_lines(file)} == {1, 2}
 
 
 @pytest.fixture(scope="module")

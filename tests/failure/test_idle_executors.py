@@ -22,11 +22,11 @@ def server_on(database_url: str, folder: Path, **settings: str) -> ServerProcess
     return ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, folder / "server.log")
 
 
-def children_of(pid: int) -> list[int]:
+def list_children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def memory_of(pid: int) -> int:
+def read_memory(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
@@ -58,18 +58,18 @@ async def test_idle_server_has_no_executor_and_little_memory(agent_databases, tm
         pid = server.process.pid
         with httpx2.Client(base_url=server.url, timeout=300) as client:
             assert (described(client), client.get("/info").json()) == (before, info)
-            assert children_of(pid) == [], "what is known of the graphs needs no executor"
-            assert memory_of(pid) < IDLE_BYTES
+            assert list_children(pid) == [], "what is known of the graphs needs no executor"
+            assert read_memory(pid) < IDLE_BYTES
             answer = client.post("/runs/wait", json=ECHO).json()
             assert answer["messages"][-1]["content"], "the first work starts an executor"
             await eventually(lambda: none_left(pid))
-            assert memory_of(pid) < IDLE_BYTES
+            assert read_memory(pid) < IDLE_BYTES
     finally:
         server.stop()
 
 
 async def none_left(pid: int) -> bool:
-    return not children_of(pid)
+    return not list_children(pid)
 
 
 async def test_unreadable_file_counts_as_missing(agent_databases, tmp_path):
@@ -78,7 +78,7 @@ async def test_unreadable_file_counts_as_missing(agent_databases, tmp_path):
     try:
         server.start()
         assert server.process is not None
-        assert len(children_of(server.process.pid)) == 1
+        assert len(list_children(server.process.pid)) == 1
         assert b"damaged" not in (tmp_path / "known.python").read_bytes()
     finally:
         server.stop()

@@ -45,7 +45,7 @@ graph = StateGraph(State).add_node("answer", answer).add_edge(START, "answer").a
 """
 
 
-async def numbers_of(http: httpx2.AsyncClient, path: str, body: dict[str, Any]) -> list[int]:
+async def stream_numbers(http: httpx2.AsyncClient, path: str, body: dict[str, Any]) -> list[int]:
     """Stream a run to its end, and return the numbers that it wrote."""
     found = []
     event = ""
@@ -93,7 +93,7 @@ class Clients:
 
     async def _stream(self, http: httpx2.AsyncClient) -> None:
         body = {"assistant_id": "agent", "input": {"ticks": TICKS, "pause_s": PAUSE_S}}
-        assert await numbers_of(http, "/runs/stream", body) == list(range(TICKS))
+        assert await stream_numbers(http, "/runs/stream", body) == list(range(TICKS))
 
     async def _use_thread(self, http: httpx2.AsyncClient) -> None:
         thread = (await http.post("/threads", json={})).raise_for_status().json()["thread_id"]
@@ -157,7 +157,7 @@ async def http(front: Fronted) -> AsyncIterator[httpx2.AsyncClient]:
 @pytest.mark.parametrize(("streams", "seconds"), [(50, 10), pytest.param(200, 600, marks=pytest.mark.thorough)])
 async def test_streams_stay_open(front: Fronted, http: httpx2.AsyncClient, streams: int, seconds: int):
     body = {"assistant_id": "clock", "input": {"upto": seconds, "pause_s": 1}}
-    opened = [asyncio.create_task(numbers_of(http, "/runs/stream", body)) for _ in range(streams)]
+    opened = [asyncio.create_task(stream_numbers(http, "/runs/stream", body)) for _ in range(streams)]
 
     # Deployments that come, move and go, and one that gets a host name: that is another configuration of Caddy.
     made = await asyncio.to_thread(front.deploy, f"beside-{streams}", custom_url=f"https://beside{streams}.example.com")

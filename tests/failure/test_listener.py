@@ -21,7 +21,7 @@ import pytest
 from portside.dataplane.compute.databases import database_name
 from portside.dataplane.compute.interface import STARTING
 from tests.conftest import eventually
-from tests.platforms import Platform, Repository, listener_of, processes_of, run, servers_of
+from tests.platforms import Platform, Repository, find_listener, find_processes, find_servers, run
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -104,11 +104,11 @@ async def test_switches_and_dead_listener_lose_no_request(platform: Platform, re
 
 async def kill_listener(platform: Platform) -> None:
     """Kill the listener while a replica serves; the next listener must keep that replica."""
-    serving = set(servers_of(platform.home))
-    killed = listener_of(platform.server)
+    serving = set(find_servers(platform.home))
+    killed = find_listener(platform.server)
     os.kill(killed, signal.SIGKILL)
     await eventually(lambda: asyncio.sleep(0, known_listener(platform) not in {None, killed}))
-    assert serving & set(servers_of(platform.home)), "a replica that serves is adopted"
+    assert serving & set(find_servers(platform.home)), "a replica that serves is adopted"
 
 
 @pytest.mark.thorough
@@ -136,7 +136,7 @@ async def test_kills_leave_no_unfinished_revision_or_process(platform: Platform,
 async def test_listener_killed_during_build_rebuilds(platform: Platform, repository: Repository):
     deployment = await platform.deploy(repository)
     await eventually(lambda: at_work(platform, deployment, "BUILDING"))
-    os.kill(listener_of(platform.server), signal.SIGKILL)
+    os.kill(find_listener(platform.server), signal.SIGKILL)
     await truly_ended(platform, deployment)
     await says_that_it_starts_again(platform, deployment)
     await nothing_is_left(platform, [deployment])
@@ -156,7 +156,7 @@ async def says_that_it_starts_again(platform: Platform, deployment: str) -> None
             create trigger keep_report after update on deployments for each row execute function keep_report();
         """)
 
-        for process in (listener_of(platform.server), *servers_of(platform.home)):
+        for process in (find_listener(platform.server), *find_servers(platform.home)):
             os.kill(process, signal.SIGKILL)
 
         async def is_ready_again() -> bool:
@@ -188,9 +188,9 @@ async def _kill_something(platform: Platform, chance: random.Random) -> None:
 
     listener = known_listener(platform)
     if what == "executor":
-        running = sorted(set(processes_of(platform.home)) - set(servers_of(platform.home)))
+        running = sorted(set(find_processes(platform.home)) - set(find_servers(platform.home)))
     else:
-        running = servers_of(platform.home) if what == "agent" else [listener] * (listener is not None)
+        running = find_servers(platform.home) if what == "agent" else [listener] * (listener is not None)
 
     if running and (chosen := chance.choice(running)) is not None:
         with contextlib.suppress(ProcessLookupError):
@@ -199,7 +199,7 @@ async def _kill_something(platform: Platform, chance: random.Random) -> None:
 
 def known_listener(platform: Platform) -> int | None:
     try:
-        return listener_of(platform.server)
+        return find_listener(platform.server)
     except ValueError:
         return None
 
@@ -238,7 +238,7 @@ async def nothing_is_left(platform: Platform, deployments: list[str]) -> None:
     for deployment in deployments:
         await platform.delete(deployment)
 
-    assert processes_of(platform.home) == []
+    assert find_processes(platform.home) == []
     assert list((platform.home / "dataplane" / "deployments").iterdir()) == []
     async with httpx2.AsyncClient(headers=platform.headers) as client:
         for url in urls:
@@ -251,9 +251,9 @@ async def nothing_is_left(platform: Platform, deployments: list[str]) -> None:
     finally:
         await connection.close()
 
-    assert names.isdisjoint(map(name_of, deployments))
-    assert roles.isdisjoint(map(name_of, deployments))
+    assert names.isdisjoint(map(get_database_name, deployments))
+    assert roles.isdisjoint(map(get_database_name, deployments))
 
 
-def name_of(deployment: str) -> str:
+def get_database_name(deployment: str) -> str:
     return database_name(UUID(deployment))

@@ -75,7 +75,7 @@ export const graph = new StateGraph(State).addNode("act_{version}", act).addEdge
 """
 
 
-def children_of(pid: int) -> list[str]:
+def list_children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
@@ -173,7 +173,7 @@ async def revisions(agent_databases, tmp_path) -> Any:
     made.stop(signal.SIGKILL)
 
 
-async def thread_of(client: httpx2.AsyncClient) -> str:
+async def create_thread(client: httpx2.AsyncClient) -> str:
     return str((await client.post("/threads", json={})).json()["thread_id"])
 
 
@@ -186,7 +186,7 @@ async def run(client: httpx2.AsyncClient, thread: str, **body: Any) -> Any:
 
 async def asked(client: httpx2.AsyncClient) -> str:
     """Return a thread that waits for an answer."""
-    thread = await thread_of(client)
+    thread = await create_thread(client)
     assert (await run(client, thread, input={"do": "ask"}))["__interrupt__"]
     return thread
 
@@ -251,7 +251,7 @@ async def test_interrupt_is_answered_two_revisions_later_by_the_code_that_asked(
 
     # It has nothing left to finish, so its next run is one of the new code, and so are new threads.
     assert (await run(client, thread, input={"do": "act"}))["path"] == path("one") + path("three")
-    assert (await run(client, await thread_of(client), input={"do": "act"}))["path"] == path("three")
+    assert (await run(client, await create_thread(client), input={"do": "act"}))["path"] == path("three")
     await counts(client, {one: 1})
     assert (await answer(client, other))["path"] == path("one")
     await counts(client, {})
@@ -259,7 +259,7 @@ async def test_interrupt_is_answered_two_revisions_later_by_the_code_that_asked(
     async def has_ended() -> bool:
         assert revisions.server is not None
         assert revisions.server.process is not None
-        return not children_of(revisions.server.process.pid)
+        return not list_children(revisions.server.process.pid)
 
     await eventually(has_ended)
 
@@ -275,7 +275,7 @@ async def test_revisions_may_be_of_different_languages(revisions):
     assert (await answer(client, of_one))["path"] == path("one")
 
     assert (await answer(client, of_two))["path"] == path("two")
-    assert (await run(client, await thread_of(client), input={"do": "act"}))["path"] == path("three")
+    assert (await run(client, await create_thread(client), input={"do": "act"}))["path"] == path("three")
 
 
 @pytest.mark.thorough
@@ -292,7 +292,7 @@ async def test_thread_that_asks_again_stays_with_its_code(revisions):
 
 async def test_run_under_way_goes_on_with_its_code_and_those_behind_it_with_the_new(revisions, tmp_path):
     client = revisions.serve(revisions.add("one"))
-    thread = await thread_of(client)
+    thread = await create_thread(client)
     file = tmp_path / "waits"
     first = await begin(client, thread, do="wait", file=str(file))
 
@@ -327,7 +327,7 @@ async def _exists(file: Path) -> bool:
 async def test_thread_whose_revision_is_gone_goes_on_with_the_new_code_and_says_so(revisions, how):
     one = revisions.add("one")
     client = revisions.serve(one)
-    thread = await thread_of(client)
+    thread = await create_thread(client)
     body = {"input": {"do": "act"}, "interrupt_before": ["act_one"]}
 
     await run(client, thread, **body)
@@ -364,7 +364,7 @@ async def test_run_that_executes_when_the_limit_passes_ends_with_its_code(revisi
     client = revisions.serve(one)
     thread = await asked(client)
     file = tmp_path / "waits"
-    waiting = await thread_of(client)
+    waiting = await create_thread(client)
     run_id = await begin(client, waiting, do="wait", file=str(file))
 
     await eventually(lambda: _exists(file))
@@ -382,20 +382,20 @@ async def test_run_that_executes_when_the_limit_passes_ends_with_its_code(revisi
 
 async def test_crash_of_an_earlier_executor_is_retried_with_its_code(revisions, tmp_path):
     client = revisions.serve(revisions.add("one"))
-    thread = await thread_of(client)
+    thread = await create_thread(client)
     await run(client, thread, input={"do": "ask", "file": str(tmp_path / "crashed")})
     client = revisions.serve(revisions.add("two"))
     assert (await answer(client, thread, "crash"))["path"] == path("one")
     assert (tmp_path / "crashed").exists()
     assert revisions.logged("an executor was lost")
 
-    assert (await run(client, await thread_of(client), input={"do": "act"}))["path"] == path("two")
+    assert (await run(client, await create_thread(client), input={"do": "act"}))["path"] == path("two")
 
 
 @pytest.mark.thorough
 async def test_killed_server_goes_on_with_the_code_of_the_run(revisions, tmp_path):
     client = revisions.serve(revisions.add("one"))
-    thread = await thread_of(client)
+    thread = await create_thread(client)
     file = tmp_path / "waits"
     run_id = await begin(client, thread, do="wait", file=str(file))
 
@@ -475,7 +475,7 @@ async def test_file_that_cannot_be_read_changes_no_pins(revisions):
 
     revisions.write()
     client = revisions.serve(two)
-    assert (await run(client, await thread_of(client), input={"do": "act"}))["path"] == path("two")
+    assert (await run(client, await create_thread(client), input={"do": "act"}))["path"] == path("two")
     assert await problems() == []
 
 
@@ -483,7 +483,7 @@ async def test_file_that_cannot_be_read_changes_no_pins(revisions):
 async def test_cron_begins_with_the_new_code(revisions):
     client = revisions.serve(revisions.add("one"))
     thread = await asked(client)
-    idle = await thread_of(client)
+    idle = await create_thread(client)
     await run(client, idle, input={"do": "act"})
 
     client = revisions.serve(revisions.add("two"))

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from tests.conftest import eventually
-from tests.platforms import Platform, Repository, listener_of, processes_of, run, servers_of
+from tests.platforms import Platform, Repository, find_listener, find_processes, find_servers, run
 
 pytestmark = [
     pytest.mark.thorough,
@@ -51,7 +51,7 @@ class Client:
 
 def crash(platform: Platform) -> None:
     """Kill the platform, its listener, all agents and their executors at once."""
-    processes = [listener_of(platform.server), *processes_of(platform.home)]
+    processes = [find_listener(platform.server), *find_processes(platform.home)]
     platform.server.kill()
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
@@ -60,7 +60,7 @@ def crash(platform: Platform) -> None:
 
 def servers_at(platform: Platform, deployment: str) -> list[int]:
     found = []
-    for server in servers_of(platform.home):
+    for server in find_servers(platform.home):
         with contextlib.suppress(OSError):
             found += [server] if deployment in Path(f"/proc/{server}/cmdline").read_text() else []
 

@@ -194,7 +194,7 @@ async def test_stopping_server_does_not_cancel_runs_of_its_clients(agent_databas
             body = {**held_at("one", gate), "on_disconnect": "cancel"}
             waiting = asyncio.create_task(replica.http.post(f"/threads/{thread_id}/runs/wait", json=body))
 
-            await eventually(lambda: runs_of(replica, thread_id))
+            await eventually(lambda: has_running_run(replica, thread_id))
             await asyncio.to_thread(server.stop, signal.SIGINT)
             await asyncio.gather(waiting, return_exceptions=True)
             gate.touch()
@@ -206,5 +206,5 @@ async def test_stopping_server_does_not_cancel_runs_of_its_clients(agent_databas
             assert await replica.statuses(thread_id) == ["success"]
 
 
-async def runs_of(replica: Replica, thread_id: str) -> bool:
+async def has_running_run(replica: Replica, thread_id: str) -> bool:
     return await replica.statuses(thread_id) == ["running"]

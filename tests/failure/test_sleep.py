@@ -19,7 +19,7 @@ import pytest
 
 from portside.kernel.embedded import EmbeddedPostgres
 from tests.conftest import eventually, with_name
-from tests.platforms import Platform, Repository, listener_of, open_platform, run, servers_of
+from tests.platforms import Platform, Repository, find_listener, find_servers, open_platform, run
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -72,7 +72,7 @@ async def sleeps(platform: Platform, deployment: str, after_s: int = 1) -> None:
 
 async def is_asleep(platform: Platform, deployment: str) -> None:
     async def look() -> bool:
-        return (await platform.call("GET", f"/v2/deployments/{deployment}"))["is_asleep"] and not servers_of(
+        return (await platform.call("GET", f"/v2/deployments/{deployment}"))["is_asleep"] and not find_servers(
             platform.home
         )
 
@@ -80,7 +80,7 @@ async def is_asleep(platform: Platform, deployment: str) -> None:
 
 
 async def is_awake(platform: Platform) -> None:
-    await eventually(lambda: asyncio.sleep(0, bool(servers_of(platform.home))))
+    await eventually(lambda: asyncio.sleep(0, bool(find_servers(platform.home))))
 
 
 def agent(platform: Platform, **options: Any) -> httpx2.AsyncClient:
@@ -97,12 +97,12 @@ async def test_idle_agent_sleeps_and_many_requests_wake_it_once(platform: Platfo
 
     # It stays awake now, so that one process can be found.
     await platform.call("PATCH", f"/v2/deployments/{deployment}", sleep_after_s=3600)
-    assert servers_of(platform.home) == []
+    assert find_servers(platform.home) == []
     async with agent(platform) as client:
         answers = await asyncio.gather(*(run(client, url) for _ in range(20)))
 
     assert [answer["seen"] for answer in answers] == [1] * 20
-    assert len(servers_of(platform.home)) == 1
+    assert len(find_servers(platform.home)) == 1
 
     async def is_shown_awake() -> bool:
         shown = await platform.call("GET", f"/v2/deployments/{deployment}")
@@ -121,13 +121,13 @@ async def test_agent_with_a_run_or_a_stream_stays_awake(platform: Platform, depl
         background = (await client.post(f"{url}/threads/{thread}/runs", json=body)).json()["run_id"]
         await platform.call("PATCH", f"/v2/deployments/{deployment}", sleep_after_s=1)
 
-        servers = servers_of(platform.home)
+        servers = find_servers(platform.home)
 
         # The listener has asked the server twice after the time.
         for _ in range(2):
             await reported(platform, deployment)
 
-        assert servers_of(platform.home) == servers
+        assert find_servers(platform.home) == servers
         shown = await platform.call("GET", f"/v2/deployments/{deployment}")
         assert not shown["is_asleep"]
         await asyncio.to_thread(held.unlink)
@@ -172,11 +172,11 @@ async def test_agent_sleeps_on_while_platform_and_listener_are_restarted(platfor
     await reported(platform, deployment)
 
     shown = await platform.call("GET", f"/v2/deployments/{deployment}")
-    assert (shown["is_asleep"], shown["status"], servers_of(platform.home)) == (True, "READY", [])
-    killed = listener_of(platform.server)
+    assert (shown["is_asleep"], shown["status"], find_servers(platform.home)) == (True, "READY", [])
+    killed = find_listener(platform.server)
     os.kill(killed, signal.SIGKILL)
     await reported(platform, deployment)
-    assert servers_of(platform.home) == []
+    assert find_servers(platform.home) == []
 
     async with agent(platform) as client:
         assert (await run(client, url))["seen"] == 1
@@ -259,7 +259,7 @@ async def test_server_killed_while_it_wakes_is_started_again(platform: Platform,
         asking = asyncio.create_task(client.get(f"{url}/ok"))
         await is_awake(platform)
 
-        for server in servers_of(platform.home):
+        for server in find_servers(platform.home):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(server, signal.SIGKILL)
 

@@ -18,7 +18,7 @@ import pytest
 from langgraph_sdk import get_client
 
 from tests.conftest import eventually
-from tests.failure.cluster import Client, Cluster, cluster_of, is_closed, is_up, patiently, work
+from tests.failure.cluster import Client, Cluster, is_closed, is_up, patiently, start_cluster, work
 from tests.fronted import Fronted, fronted
 from tests.node_packages import SCRIPTS, installed_packages
 from tests.servers import KEY, ServerProcess
@@ -31,7 +31,7 @@ names = itertools.count()
 
 @pytest.fixture(scope="module")
 def servers(agent_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster_of(2, agent_database, tmp_path_factory.mktemp("cut"), **GRACE) as cluster:
+    with start_cluster(2, agent_database, tmp_path_factory.mktemp("cut"), **GRACE) as cluster:
         yield cluster
 
 

@@ -25,14 +25,14 @@ from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 from tests.api.streaming import Sent, opened
 from tests.conftest import eventually
-from tests.failure.cluster import Client, Cluster, cluster_of, work
+from tests.failure.cluster import Client, Cluster, start_cluster, work
 from tests.failure.steps import violations_in_steps
 from tests.streaming_processes import Process, Statement, add_run, start, waits_for_lock
 
 
 @pytest.fixture(scope="module")
 def cluster(module_database: str, tmp_path_factory: pytest.TempPathFactory):
-    with cluster_of(3, module_database, tmp_path_factory.mktemp("streams")) as running:
+    with start_cluster(3, module_database, tmp_path_factory.mktemp("streams")) as running:
         yield running
 
 

@@ -26,7 +26,7 @@ from tests.api.test_pin_threads import ASKS, Agent
 from tests.conftest import eventually
 from tests.failure.test_listener import Endless, EndlessClients
 from tests.failure.test_sleep import sleeps
-from tests.platforms import AGENT, Platform, Repository, listener_of, processes_of, run, servers_of
+from tests.platforms import AGENT, Platform, Repository, find_listener, find_processes, find_servers, run
 from tests.servers import ServerProcess, free_port
 
 pytestmark = [
@@ -35,7 +35,7 @@ pytestmark = [
 ]
 
 
-async def state_of(platform: Platform) -> dict[str, Any]:
+async def read_upgrade(platform: Platform) -> dict[str, Any]:
     return dict(await platform.call("GET", "/system/upgrade"))
 
 
@@ -43,9 +43,9 @@ async def test_platform_is_replaced_while_agents_serve(platform: Platform, repos
     """The same process goes on with another program; agents, and requests to the platform, do not notice."""
     deployment = await platform.deploy(repository)
     assert (await platform.ended(deployment))["status"] == "DEPLOYED"
-    serving = servers_of(platform.home)
+    serving = find_servers(platform.home)
 
-    listener = listener_of(platform.server)
+    listener = find_listener(platform.server)
     async with EndlessClients(await platform.url(deployment), platform.headers) as clients:
         assert platform.server.process is not None
         os.kill(platform.server.process.pid, signal.SIGUSR2)
@@ -54,21 +54,21 @@ async def test_platform_is_replaced_while_agents_serve(platform: Platform, repos
             # Requests wait meanwhile; kept connections are closed.
             await platform.call("GET", "/ok")
             try:
-                return listener_of(platform.server) != listener
+                return find_listener(platform.server) != listener
             except ValueError:
                 return False
 
         await eventually(is_replaced)
 
         async def is_current() -> bool:
-            return [agent["state"] for agent in (await state_of(platform))["agents"]] == ["current"]
+            return [agent["state"] for agent in (await read_upgrade(platform))["agents"]] == ["current"]
 
         await eventually(is_current)
         answered = clients.answered
         await eventually(lambda: asyncio.sleep(0, clients.answered > answered))
 
     assert clients.failures == []
-    assert servers_of(platform.home) == serving
+    assert find_servers(platform.home) == serving
 
 
 ROOT = Path(__file__).parents[2]
@@ -160,7 +160,7 @@ async def running(installation: Installation, folder: Path) -> AsyncIterator[Pla
         await eventually(lambda: asyncio.sleep(0, find_lock_holder(home) is None))
         await asyncio.to_thread(server.process.wait, 60)
 
-    assert processes_of(home) == []
+    assert find_processes(home) == []
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ async def test_upgrade_under_load_fails_no_request_and_loses_nothing(older: Plat
             halted = await upgrade(older, "--backup-to", str(tmp_path / "before.backup"))
             assert halted.returncode == 1, halted.stdout + halted.stderr
             assert "halted: the new server of second does not start" in halted.stderr
-            state = await state_of(older)
+            state = await read_upgrade(older)
 
             assert [(each["name"], each["state"]) for each in state["agents"]] == [
                 ("first", "current"),
@@ -244,9 +244,9 @@ async def test_upgrade_under_load_fails_no_request_and_loses_nothing(older: Plat
 
             # The earlier server starts executors of its own version.
             source.write_text(AGENT.format(version="second"))
-            servers = set(servers_of(older.home))
+            servers = set(find_servers(older.home))
             folder = str(older.home / "dataplane" / "deployments" / deployments["second"])
-            kill_executors(set(processes_of(older.home)) - servers, folder)
+            kill_executors(set(find_processes(older.home)) - servers, folder)
             assert (await run(client, urls["second"], thread))["seen"] == 2
 
             resumed = await upgrade(older, "--resume")
@@ -348,7 +348,7 @@ async def test_agent_that_sleeps_stays_asleep_and_wakes_with_the_new_server(tmp_
         await platform.call("PATCH", path, sleep_after_s=1)
 
         async def is_asleep() -> bool:
-            return bool((await platform.call("GET", path))["is_asleep"]) and len(servers_of(platform.home)) == 1
+            return bool((await platform.call("GET", path))["is_asleep"]) and len(find_servers(platform.home)) == 1
 
         await eventually(is_asleep)
         upgraded = await upgrade(platform, "--no-backup")
@@ -357,7 +357,7 @@ async def test_agent_that_sleeps_stays_asleep_and_wakes_with_the_new_server(tmp_
 
         # Of the one that sleeps, that is the server that would be started.
         assert await versions(platform) == {"asleep": full_version(), "awake": full_version()}
-        assert {agent["state"] for agent in (await state_of(platform))["agents"]} == {"current"}
+        assert {agent["state"] for agent in (await read_upgrade(platform))["agents"]} == {"current"}
         await platform.call("PATCH", path, sleep_after_s=3600)
 
         async with httpx2.AsyncClient(timeout=120, headers=platform.headers) as client:

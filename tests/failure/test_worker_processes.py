@@ -19,7 +19,7 @@ import pytest
 
 from portside.kernel.http.server import listen
 from portside.kernel.worker_processes import count_usable_cores
-from tests.failure.cluster import Client, Cluster, Entry, cluster_of, is_closed, patiently, steps_of, work
+from tests.failure.cluster import Client, Cluster, Entry, is_closed, list_steps, patiently, start_cluster, work
 from tests.servers import PROJECTS, free_port
 
 # Longer than any test: a second signal ends the grace period.
@@ -36,23 +36,23 @@ needs_cores = pytest.mark.skipif(count_usable_cores() < 2, reason="with one core
 
 @pytest.fixture(scope="module")
 def servers(module_database: str, tmp_path_factory: pytest.TempPathFactory):
-    with cluster_of(1, module_database, tmp_path_factory.mktemp("workers"), **SETTINGS) as cluster:
+    with start_cluster(1, module_database, tmp_path_factory.mktemp("workers"), **SETTINGS) as cluster:
         yield cluster
 
 
 @pytest.fixture
 async def cluster(servers: Cluster) -> AsyncIterator[Cluster]:
     await servers.start()
-    await workers_of(servers)
+    await find_workers(servers)
     yield servers
 
 
-async def workers_of(cluster: Cluster) -> set[int]:
+async def find_workers(cluster: Cluster) -> set[int]:
     """Wait until both processes serve; return their ids."""
     [server] = cluster.servers
 
     async def look() -> set[int] | None:
-        pids = set(cluster.executors_of(server))
+        pids = set(cluster.find_executors(server))
         metrics = httpx2.get(f"{server.url}/metrics").text
         return pids if len(pids) == 2 and all(f'lg_api_workers_max{{worker="{n}"}}' in metrics for n in "01") else None
 
@@ -60,7 +60,7 @@ async def workers_of(cluster: Cluster) -> set[int]:
 
 
 @contextlib.asynccontextmanager
-async def clients_of(url: str, count: int) -> AsyncIterator[list[httpx2.AsyncClient]]:
+async def open_clients(url: str, count: int) -> AsyncIterator[list[httpx2.AsyncClient]]:
     """Clients with connections of their own."""
     async with contextlib.AsyncExitStack() as stack:
         yield [await stack.enter_async_context(httpx2.AsyncClient(base_url=url, timeout=120)) for _ in range(count)]
@@ -118,7 +118,7 @@ async def test_metrics_are_labelled_and_as_json_those_of_all(cluster: Cluster):
 async def test_runs_of_one_process_are_joined_and_followed_through_the_other(cluster: Cluster, tmp_path: Path):
     [server] = cluster.servers
     gate = tmp_path / "gate"
-    async with Client(server) as client, clients_of(server.url, 6) as clients:
+    async with Client(server) as client, open_clients(server.url, 6) as clients:
         thread = await client.thread()
         run = await client.run(thread, gates={1: gate}, stream_mode=["custom"], stream_resumable=True)
         await cluster.ledger.begun(run, 1)
@@ -128,7 +128,7 @@ async def test_runs_of_one_process_are_joined_and_followed_through_the_other(clu
         streams = [asyncio.create_task(one.get(f"{path}/stream", headers=from_start)) for one in clients]
 
         gate.touch()
-        ends = [steps_of((await join).json(), run) for join in joins]
+        ends = [list_steps((await join).json(), run) for join in joins]
         assert ends == [[(0, 1), (1, 1), (2, 1)]] * 6
         begins = [[data["begin"] for data in customs((await stream).text) if "begin" in data] for stream in streams]
         assert begins == [[0, 1, 2]] * 6
@@ -137,7 +137,7 @@ async def test_runs_of_one_process_are_joined_and_followed_through_the_other(clu
 async def test_a_run_that_is_awaited_in_one_process_is_followed_through_the_other(cluster: Cluster, tmp_path: Path):
     [server] = cluster.servers
     gates = {step: tmp_path / f"gate {step}" for step in (0, 1)}
-    async with clients_of(server.url, 7) as clients:
+    async with open_clients(server.url, 7) as clients:
         # Stateless, with a client that waits: other processes are not told of it.
         body = work(gates=gates, stream_mode=["custom"], metadata={"awaited": str(tmp_path)})
         waiting = asyncio.create_task(clients[0].post("/runs/wait", json=body))
@@ -159,8 +159,8 @@ async def test_a_run_that_is_awaited_in_one_process_is_followed_through_the_othe
             gate.touch()
 
         texts = [(await stream.aread()).decode() for stream in opened]
-        assert steps_of((await waiting).json(), entry.run) == [(0, 1), (1, 1), (2, 1)]
-        assert [steps_of((await join).json(), entry.run) for join in joins] == [[(0, 1), (1, 1), (2, 1)]] * 3
+        assert list_steps((await waiting).json(), entry.run) == [(0, 1), (1, 1), (2, 1)]
+        assert [list_steps((await join).json(), entry.run) for join in joins] == [[(0, 1), (1, 1), (2, 1)]] * 3
 
         # They followed before the gate was opened, so they miss nothing behind it.
         assert [[data["end"] for data in customs(text) if "end" in data] for text in texts] == [[0, 1, 2]] * 3
@@ -169,7 +169,7 @@ async def test_a_run_that_is_awaited_in_one_process_is_followed_through_the_othe
 async def test_a_killed_process_is_replaced_and_its_run_goes_on(cluster: Cluster, tmp_path: Path):
     [server] = cluster.servers
     gate = tmp_path / "gate"
-    before = await workers_of(cluster)
+    before = await find_workers(cluster)
     async with Client(server) as client:
         (_, lost, entry), (_, kept, _) = await two_runs(cluster, client, gate)
         os.kill(entry.pid, signal.SIGKILL)
@@ -178,7 +178,7 @@ async def test_a_killed_process_is_replaced_and_its_run_goes_on(cluster: Cluster
         for _ in range(10):
             assert httpx2.get(f"{server.url}/ok", timeout=60).status_code == 200
 
-        after = await workers_of(cluster)
+        after = await find_workers(cluster)
         assert len(before & after) == 1
         assert entry.pid not in after
         gate.touch()
@@ -228,7 +228,7 @@ async def test_a_second_signal_hands_the_runs_of_every_process_back(cluster: Clu
 async def test_processes_end_with_their_supervisor(cluster: Cluster, tmp_path: Path):
     [server] = cluster.servers
     gate = tmp_path / "gate"
-    pids = await workers_of(cluster)
+    pids = await find_workers(cluster)
 
     async with Client(server) as client:
         begun = await two_runs(cluster, client, gate)
@@ -259,12 +259,12 @@ async def test_streams_beyond_the_slots_begin_in_the_order_of_their_admission(
     agent_databases, tmp_path: Path, workers: str
 ):
     gate = tmp_path / "gate"
-    with cluster_of(1, await agent_databases(), tmp_path, **{**SETTINGS, "WORKERS": workers}) as cluster:
+    with start_cluster(1, await agent_databases(), tmp_path, **{**SETTINGS, "WORKERS": workers}) as cluster:
         if workers == "2":
-            await workers_of(cluster)
+            await find_workers(cluster)
 
         [server] = cluster.servers
-        async with clients_of(server.url, 24) as clients:
+        async with open_clients(server.url, 24) as clients:
             threads = [(await one.post("/threads", json={})).json()["thread_id"] for one in clients]
             body = work(steps=1, gates={0: gate}, stream_mode=["custom"])
             streams = [
@@ -342,7 +342,7 @@ async def test_every_process_of_a_replica_takes_over_and_stops(agent_databases, 
 
         async def both_answer_there() -> bool:
             # Each connection goes to the process that has fewer.
-            async with clients_of(theirs, 12) as clients:
+            async with open_clients(theirs, 12) as clients:
                 texts = [(await one.get("/info")).status_code for one in clients]
                 assert texts == [200] * 12
                 metrics = (await clients[0].get("/metrics")).text
@@ -373,12 +373,12 @@ BY_LOAD = {**SETTINGS, "WORKERS": "auto", "WORKERS_CPU_PERCENT": "10", "WORKERS_
 
 @pytest.fixture
 async def by_load(agent_databases, tmp_path: Path) -> AsyncIterator[Cluster]:
-    with cluster_of(1, await agent_databases(), tmp_path, **BY_LOAD) as cluster:
+    with start_cluster(1, await agent_databases(), tmp_path, **BY_LOAD) as cluster:
         yield cluster
 
 
 @contextlib.asynccontextmanager
-async def load_of(clients: list[httpx2.AsyncClient]) -> AsyncIterator[None]:
+async def send_load(clients: list[httpx2.AsyncClient]) -> AsyncIterator[None]:
     """Have each client send requests, one after the other, while the block runs; all of them must succeed."""
     is_over = False
 
@@ -403,10 +403,10 @@ async def grown(cluster: Cluster, clients: list[httpx2.AsyncClient]) -> set[int]
         rows = [line for line in text.splitlines() if 'path="/threads/search"' in line and "requests_total" in line]
         return len(rows) == 2
 
-    async with load_of(clients):
+    async with send_load(clients):
         await patiently(is_shared)
 
-    return set(cluster.executors_of(server))
+    return set(cluster.find_executors(server))
 
 
 def of_other(pids: set[int], first: int) -> int:
@@ -418,14 +418,14 @@ def of_other(pids: set[int], first: int) -> int:
 @pytest.mark.thorough
 async def test_load_adds_a_process_that_ends_after_it_with_its_streams(by_load: Cluster, tmp_path: Path):
     [server] = by_load.servers
-    [first] = by_load.executors_of(server)
+    [first] = by_load.find_executors(server)
     gate = tmp_path / "gate"
     async with contextlib.AsyncExitStack() as stack:
-        clients = await stack.enter_async_context(clients_of(server.url, 8))
+        clients = await stack.enter_async_context(open_clients(server.url, 8))
         second = of_other(await grown(by_load, clients), first)
 
         # A run in each: those of the second process last longer than the load.
-        async with load_of(clients[2:]):
+        async with send_load(clients[2:]):
             body = work(gates={1: gate}, stream_mode=["custom"], metadata={"streamed": str(tmp_path)})
             streams = [asyncio.create_task(one.post("/runs/stream", json=body)) for one in clients[:2]]
 
@@ -437,7 +437,7 @@ async def test_load_adds_a_process_that_ends_after_it_with_its_streams(by_load: 
         await patiently(lambda: server.has_logged("ending a worker process that the load does not need"))
         # Another client finds the server as ever, and the streams go on to their ends.
         assert httpx2.get(f"{server.url}/ok", timeout=60).status_code == 200
-        assert second in by_load.executors_of(server)
+        assert second in by_load.find_executors(server)
         gate.touch()
 
         steps = [[data["end"] for data in customs((await stream).text) if "end" in data] for stream in streams]
@@ -448,7 +448,7 @@ async def test_load_adds_a_process_that_ends_after_it_with_its_streams(by_load: 
             assert (await client.get("/ok")).status_code == 200
 
     async def is_alone() -> bool:
-        return by_load.executors_of(server) == [first]
+        return by_load.find_executors(server) == [first]
 
     await patiently(is_alone)
     rows = await by_load.fetch("select status, attempt from runs where metadata ->> 'streamed' = $1", str(tmp_path))
@@ -461,11 +461,11 @@ async def test_load_adds_a_process_that_ends_after_it_with_its_streams(by_load: 
 @pytest.mark.thorough
 async def test_an_added_process_that_is_killed_returns_with_the_load_alone(by_load: Cluster, tmp_path: Path):
     [server] = by_load.servers
-    [first] = by_load.executors_of(server)
+    [first] = by_load.find_executors(server)
     gate = tmp_path / "gate"
-    async with clients_of(server.url, 8) as clients, Client(server) as client:
+    async with open_clients(server.url, 8) as clients, Client(server) as client:
         second = of_other(await grown(by_load, clients), first)
-        async with load_of(clients):
+        async with send_load(clients):
             begun = await two_runs(by_load, client, gate)
 
         os.kill(second, signal.SIGKILL)
@@ -475,7 +475,7 @@ async def test_an_added_process_that_is_killed_returns_with_the_load_alone(by_lo
         assert await by_load.over(*(run for _, run, _ in begun)) == ["success"] * 2
 
         await patiently(lambda: server.has_logged("a worker process ended"))
-        async with clients_of(server.url, 8) as others:
+        async with open_clients(server.url, 8) as others:
             assert of_other(await grown(by_load, others), first) != second
 
 
@@ -483,10 +483,10 @@ async def test_an_added_process_that_is_killed_returns_with_the_load_alone(by_lo
 @pytest.mark.thorough
 async def test_a_stop_ends_a_process_that_retires(by_load: Cluster, tmp_path: Path):
     [server] = by_load.servers
-    [first] = by_load.executors_of(server)
-    async with clients_of(server.url, 8) as clients:
+    [first] = by_load.find_executors(server)
+    async with open_clients(server.url, 8) as clients:
         second = of_other(await grown(by_load, clients), first)
-        async with load_of(clients), Client(server) as client:
+        async with send_load(clients), Client(server) as client:
             await two_runs(by_load, client, tmp_path / "gate")
 
         await patiently(lambda: server.has_logged("ending a worker process that the load does not need"))
@@ -494,7 +494,7 @@ async def test_a_stop_ends_a_process_that_retires(by_load: Cluster, tmp_path: Pa
         await patiently(lambda: is_closed(server))
 
         # Its run is still held: only the second signal ends its time.
-        assert second in by_load.executors_of(server)
+        assert second in by_load.find_executors(server)
         assert await asyncio.to_thread(server.stop, signal.SIGTERM) == 0
 
 

@@ -91,7 +91,7 @@ def _package_sources() -> set[Path]:
     return {path for path in (*files, *folders, *certificates) if path.exists()}
 
 
-def digest_of(image: str) -> str:
+def read_digest(image: str) -> str:
     """Return the digest by which an image of this machine can be named."""
     return _run("podman", "image", "inspect", "--format", "{{.Digest}}", image).stdout.strip()
 

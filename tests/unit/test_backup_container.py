@@ -53,7 +53,7 @@ def decrypted(file: bytes) -> bytes:
     return EncryptedReader(io.BytesIO(file), RIGHT).read()
 
 
-def start_of(file: bytes) -> int:
+def find_first_chunk(file: bytes) -> int:
     """Where the first chunk begins."""
     return len(MAGIC) + 4 + int.from_bytes(file[len(MAGIC) : len(MAGIC) + 4], "big") + 32
 
@@ -80,7 +80,7 @@ def test_everything_comes_back(size: int) -> None:
 def test_two_files_of_one_plain_text_share_nothing() -> None:
     first = encrypted(b"x" * 100)
     second = encrypted(b"x" * 100)
-    assert first[start_of(first) :] != second[start_of(second) :]
+    assert first[find_first_chunk(first) :] != second[find_first_chunk(second) :]
 
 
 def test_wrong_passphrase_is_refused_by_name() -> None:
@@ -118,7 +118,7 @@ def test_every_changed_byte_of_a_short_file_is_refused() -> None:
 
 
 def test_moved_repeated_and_appended_chunks_are_refused(three: bytes) -> None:
-    begin = start_of(three)
+    begin = find_first_chunk(three)
     head = three[:begin]
     first = three[begin:][:STORED_CHUNK]
     second = three[begin + STORED_CHUNK :][:STORED_CHUNK]
@@ -140,7 +140,7 @@ def test_moved_repeated_and_appended_chunks_are_refused(three: bytes) -> None:
 
 def test_nothing_is_returned_of_a_damaged_chunk(three: bytes) -> None:
     changed = bytearray(three)
-    changed[start_of(three) + STORED_CHUNK + 5] ^= 1
+    changed[find_first_chunk(three) + STORED_CHUNK + 5] ^= 1
     reader = EncryptedReader(io.BytesIO(bytes(changed)), RIGHT)
     assert reader.read(CHUNK_BYTES) == pattern(CHUNK_BYTES)
 

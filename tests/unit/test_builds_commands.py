@@ -17,7 +17,7 @@ PATIENCE_S = 60
 either_loop = pytest.mark.parametrize("runs", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 
 
-def outcome_of(runs: Callable[..., Any], folder: Path, script: str, said: list[str]) -> CommandOutcome:
+def run_script(runs: Callable[..., Any], folder: Path, script: str, said: list[str]) -> CommandOutcome:
     async def bounded() -> CommandOutcome:
         command = BuildCommand(["sh", "-c", script], folder, minimal_environment(os.environ), folder)
         async with asyncio.timeout(PATIENCE_S):
@@ -33,7 +33,7 @@ def test_every_output_line_arrives(runs: Callable[..., Any], tmp_path: Path):
     script = (
         "i=0; while [ $i -lt 5000 ]; do i=$((i+1)); echo line $i; done; printf 'half\\rrest'; echo oops >&2; exit 3"
     )
-    outcome = outcome_of(runs, tmp_path, script, said)
+    outcome = run_script(runs, tmp_path, script, said)
     assert outcome.code == 3
     assert said == [*(f"line {number}" for number in range(1, 5001)), "half", "restoops"]
 
@@ -43,9 +43,9 @@ def test_every_output_line_arrives(runs: Callable[..., Any], tmp_path: Path):
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
 @either_loop
 def test_run_leaves_no_descriptor_open(runs: Callable[..., Any], tmp_path: Path):
-    outcome_of(runs, tmp_path, "true", [])
+    run_script(runs, tmp_path, "true", [])
     before = open_pipes()
-    outcome_of(runs, tmp_path, "echo x; sleep 60 & exit 0", [])
+    run_script(runs, tmp_path, "echo x; sleep 60 & exit 0", [])
     assert open_pipes() - before == set()
 
 
@@ -61,7 +61,7 @@ def test_cancelled_start_leaves_no_descriptor_open(tmp_path: Path):
         await asyncio.gather(starting, return_exceptions=True)
         assert starting.cancelled()
 
-    outcome_of(asyncio.run, tmp_path, "true", [])
+    run_script(asyncio.run, tmp_path, "true", [])
     before = open_pipes()
     asyncio.run(start_and_cancel())
     assert open_pipes() - before == set()
@@ -85,5 +85,5 @@ def test_pipe_is_never_a_loop_transport(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     monkeypatch.setattr(uvloop.Loop, "connect_read_pipe", refuse)
     said: list[str] = []
-    assert outcome_of(uvloop.run, tmp_path, "echo x", said).code == 0
+    assert run_script(uvloop.run, tmp_path, "echo x", said).code == 0
     assert said == ["x"]

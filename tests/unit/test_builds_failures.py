@@ -50,7 +50,7 @@ class FailingSource:
         raise AssertionError
 
 
-async def failure_of(folder: Path, fail: Callable[[], None] | None, timeout_s: float = 600) -> str:
+async def fail_build(folder: Path, fail: Callable[[], None] | None, timeout_s: float = 600) -> str:
     """Build, and return the reason of the failure. Nothing must be left."""
     request = BuildRequest(
         folder=folder / "revision",
@@ -77,7 +77,7 @@ async def ship(_entries: object) -> None:
 
 
 async def test_build_that_does_not_end_names_the_setting(tmp_path: Path) -> None:
-    reason = await failure_of(tmp_path, None, timeout_s=0.2)
+    reason = await fail_build(tmp_path, None, timeout_s=0.2)
 
     assert reason == "the build took longer than 0.2 seconds (setting BUILD_TIMEOUT_S)"
 
@@ -86,7 +86,7 @@ async def test_error_of_the_system_is_explained(tmp_path: Path) -> None:
     def fail() -> None:
         raise OSError(errno.EMFILE, "Too many open files", "/a/path/of/the/listener")
 
-    reason = await failure_of(tmp_path, fail)
+    reason = await fail_build(tmp_path, fail)
 
     assert reason == "the build stopped because of a system error: Too many open files"
 
@@ -95,7 +95,7 @@ async def test_reason_hides_secrets(tmp_path: Path) -> None:
     def fail() -> None:
         raise BuildFailed(f"git cannot fetch https://me:{SECRET}@host/repository")
 
-    reason = await failure_of(tmp_path, fail)
+    reason = await fail_build(tmp_path, fail)
 
     assert SECRET not in reason and "git cannot fetch" in reason
 
@@ -105,7 +105,7 @@ async def test_other_errors_are_no_fault_of_the_project(tmp_path: Path) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await failure_of(tmp_path, fail)
+        await fail_build(tmp_path, fail)
 
     assert not (tmp_path / "revision").exists()
 

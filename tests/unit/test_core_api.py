@@ -410,7 +410,7 @@ async def test_items_of_a_run_that_are_no_events_fail_it(items):
 
 async def test_executor_with_a_malformed_pong_is_killed():
     link = Link({}, pong=lambda: None)
-    executor = executor_of(link)
+    executor = build_executor(link)
     peer = Peer(link)
     beating = asyncio.create_task(executor._beat())
     assert await peer.next_frame() == (links.PING, 0)
@@ -566,20 +566,20 @@ async def test_a_session_ends_though_its_read_cannot_be_cancelled(monkeypatch: p
 # The end of sessions
 
 
-def bridge_of(tmp_path: Path, **settings: Any) -> Bridge:
+def build_bridge(tmp_path: Path, **settings: Any) -> Bridge:
     (tmp_path / "langgraph.json").write_text('{"graphs": {"agent": "./agent.py:graph"}}')
     config = load_config(tmp_path / "langgraph.json")
     return Bridge(config, AgentSettings(tier="executor", core_api="127.0.0.1:1", **settings))
 
 
-def executor_of(link: Link, clock_s: float = 0.0) -> Executor:
+def build_executor(link: Link, clock_s: float = 0.0) -> Executor:
     hello = ExecutorHello(protocol=1, language="Python", pid=1, clock_s=clock_s)
     return Executor(link, hello, name="one", heartbeat_s=5.0)
 
 
 async def test_session_ends_when_the_orchestrator_is_silent_for_too_long(tmp_path, monkeypatch):
     """Seconds in which this side reads nothing are not counted, nor those before the orchestrator was heard again."""
-    served = bridge_of(tmp_path, executor_heartbeat_secs=3)
+    served = build_bridge(tmp_path, executor_heartbeat_secs=3)
     session, _ = served._open_session(None)
     seconds = iter(["silent", "silent", "heard", "silent", "silent", "paused", "silent", "silent", "silent"])
 
@@ -598,7 +598,7 @@ async def test_session_ends_when_the_orchestrator_is_silent_for_too_long(tmp_pat
     assert session._outgoing.aborted.done()
 
 
-def pong_of(session: PeerSession) -> dict[str, Any]:
+def ping(session: PeerSession) -> dict[str, Any]:
     """Return what a session answers to a ping."""
     session._take_ping(0, None, 0)
     session._flush()
@@ -609,10 +609,10 @@ def pong_of(session: PeerSession) -> dict[str, Any]:
 
 async def test_pong_tells_the_memory_and_the_clock_of_the_executor(tmp_path):
     before_s = time.monotonic()
-    executor = executor_of(Link({}), clock_s=before_s + 1000)
+    executor = build_executor(Link({}), clock_s=before_s + 1000)
     executor.memory_bytes = 7
-    session, _ = bridge_of(tmp_path)._open_session(executor)
-    pong = pong_of(session)
+    session, _ = build_bridge(tmp_path)._open_session(executor)
+    pong = ping(session)
     after_s = time.monotonic()
     assert pong["memory_bytes"] == 7
 
@@ -620,13 +620,13 @@ async def test_pong_tells_the_memory_and_the_clock_of_the_executor(tmp_path):
 
 
 async def test_pong_of_an_executor_whose_clock_is_unknown_tells_no_clock(tmp_path):
-    session, _ = bridge_of(tmp_path)._open_session(executor_of(Link({})))
-    assert pong_of(session)["clock_s"] == 0
+    session, _ = build_bridge(tmp_path)._open_session(build_executor(Link({})))
+    assert ping(session)["clock_s"] == 0
 
 
 async def test_session_without_an_executor_answers_pings(tmp_path):
-    session, _ = bridge_of(tmp_path)._open_session(None)
-    assert pong_of(session) == on_a_link(Pong())
+    session, _ = build_bridge(tmp_path)._open_session(None)
+    assert ping(session) == on_a_link(Pong())
 
 
 async def lost_session(served: Bridge, executor: Executor, peer: Peer) -> PeerSession:
@@ -642,8 +642,8 @@ async def lost_session(served: Bridge, executor: Executor, peer: Peer) -> PeerSe
 
 async def test_executor_that_does_not_stop_the_work_of_a_lost_session_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(bridge, "STOPPED_WITHIN_S", 0.0)
-    served = bridge_of(tmp_path)
-    executor = executor_of(link := Link({}))
+    served = build_bridge(tmp_path)
+    executor = build_executor(link := Link({}))
     session = await lost_session(served, executor, Peer(link))
 
     await served._stop_work(executor, session)
@@ -653,8 +653,8 @@ async def test_executor_that_does_not_stop_the_work_of_a_lost_session_is_killed(
 
 async def test_executor_that_stops_the_work_of_a_lost_session_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(bridge, "STOPPED_WITHIN_S", 3600.0)
-    served = bridge_of(tmp_path)
-    executor = executor_of(link := Link({}))
+    served = build_bridge(tmp_path)
+    executor = build_executor(link := Link({}))
     session = await lost_session(served, executor, peer := Peer(link))
     stopping = asyncio.create_task(served._stop_work(executor, session))
 
@@ -667,8 +667,8 @@ async def test_executor_that_stops_the_work_of_a_lost_session_goes_on(tmp_path, 
 async def test_executor_that_has_ended_is_not_killed_for_the_work_of_a_lost_session(tmp_path, monkeypatch):
     """The reason why it ended stays."""
     monkeypatch.setattr(bridge, "STOPPED_WITHIN_S", 0.0)
-    served = bridge_of(tmp_path)
-    executor = executor_of(link := Link({}))
+    served = build_bridge(tmp_path)
+    executor = build_executor(link := Link({}))
     session = await lost_session(served, executor, Peer(link))
     link._reason = "was killed by SIGKILL"
 
@@ -737,7 +737,7 @@ async def test_bridge_tells_whether_it_ended_an_executor_on_purpose(tmp_path, is
         read=to_bridge.get, write=to_orchestrator.put, done_writing=end_stream, cancel=lambda: None
     )
     channel = SimpleNamespace(stream_stream=lambda _method: lambda **_options: stream, close=close_channel)
-    served: Any = bridge_of(tmp_path)
+    served: Any = build_bridge(tmp_path)
     served._credentials = SimpleNamespace(connect=lambda *_arguments: channel, metadata=())
 
     link = Link({})

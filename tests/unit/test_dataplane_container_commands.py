@@ -17,7 +17,7 @@ def plan(isolation: Isolation, **resources: Any) -> ContainerPlan:
     return ContainerPlan(UUID(int=1), UUID(int=2), "sha256:abc", read_spec(resources), {"KEY": SECRET}, isolation)
 
 
-def values_of(option: str, command: list[str]) -> list[str]:
+def list_values(option: str, command: list[str]) -> list[str]:
     """Return each value that a command line gives to an option."""
     return [value for name, value in pairwise(command) if name == option]
 
@@ -26,11 +26,11 @@ def values_of(option: str, command: list[str]) -> list[str]:
 def test_a_container_has_no_rights_and_listens_on_this_machine_only(kind: str) -> None:
     command = run(plan(Isolation(kind, "bridge")), "one")
 
-    assert values_of("--cap-drop", command) == ["all"]
-    assert values_of("--security-opt", command) == ["no-new-privileges"]
+    assert list_values("--cap-drop", command) == ["all"]
+    assert list_values("--security-opt", command) == ["no-new-privileges"]
     assert "--read-only" in command
-    assert values_of("--publish", command) == ["127.0.0.1::8000"]
-    assert values_of("--network", command) == ["bridge"]
+    assert list_values("--publish", command) == ["127.0.0.1::8000"]
+    assert list_values("--network", command) == ["bridge"]
     assert not {"--privileged", "--cap-add", "--publish-all", "--volume", "--device"} & set(command)
     assert command[-1] == "sha256:abc", "what follows the image would be its command"
 
@@ -39,9 +39,9 @@ def test_a_container_has_the_limits_of_its_revision() -> None:
     limited = {"cpu_limit": 1.5, "memory_limit_mb": 300}
 
     command = run(plan(Isolation("podman", "bridge"), **limited), "one")
-    assert values_of("--cpus", command) == ["1.5"]
-    assert values_of("--memory", command) == values_of("--memory-swap", command) == ["300m"]
-    assert values_of("--pids-limit", command) == ["4096"]
+    assert list_values("--cpus", command) == ["1.5"]
+    assert list_values("--memory", command) == list_values("--memory-swap", command) == ["300m"]
+    assert list_values("--pids-limit", command) == ["4096"]
 
     # A runtime that supports no limits refuses these options.
     unlimited = run(plan(Isolation("podman", "bridge", limits=frozenset()), **limited), "one")
@@ -52,7 +52,7 @@ def test_secrets_are_written_to_the_standard_input_and_are_not_in_the_command_li
     started = plan(Isolation("docker", "bridge"))
 
     assert SECRET not in " ".join(run(started, "one"))
-    assert values_of("--env-file", run(started, "one")) == ["/dev/stdin"]
+    assert list_values("--env-file", run(started, "one")) == ["/dev/stdin"]
     assert environment_file(started.env) == f"KEY={SECRET}\n".encode()
 
 

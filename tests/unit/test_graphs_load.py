@@ -78,7 +78,7 @@ def refusal(file: Path) -> str:
     return str(caught.value)
 
 
-async def text_of(graphs: Graphs, graph_id: str = "agent", **options: Any) -> Any:
+async def run_graph(graphs: Graphs, graph_id: str = "agent", **options: Any) -> Any:
     async with graphs.open(graph_id, {"configurable": {"thread_id": "t", "tone": "kind"}}, **options) as graph:
         return (await graph.ainvoke({}, {"configurable": {"thread_id": "t"}}))["text"]
 
@@ -108,7 +108,7 @@ from langchain_core.runnables import RunnableConfig
 """
 
     file = project({"agent.py": GRAPH + prelude + export}, graphs={"agent": "./agent.py:graph"})
-    assert await text_of(load(file)) == said
+    assert await run_graph(load(file)) == said
 
 
 @pytest.mark.needs("langgraph-sdk", "0.3.5")
@@ -133,7 +133,7 @@ class Context:
 """
 
     file = project({"agent.py": GRAPH + prelude + export}, graphs={"agent": "./agent.py:graph"})
-    assert await text_of(load(file), context={"who": "me", "unknown": 1}) == said
+    assert await run_graph(load(file), context={"who": "me", "unknown": 1}) == said
 
 
 async def test_an_entrypoint(project):
@@ -225,7 +225,7 @@ async def test_packages_modules_and_source_folders(project):
     async with graphs.open("file") as one, graphs.open("module") as two:
         assert one.builder is two.builder
 
-    assert [await text_of(graphs, graph_id) for graph_id in graphs.list_ids()] == [
+    assert [await run_graph(graphs, graph_id) for graph_id in graphs.list_ids()] == [
         "relative",
         "relative",
         "shared first",
@@ -400,4 +400,4 @@ def test_a_dependency_may_name_a_file_of_its_folder(project):
 async def test_a_factory_that_returns_no_graph(project):
     graphs = load(project({"agent.py": "def graph(): return 3"}, graphs={"agent": "./agent.py:graph"}))
     with pytest.raises(TypeError, match="returned a value of type int, not a graph"):
-        await text_of(graphs)
+        await run_graph(graphs)

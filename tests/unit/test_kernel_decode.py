@@ -253,14 +253,14 @@ def test_unknown_fields_are_listed_with_their_paths() -> None:
 
 
 def test_alias_is_accepted_and_canonical_name_wins() -> None:
-    def path_of(**fields: str) -> object:
+    def decode_path(**fields: str) -> object:
         value, ignored = decode_body(json.dumps({"id": ID, **fields}).encode(), Body)
         assert ignored == []
         return value.graph_config_path
 
-    assert path_of(langgraph_config_path="a") == "a"
-    assert path_of(graph_config_path="a", langgraph_config_path="b") == "a"
-    assert path_of(langgraph_config_path="b", graph_config_path="a") == "a"
+    assert decode_path(langgraph_config_path="a") == "a"
+    assert decode_path(graph_config_path="a", langgraph_config_path="b") == "a"
+    assert decode_path(langgraph_config_path="b", graph_config_path="a") == "a"
 
 
 def test_query_values_are_converted_from_text() -> None:

@@ -70,7 +70,7 @@ def to(url: str, **headers: str) -> connect:
     )
 
 
-async def status_of(connection: connect) -> int:
+async def read_status(connection: connect) -> int:
     with pytest.raises(InvalidStatus) as refused:
         async with connection:
             pass
@@ -78,7 +78,7 @@ async def status_of(connection: connect) -> int:
     return refused.value.response.status_code
 
 
-async def end_of(socket: ClientConnection) -> int:
+async def read_close_code(socket: ClientConnection) -> int:
     with pytest.raises(ConnectionClosed) as closed:
         await asyncio.wait_for(socket.recv(), 60)
 
@@ -97,20 +97,20 @@ async def test_messages_are_exchanged_in_both_directions() -> None:
         assert str(await socket.recv()).endswith("bytes")
 
         await socket.send("leave")
-        assert await end_of(socket) == 1000
+        assert await read_close_code(socket) == 1000
 
 
 async def test_websocket_without_permission_is_refused() -> None:
     async with served() as (url, _):
-        assert await status_of(to(url)) == 401
-        assert await status_of(to(url, x_name="broken")) == 500
-        assert await status_of(to(url, x_name="ann", origin="https://stranger.example")) == 403
-        assert await status_of(connect(f"{url}/things/{uuid4()}", additional_headers={"x-name": "ann"})) == 404
-        assert await status_of(connect(f"{url}/things/x/talk", additional_headers={"x-name": "ann"})) == 422
+        assert await read_status(to(url)) == 401
+        assert await read_status(to(url, x_name="broken")) == 500
+        assert await read_status(to(url, x_name="ann", origin="https://stranger.example")) == 403
+        assert await read_status(connect(f"{url}/things/{uuid4()}", additional_headers={"x-name": "ann"})) == 404
+        assert await read_status(connect(f"{url}/things/x/talk", additional_headers={"x-name": "ann"})) == 422
 
         async with to(url, x_name="ann", origin="https://friend.example") as socket:
             await socket.send("leave")
-            assert await end_of(socket) == 1000
+            assert await read_close_code(socket) == 1000
 
 
 async def test_refused_handshakes_have_an_id_and_are_logged() -> None:
@@ -153,10 +153,10 @@ async def test_handshake_needs_exactly_one_host_header(hosts: int) -> None:
 async def test_failed_handler_closes_the_connection() -> None:
     async with served() as (url, _), to(url, x_name="ann") as socket:
         await socket.send("break")
-        assert await end_of(socket) == 1011
+        assert await read_close_code(socket) == 1011
 
 
 async def test_draining_server_closes_the_connection() -> None:
     async with served() as (url, stop), to(url, x_name="ann") as socket:
         stop.set()
-        assert await end_of(socket) == 1012
+        assert await read_close_code(socket) == 1012

@@ -43,7 +43,7 @@ def of_kind(found: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [one for one in found if one["kind"] == kind]
 
 
-def container_of(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
+def find_container(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
     (match,) = [
         one for one in found if one["metadata"]["name"] == name and one["kind"] in {"Deployment", "StatefulSet"}
     ]
@@ -73,7 +73,7 @@ def test_manifests_print_no_secret_and_name_required_ones() -> None:
 
     notes = "".join(line for line in result.output.splitlines() if line.startswith("#"))
     for name in ("portside", "portside-listener", "portside-postgres"):
-        for variable in container_of(found, name)["env"]:
+        for variable in find_container(found, name)["env"]:
             if "valueFrom" in variable:
                 reference = variable["valueFrom"]["secretKeyRef"]
                 assert f"generic {reference['name']} " in notes
@@ -84,7 +84,7 @@ def test_manifests_print_no_secret_and_name_required_ones() -> None:
     ("name", "kinds"), [("portside", [PlatformSettings]), ("portside-listener", [ListenerSettings, KubernetesSettings])]
 )
 def test_programs_understand_their_environment(name: str, kinds: list[Any]) -> None:
-    variables = {one["name"]: one.get("value", "given") for one in container_of(printed(*EVERYTHING), name)["env"]}
+    variables = {one["name"]: one.get("value", "given") for one in find_container(printed(*EVERYTHING), name)["env"]}
     known = {known for kind in kinds for doc in describe(kind) for known in doc.names}
     assert set(variables) <= known
 
@@ -93,7 +93,7 @@ def test_programs_understand_their_environment(name: str, kinds: list[Any]) -> N
 
 
 def test_platform_on_cluster_runs_no_embedded_listener() -> None:
-    variables = {one["name"]: one.get("value") for one in container_of(printed(), "portside")["env"]}
+    variables = {one["name"]: one.get("value") for one in find_container(printed(), "portside")["env"]}
     assert (
         load_settings(PlatformSettings, {**variables, "DATABASE_URL": "x", "PORTSIDE_API_KEY": "y"}).own_listener
         is False
@@ -104,10 +104,10 @@ def test_platform_on_cluster_runs_no_embedded_listener() -> None:
 def test_database_is_refused_data_before_its_claim_is_full(gi: int, usable_gi: float) -> None:
     """The write-ahead log is on the same volume."""
     variables = {
-        one["name"]: one.get("value") for one in container_of(printed("--storage-gi", str(gi)), "portside")["env"]
+        one["name"]: one.get("value") for one in find_container(printed("--storage-gi", str(gi)), "portside")["env"]
     }
     assert variables["DATABASE_MAX_BYTES"] == str(int(usable_gi * 2**30))
-    assert "DATABASE_MAX_BYTES" not in str(container_of(printed("--no-postgres"), "portside"))
+    assert "DATABASE_MAX_BYTES" not in str(find_container(printed("--no-postgres"), "portside"))
 
 
 def test_listener_role_has_exactly_the_needed_rights() -> None:

@@ -27,11 +27,11 @@ from tests.kubernetes import (
     PASSWORDS,
     deployment,
     every,
+    get_pod_spec,
+    get_server,
     named,
     objects,
-    pod_of,
     revision,
-    server_of,
     settings,
     validate,
     variables,
@@ -90,28 +90,28 @@ def test_samples_fill_every_field_of_nested_types() -> None:
 
 # Field -> a value, where it must appear, and what must be there.
 SCALARS: dict[str, tuple[Any, Any, Any]] = {
-    "cpu": (0.3, lambda o: server_of(o)["resources"]["requests"]["cpu"], "300m"),
-    "cpu_limit": (2.5, lambda o: server_of(o)["resources"]["limits"]["cpu"], "2500m"),
-    "memory_mb": (300, lambda o: server_of(o)["resources"]["requests"]["memory"], "300Mi"),
-    "memory_limit_mb": (700, lambda o: server_of(o)["resources"]["limits"]["memory"], "700Mi"),
-    "queue_cpu": (3, lambda o: server_of(o, "-queue")["resources"]["requests"]["cpu"], "3000m"),
-    "queue_cpu_limit": (5, lambda o: server_of(o, "-queue")["resources"]["limits"]["cpu"], "5000m"),
-    "queue_memory_mb": (301, lambda o: server_of(o, "-queue")["resources"]["requests"]["memory"], "301Mi"),
-    "queue_memory_limit_mb": (701, lambda o: server_of(o, "-queue")["resources"]["limits"]["memory"], "701Mi"),
+    "cpu": (0.3, lambda o: get_server(o)["resources"]["requests"]["cpu"], "300m"),
+    "cpu_limit": (2.5, lambda o: get_server(o)["resources"]["limits"]["cpu"], "2500m"),
+    "memory_mb": (300, lambda o: get_server(o)["resources"]["requests"]["memory"], "300Mi"),
+    "memory_limit_mb": (700, lambda o: get_server(o)["resources"]["limits"]["memory"], "700Mi"),
+    "queue_cpu": (3, lambda o: get_server(o, "-queue")["resources"]["requests"]["cpu"], "3000m"),
+    "queue_cpu_limit": (5, lambda o: get_server(o, "-queue")["resources"]["limits"]["cpu"], "5000m"),
+    "queue_memory_mb": (301, lambda o: get_server(o, "-queue")["resources"]["requests"]["memory"], "301Mi"),
+    "queue_memory_limit_mb": (701, lambda o: get_server(o, "-queue")["resources"]["limits"]["memory"], "701Mi"),
     "min_scale": (3, lambda o: named(o, "Deployment")["spec"]["replicas"], 3),
     "max_scale": (7, lambda o: named(o, "HorizontalPodAutoscaler")["spec"]["maxReplicas"], 7),
     "queue_min_scale": (2, lambda o: named(o, "Deployment", "-queue")["spec"]["replicas"], 2),
     "queue_max_scale": (9, lambda o: named(o, "HorizontalPodAutoscaler", "-queue")["spec"]["maxReplicas"], 9),
-    "orchestrator_cpu": (4, lambda o: server_of(o, "-orchestrator")["resources"]["requests"]["cpu"], "4000m"),
-    "orchestrator_cpu_limit": (6, lambda o: server_of(o, "-orchestrator")["resources"]["limits"]["cpu"], "6000m"),
+    "orchestrator_cpu": (4, lambda o: get_server(o, "-orchestrator")["resources"]["requests"]["cpu"], "4000m"),
+    "orchestrator_cpu_limit": (6, lambda o: get_server(o, "-orchestrator")["resources"]["limits"]["cpu"], "6000m"),
     "orchestrator_memory_mb": (
         302,
-        lambda o: server_of(o, "-orchestrator")["resources"]["requests"]["memory"],
+        lambda o: get_server(o, "-orchestrator")["resources"]["requests"]["memory"],
         "302Mi",
     ),
     "orchestrator_memory_limit_mb": (
         9000,
-        lambda o: server_of(o, "-orchestrator")["resources"]["limits"]["memory"],
+        lambda o: get_server(o, "-orchestrator")["resources"]["limits"]["memory"],
         "9000Mi",
     ),
     "orchestrator_min_scale": (2, lambda o: named(o, "Deployment", "-orchestrator")["spec"]["replicas"], 2),
@@ -120,10 +120,10 @@ SCALARS: dict[str, tuple[Any, Any, Any]] = {
         lambda o: named(o, "HorizontalPodAutoscaler", "-orchestrator")["spec"]["maxReplicas"],
         3,
     ),
-    "executor_cpu": (5, lambda o: server_of(o, "-executor")["resources"]["requests"]["cpu"], "5000m"),
-    "executor_cpu_limit": (7, lambda o: server_of(o, "-executor")["resources"]["limits"]["cpu"], "7000m"),
-    "executor_memory_mb": (303, lambda o: server_of(o, "-executor")["resources"]["requests"]["memory"], "303Mi"),
-    "executor_memory_limit_mb": (9001, lambda o: server_of(o, "-executor")["resources"]["limits"]["memory"], "9001Mi"),
+    "executor_cpu": (5, lambda o: get_server(o, "-executor")["resources"]["requests"]["cpu"], "5000m"),
+    "executor_cpu_limit": (7, lambda o: get_server(o, "-executor")["resources"]["limits"]["cpu"], "7000m"),
+    "executor_memory_mb": (303, lambda o: get_server(o, "-executor")["resources"]["requests"]["memory"], "303Mi"),
+    "executor_memory_limit_mb": (9001, lambda o: get_server(o, "-executor")["resources"]["limits"]["memory"], "9001Mi"),
     "redis_cpu": (0.5, lambda o: store(o, "redis")["resources"]["requests"]["cpu"], "500m"),
     "redis_cpu_limit": (0.7, lambda o: store(o, "redis")["resources"]["limits"]["cpu"], "700m"),
     "redis_memory_mb": (128, lambda o: store(o, "redis")["resources"]["requests"]["memory"], "128Mi"),
@@ -134,20 +134,20 @@ SCALARS: dict[str, tuple[Any, Any, Any]] = {
     "db_memory_limit_mb": (513, lambda o: store(o, "postgres")["resources"]["limits"]["memory"], "513Mi"),
     "db_storage_gi": (33, lambda o: claim(o)["resources"]["requests"]["storage"], "33Gi"),
     "db_max_connections": (250, lambda o: store(o, "postgres")["args"][-1], "max_connections=250"),
-    "service_account_name": ("agent", lambda o: pod_of(o)["serviceAccountName"], "agent"),
+    "service_account_name": ("agent", lambda o: get_pod_spec(o)["serviceAccountName"], "agent"),
     "image_pull_secrets": (
         as_json([LocalObjectReference("pull")]),
-        lambda o: pod_of(o)["imagePullSecrets"],
+        lambda o: get_pod_spec(o)["imagePullSecrets"],
         [{"name": "pull"}],
     ),
-    "volumes": (as_json(VOLUMES), lambda o: pod_of(o)["volumes"], as_json(VOLUMES)),
-    "volume_mounts": (as_json([MOUNT]), lambda o: server_of(o)["volumeMounts"], as_json([MOUNT])),
+    "volumes": (as_json(VOLUMES), lambda o: get_pod_spec(o)["volumes"], as_json(VOLUMES)),
+    "volume_mounts": (as_json([MOUNT]), lambda o: get_server(o)["volumeMounts"], as_json([MOUNT])),
     "init_containers": (
         as_json([CONTAINER]),
-        lambda o: pod_of(o, "-queue")["initContainers"],
+        lambda o: get_pod_spec(o, "-queue")["initContainers"],
         as_json([CONTAINER]),
     ),
-    "sidecars": (as_json([CONTAINER]), lambda o: pod_of(o)["initContainers"], as_json([CONTAINER])),
+    "sidecars": (as_json([CONTAINER]), lambda o: get_pod_spec(o)["initContainers"], as_json([CONTAINER])),
     "labels": ({"team": "blue"}, lambda o: {one["metadata"]["labels"]["team"] for one in every(o)}, {"blue"}),
     "annotations": ({"note": "x"}, lambda o: {one["metadata"]["annotations"]["note"] for one in every(o)}, {"x"}),
 }
@@ -222,7 +222,7 @@ def test_schemas_refuse_invalid_manifest() -> None:
 
 
 def test_pod_matches_contract() -> None:
-    server = server_of(objects())
+    server = get_server(objects())
     api = named(objects(), "Deployment")
     assert [port["containerPort"] for port in server["ports"]] == [8000]
 
@@ -237,7 +237,7 @@ def test_pod_matches_contract() -> None:
 
     # An old replica terminates only after a new one serves, and has a grace period.
     assert api["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
-    assert pod_of(objects())["terminationGracePeriodSeconds"] > 180
+    assert get_pod_spec(objects())["terminationGracePeriodSeconds"] > 180
 
 
 def test_server_environment_is_complete() -> None:
@@ -270,7 +270,7 @@ def test_secret_values_appear_only_in_secrets() -> None:
 
 def test_changed_values_make_another_secret() -> None:
     def name(value: str) -> str:
-        return server_of(objects(revision(secrets=[Secret("TOKEN", value)])))["envFrom"][0]["secretRef"]["name"]
+        return get_server(objects(revision(secrets=[Secret("TOKEN", value)])))["envFrom"][0]["secretRef"]["name"]
 
     assert name("one") == name("one")
     assert name("one") != name("two")
@@ -349,12 +349,12 @@ def test_executors_find_their_orchestrators_and_have_no_database() -> None:
     assert not of_stores & executor.keys()
     service = named(found, "Service", "-orchestrator")["spec"]
     assert (service["clusterIP"], service["ports"][0]["port"]) == ("None", int(orchestrator["CORE_API_PORT"]))
-    assert {"name": "grpc", "containerPort": 50054, "protocol": "TCP"} in server_of(found, "-orchestrator")["ports"]
+    assert {"name": "grpc", "containerPort": 50054, "protocol": "TCP"} in get_server(found, "-orchestrator")["ports"]
 
     # The runs that wait ask for executors: an orchestrator takes as many as they have slots.
     scaler = named(found, "HorizontalPodAutoscaler", "-executor")["spec"]
     assert (scaler["maxReplicas"], [one["type"] for one in scaler["metrics"]][-1]) == (5, "External")
-    assert server_of(found, "-executor")["livenessProbe"]["httpGet"]["path"] == "/info"
+    assert get_server(found, "-executor")["livenessProbe"]["httpGet"]["path"] == "/info"
     validated(found, OLDEST, NEWEST)
 
 
@@ -417,7 +417,7 @@ def test_restarting_sidecar_is_an_init_container() -> None:
     )
 
     first = as_json(msgspec.structs.replace(CONTAINER, name="first", restart_policy=None))
-    pod = pod_of(
+    pod = get_pod_spec(
         objects(revision(resource_spec={**FULL_SPEC, "sidecars": [native, plain], "init_containers": [first]}))
     )
     assert [one["name"] for one in pod["initContainers"]] == ["proxy", "first"]

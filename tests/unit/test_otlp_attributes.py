@@ -56,21 +56,17 @@ def parsed(attributes: dict[str, Any], events: Any = (), **resource: Any) -> Ing
     return parse_otlp(json.dumps(body).encode(), JSON, None)
 
 
-def run_of(attributes: dict[str, Any], events: Any = ()) -> RunWrite:
+def parse_run(attributes: dict[str, Any], events: Any = ()) -> RunWrite:
     (run,) = parsed(attributes, events).runs
     return run
 
 
-def inputs_of(attributes: dict[str, Any], events: Any = ()) -> Any:
-    return json.loads(run_of(attributes, events).inputs or "null")
+def parse_inputs(attributes: dict[str, Any], events: Any = ()) -> Any:
+    return json.loads(parse_run(attributes, events).inputs or "null")
 
 
-def outputs_of(attributes: dict[str, Any], events: Any = ()) -> Any:
-    return json.loads(run_of(attributes, events).outputs or "null")
-
-
-def extra_of(attributes: dict[str, Any]) -> Any:
-    return json.loads(run_of(attributes).extra or "null")
+def parse_extra(attributes: dict[str, Any]) -> Any:
+    return json.loads(parse_run(attributes).extra or "null")
 
 
 # Tokens
@@ -201,7 +197,7 @@ def test_token_counts_are_read_in_every_convention(attributes: dict[str, Any], u
 def test_counts_that_were_read_are_not_repeated_in_the_metadata() -> None:
     attributes = {"langsmith.span.kind": "llm", **CHAT, "gen_ai.usage.cache_read.input_tokens": 800}
     attributes |= {"langsmith.metadata.usage_metadata": json.dumps(READ), "gen_ai.usage.details.text_tokens": 9}
-    assert extra_of(attributes) == {"metadata": {"gen_ai.usage.details.text_tokens": 9, "usage_metadata": READ}}
+    assert parse_extra(attributes) == {"metadata": {"gen_ai.usage.details.text_tokens": 9, "usage_metadata": READ}}
 
 
 def test_stored_attributes_are_read_once() -> None:
@@ -308,7 +304,7 @@ def test_stored_attributes_are_read_once() -> None:
     ],
 )
 def test_answers_are_messages(attributes: dict[str, Any], events: Any, message: dict[str, Any]) -> None:
-    run = run_of({"langsmith.span.kind": "llm", **attributes}, events)
+    run = parse_run({"langsmith.span.kind": "llm", **attributes}, events)
     assert json.loads(run.outputs or "") == {"messages": [message]}
     assert json.loads(run.extra or "") == {"metadata": {}}
 
@@ -367,7 +363,7 @@ def test_answers_are_messages(attributes: dict[str, Any], events: Any, message: 
     ],
 )
 def test_inputs_are_read(attributes: dict[str, Any], events: Any, inputs: dict[str, Any]) -> None:
-    assert inputs_of(attributes, events) == inputs
+    assert parse_inputs(attributes, events) == inputs
 
 
 @pytest.mark.parametrize(
@@ -413,7 +409,7 @@ def test_inputs_are_read(attributes: dict[str, Any], events: Any, inputs: dict[s
 def test_tools_have_arguments_and_a_result(
     attributes: dict[str, Any], name: str, inputs: dict[str, Any], outputs: dict[str, Any]
 ) -> None:
-    run = run_of(attributes)
+    run = parse_run(attributes)
     assert (run.run_type, run.name) == ("tool", name)
     assert (json.loads(run.inputs or ""), json.loads(run.outputs or "")) == (inputs, outputs)
 
@@ -437,7 +433,7 @@ def test_tools_have_arguments_and_a_result(
     ],
 )
 def test_run_types(attributes: dict[str, Any], run_type: str) -> None:
-    assert run_of(attributes).run_type == run_type
+    assert parse_run(attributes).run_type == run_type
 
 
 @pytest.mark.parametrize(
@@ -467,7 +463,7 @@ def test_run_types(attributes: dict[str, Any], run_type: str) -> None:
     ],
 )
 def test_parameters_of_the_call(attributes: dict[str, Any], parameters: dict[str, Any]) -> None:
-    assert extra_of(attributes)["invocation_params"] == parameters
+    assert parse_extra(attributes)["invocation_params"] == parameters
 
 
 @pytest.mark.parametrize(
@@ -491,7 +487,7 @@ def test_parameters_of_the_call(attributes: dict[str, Any], parameters: dict[str
     ],
 )
 def test_metadata(attributes: dict[str, Any], metadata: dict[str, Any]) -> None:
-    assert extra_of(attributes)["metadata"] == metadata
+    assert parse_extra(attributes)["metadata"] == metadata
 
 
 def test_attributes_of_the_process_become_metadata() -> None:
@@ -501,9 +497,9 @@ def test_attributes_of_the_process_become_metadata() -> None:
 
 
 def test_names_and_tags() -> None:
-    assert run_of({"traceloop.entity.name": "entity"}).name == "entity"
-    assert run_of({"traceloop.entity.name": "entity", "langsmith.trace.name": "named"}).name == "named"
-    assert run_of({"langsmith.span.tags": "a, b", "tag.tags": ["c"]}).tags == '["a","b","c"]'
+    assert parse_run({"traceloop.entity.name": "entity"}).name == "entity"
+    assert parse_run({"traceloop.entity.name": "entity", "langsmith.trace.name": "named"}).name == "named"
+    assert parse_run({"langsmith.span.tags": "a, b", "tag.tags": ["c"]}).tags == '["a","b","c"]'
 
 
 def test_attachments_are_decoded() -> None:

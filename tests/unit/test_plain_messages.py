@@ -122,15 +122,15 @@ class Inverted(LastValue[Any]):
     """A channel of the graph's author."""
 
 
-def graph_of(schema: Any, **options: Any) -> Any:
+def compile_graph(schema: Any, **options: Any) -> Any:
     builder = StateGraph(schema).add_node("answer", lambda _: {}, **options).add_edge(START, "answer")
     return builder.compile(checkpointer=InMemorySaver())
 
 
 def test_states_are_read_for_json_only_if_no_code_of_the_graph_sees_them():
-    assert reads_without_code(graph_of(MessagesState))
-    assert not reads_without_code(graph_of(Model))
-    assert not reads_without_code(graph_of(MessagesState, cache_policy=CachePolicy()))
-    own = graph_of(MessagesState)
+    assert reads_without_code(compile_graph(MessagesState))
+    assert not reads_without_code(compile_graph(Model))
+    assert not reads_without_code(compile_graph(MessagesState, cache_policy=CachePolicy()))
+    own = compile_graph(MessagesState)
     own.channels["messages"] = Inverted(list)
     assert not reads_without_code(own)

@@ -162,7 +162,7 @@ def test_modules_of_deferred_packages_do_not_look_up_its_names_at_import(package
         if file != folder / "__init__.py":
             parts = file.relative_to(folder).with_suffix("").parts
             home = ".".join([package, *parts[:-1]])
-            lookups += [f"{file}:{node.lineno}" for node in imports_from(file) if source_of(node, home) == package]
+            lookups += [f"{file}:{node.lineno}" for node in imports_from(file) if resolve_source(node, home) == package]
 
     assert lookups == []
 
@@ -178,7 +178,7 @@ def imports_from(file: Path) -> Iterator[ast.ImportFrom]:
             left += [child for child in ast.walk(node) if isinstance(child, ast.ImportFrom)]
 
 
-def source_of(node: ast.ImportFrom, home: str) -> str:
+def resolve_source(node: ast.ImportFrom, home: str) -> str:
     return importlib.util.resolve_name("." * node.level + (node.module or ""), home)
 
 

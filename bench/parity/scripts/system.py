@@ -22,14 +22,14 @@ async def health(talk: Talk) -> None:
     await talk.send("head", "HEAD", "/ok")
 
 
-def names_of(metrics: Any) -> Any:
+def keep_names(metrics: Any) -> Any:
     """The names of metrics: their values differ from run to run."""
     return {name: sorted(value) if isinstance(value, dict) else "given" for name, value in metrics.items()}
 
 
 async def information(talk: Talk) -> None:
     await talk.get("info", "/info")
-    await talk.get("metrics json", "/metrics?format=json", keep=names_of)
+    await talk.get("metrics json", "/metrics?format=json", keep=keep_names)
     await talk.get("metrics", "/metrics", keep=lambda _body: "text")
     await talk.get("docs", "/docs", keep=lambda _body: "html")
     await talk.get("openapi", "/openapi.json", keep=lambda body: body["openapi"])

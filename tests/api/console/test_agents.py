@@ -17,7 +17,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from tests.browser import OF_THE_CONSOLE, WITHIN_MS, check_accessible, signed_in_as, view
-from tests.platforms import Platform, servers_of
+from tests.platforms import Platform, find_servers
 from tests.repositories import Repository
 from tests.servers import PROJECTS
 
@@ -245,7 +245,7 @@ async def test_stream_goes_on_when_the_server_is_killed(
     await say(page, f"hold {tmp_path / 'go'}")
     await expect(message(page, "word29")).to_be_visible()
 
-    for process in servers_of(platform.home):
+    for process in find_servers(platform.home):
         os.kill(process, signal.SIGKILL)
 
     await expect(page.get_by_text("The connection was lost")).to_be_visible()

@@ -20,7 +20,7 @@ async def runs(platform: Platform) -> list[str]:
     """Three turns and a hostile run."""
 
     def send() -> list[str]:
-        client = traced.client_of(platform.server.url, platform.headers["X-Api-Key"])
+        client = traced.open_tracing_client(platform.server.url, platform.headers["X-Api-Key"])
         sent = [traced.send_turn(client, "weather", "one", turn) for turn in (1, 2, 3)]
         sent.append(traced.send_hostile(client, "weather"))
         client.flush()

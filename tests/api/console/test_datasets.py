@@ -29,7 +29,8 @@ async def cities(platform: Platform) -> str:
     """A dataset with six examples and two experiments."""
 
     def send() -> str:
-        return traced.run_experiments(traced.client_of(platform.server.url, platform.headers["X-Api-Key"]), "cities")
+        client = traced.open_tracing_client(platform.server.url, platform.headers["X-Api-Key"])
+        return traced.run_experiments(client, "cities")
 
     return await asyncio.to_thread(send)
 
@@ -211,7 +212,7 @@ async def test_experiments_are_compared_regressions_first(platform: Platform, ci
 
 async def test_thousands_of_examples_are_compared_part_by_part(platform: Platform, page: Page) -> None:
     def send() -> tuple[str, list[str]]:
-        client = traced.client_of(platform.server.url, platform.headers["X-Api-Key"])
+        client = traced.open_tracing_client(platform.server.url, platform.headers["X-Api-Key"])
         return traced.send_results(client, "many", 5_150)
 
     dataset, experiments = await asyncio.to_thread(send)

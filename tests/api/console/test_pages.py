@@ -352,7 +352,7 @@ async def pages(platform: Platform, deployment: str) -> list[str]:
     """The addresses of pages with something to change on each."""
 
     def send() -> dict[str, str]:
-        client = traced.client_of(platform.server.url, platform.headers["X-Api-Key"])
+        client = traced.open_tracing_client(platform.server.url, platform.headers["X-Api-Key"])
         turn = traced.send_turn(client, "viewed", "thread-1", 1)
         client.create_feedback(turn, "correct", score=0.5)
         client.flush()
@@ -425,7 +425,7 @@ async def pages(platform: Platform, deployment: str) -> list[str]:
     ]
 
 
-async def controls_of(platform: Platform, page: Page, pages: list[str]) -> tuple[dict[str, list[str]], list[str]]:
+async def list_controls(platform: Platform, page: Page, pages: list[str]) -> tuple[dict[str, list[str]], list[str]]:
     """Open pages; return the controls of each that change something, and the requests that the server refused."""
     refused: list[str] = []
     page.on(
@@ -455,7 +455,7 @@ async def controls_of(platform: Platform, page: Page, pages: list[str]) -> tuple
 
 
 async def test_admin_sees_controls_on_most_pages(platform: Platform, pages: list[str], page: Page) -> None:
-    found, refused = await controls_of(platform, page, pages)
+    found, refused = await list_controls(platform, page, pages)
     assert len(found) >= len(pages) // 2
     assert refused == []
 
@@ -474,7 +474,7 @@ async def test_key_of_a_viewer_sees_no_control_and_is_refused_nothing(
         attention = page.get_by_role("region", name="Wants attention")
         await expect(attention).to_contain_text("served-agent")
         await expect(attention).to_contain_text("that wait for a person are not shown")
-        found, refused = await controls_of(platform, page, pages)
+        found, refused = await list_controls(platform, page, pages)
         assert found == {}
         assert refused == []
         await page.goto(f"{platform.server.url}/console/agents")
@@ -493,7 +493,7 @@ async def test_viewer_sees_no_control(platform: Platform, deployment: str, pages
         await expect(page.get_by_text("MY_SECRET")).to_be_visible()
         # Members may call this agent, so its pages have their controls.
         of_platform = [each for each in pages if not each.startswith("agents")]
-        found, refused = await controls_of(platform, page, of_platform)
+        found, refused = await list_controls(platform, page, of_platform)
 
         # Members of an organization make keys of their own.
         assert found == {"people/keys": ["New key"]}

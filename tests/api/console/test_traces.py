@@ -32,7 +32,7 @@ async def traces(platform: Platform) -> dict[str, str]:
     """Send conversations, a hostile run and a large trace; return ids by name."""
 
     def send() -> dict[str, str]:
-        client = traced.client_of(platform.server.url, platform.headers["X-Api-Key"])
+        client = traced.open_tracing_client(platform.server.url, platform.headers["X-Api-Key"])
         turns = [traced.send_turn(client, "weather", THREAD, turn) for turn in (1, 2, 3)]
         failed = traced.send_turn(client, "weather", "failing", 1, error="ValueError: no such city")
         hostile = traced.send_hostile(client, "weather")

@@ -12,7 +12,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in
-from tests.platforms import CONFIG, Platform, Repository, listener_of, open_platform, servers_of
+from tests.platforms import CONFIG, Platform, Repository, find_listener, find_servers, open_platform
 
 pytestmark = [*OF_THE_CONSOLE, pytest.mark.timeout(900)]
 WITHIN_MS = 120_000
@@ -38,7 +38,7 @@ def make_older(platform: Platform) -> Path:
     (deployment,) = (platform.home / "dataplane" / "deployments").iterdir()
     state = deployment / "state.json"
     state.write_text(re.sub(r'"server_code":"[^"]+"', '"server_code":"earlier"', state.read_text()))
-    os.kill(listener_of(platform.server), signal.SIGKILL)
+    os.kill(find_listener(platform.server), signal.SIGKILL)
 
     (config,) = deployment.glob("revisions/*/source/langgraph.json")
     return config
@@ -57,7 +57,7 @@ async def test_agents_are_rolled_forward_and_a_halt_shows_its_reason(
     row = page.get_by_label("Servers of agents").get_by_role("row").nth(1)
     await expect(row).to_contain_text("This version", timeout=WITHIN_MS)
 
-    (before,) = servers_of(platform.home)
+    (before,) = find_servers(platform.home)
     config = await asyncio.to_thread(make_older, platform)
     await expect(row).to_contain_text("Earlier version", timeout=WITHIN_MS)
     card = page.get_by_label("Upgrade", exact=True)
@@ -71,10 +71,10 @@ async def test_agents_are_rolled_forward_and_a_halt_shows_its_reason(
     await expect(row).to_contain_text("The new server does not start")
     await expect(page.get_by_role("button", name="Leave my-agent and go on")).to_be_visible()
     await check_accessible(page)
-    assert servers_of(platform.home) == [before]
+    assert find_servers(platform.home) == [before]
 
     config.write_text(CONFIG)
     await page.get_by_role("button", name="Try again and go on").click()
     await expect(row).to_contain_text("This version", timeout=WITHIN_MS)
     await expect(card).to_contain_text("None behind")
-    assert servers_of(platform.home) != [before]
+    assert find_servers(platform.home) != [before]

@@ -64,5 +64,5 @@ async def decrypt_blob(ctx: EncryptionContext, data: bytes) -> DecryptResult[byt
 
 
 @encryption.context
-async def context_of(user: Any, ctx: EncryptionContext) -> dict[str, Any]:
+async def add_context(user: Any, ctx: EncryptionContext) -> dict[str, Any]:
     return {**ctx.metadata, "from": "handler"}
