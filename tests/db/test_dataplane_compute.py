@@ -25,7 +25,7 @@ from portside.dataplane.compute.machine import MachineCompute, MachineTarget
 from portside.dataplane.compute.replica import ReplicaPlan, find_replicas
 from portside.dataplane.compute.replica_set import ProcessReplicaSet, ReplicaContext
 from portside.dataplane.compute.resource_usage import GroupUsage, ProcessUsage, UsageReader
-from portside.dataplane.compute.scaling import ReplicaBounds, Tier
+from portside.dataplane.compute.scaling import ReplicaBounds, ServerTier
 from portside.dataplane.compute.server_output import OutputFollower
 from portside.dataplane.compute.sockets import open_private, open_stable_socket
 from portside.dataplane.compute.start_queue import StartQueue
@@ -62,11 +62,11 @@ class Harness:
         await self.target.switch_to(self.replica_set(plan))
 
     def replica_set(
-        self, plan: ReplicaPlan, scale: dict[Tier, ReplicaBounds] | None = None, down_after_s: float = 0
+        self, plan: ReplicaPlan, scale: dict[ServerTier, ReplicaBounds] | None = None, down_after_s: float = 0
     ) -> ProcessReplicaSet:
         context = ReplicaContext(plan, self.target.socket, self.folder, self._log(plan.revision_id), 20)
         revision = desired_revision(id=plan.revision_id)
-        return ProcessReplicaSet(context, revision, scale or {Tier.ALL: ReplicaBounds(1, 1)}, down_after_s)
+        return ProcessReplicaSet(context, revision, scale or {ServerTier.ALL: ReplicaBounds(1, 1)}, down_after_s)
 
     def _log(self, _revision: UUID) -> RevisionLog:
         return RevisionLog(self._ship)
@@ -444,7 +444,8 @@ async def test_queue_tier_scales_with_pending_runs_without_lost_requests(
     waiting = tmp_path / "waiting"
     waiting.write_text("0")
     replica_set = harness.replica_set(
-        harness.plan("one", PENDING=str(waiting)), {Tier.API: ReplicaBounds(2, 2), Tier.QUEUE: ReplicaBounds(1, 3)}
+        harness.plan("one", PENDING=str(waiting)),
+        {ServerTier.API: ReplicaBounds(2, 2), ServerTier.QUEUE: ReplicaBounds(1, 3)},
     )
 
     await harness.target.switch_to(replica_set)
@@ -480,7 +481,7 @@ async def test_replicas_beyond_connection_budget_are_refused(harness: Harness):
         if replicas > most:
             raise NoConnectionsLeft("no connections left for another replica")
 
-    many = {Tier.ALL: ReplicaBounds(3, 3)}
+    many = {ServerTier.ALL: ReplicaBounds(3, 3)}
     replicas = harness.replica_set(harness.plan("refused"), many)
     replicas._context.admit = admit
 
@@ -488,7 +489,7 @@ async def test_replicas_beyond_connection_budget_are_refused(harness: Harness):
         await harness.target.switch_to(replicas)
 
     assert harness.folder.state.replicas == []
-    replicas = harness.replica_set(harness.plan("admitted"), {Tier.ALL: ReplicaBounds(1, 3)})
+    replicas = harness.replica_set(harness.plan("admitted"), {ServerTier.ALL: ReplicaBounds(1, 3)})
     replicas._context.admit = admit
     await harness.target.switch_to(replicas)
 

@@ -15,7 +15,7 @@ from portside.dataplane.compute.containers.commands import (
 from portside.dataplane.compute.containers.images import ImagePin
 from portside.dataplane.compute.containers.spec import read_spec
 from portside.dataplane.compute.replica import ReplicaPlan
-from portside.dataplane.compute.scaling import Tier
+from portside.dataplane.compute.scaling import ServerTier
 from portside.dataplane.processes import ProcessIdentity
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord
 
@@ -33,7 +33,7 @@ def test_state_file_of_an_earlier_listener_is_read(tmp_path: Path):
 
     state = DeploymentFolder(tmp_path, ONE).state
     assert (state.port, state.active_revision_id, state.previous_revision_id) == (8001, ONE, TWO)
-    assert state.replicas == [ReplicaRecord(ProcessIdentity(7, "b/1"), ONE, Tier.API, 9000, "f")]
+    assert state.replicas == [ReplicaRecord(ProcessIdentity(7, "b/1"), ONE, ServerTier.API, 9000, "f")]
 
 
 def test_image_pins_of_an_earlier_listener_are_read():

@@ -24,7 +24,7 @@ from uuid import UUID
 
 import msgspec
 
-from portside.dataplane.compute.scaling import Tier
+from portside.dataplane.compute.scaling import ServerTier
 from portside.dataplane.processes import ProcessIdentity
 from portside.kernel.files import make_private_dir, write_private
 from portside.kernel.logs import get_logger
@@ -41,7 +41,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True):
 
     process: ProcessIdentity
     revision_id: UUID
-    tier: Tier = Tier.ALL
+    tier: ServerTier = ServerTier.ALL
     port: int = 0
     fingerprint: str = ""
     server_code: str = ""

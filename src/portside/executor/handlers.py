@@ -55,8 +55,8 @@ _ENCRYPTION = frozenset({"encrypt_json", "decrypt_json", "encrypt_blob", "decryp
 Serve = Callable[[Any], Coroutine[Any, Any, Any]]
 
 
-class ProjectHandlers:
-    """The handlers of one project, on a loop of their own."""
+class HandlerService:
+    """Serves the server's calls to the handlers of one project, on a loop of their own."""
 
     def __init__(self, link: Link, loop: GraphLoop) -> None:
         self._loop = loop

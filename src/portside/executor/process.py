@@ -160,11 +160,11 @@ class ExecutorProcess:
     async def _prepare_handlers(self, project: Project, hello: ServerHello) -> ExecutorHello:
         """Import the project's handlers, which run on one loop."""
         # Processes of graphs need none of what this imports.
-        from portside.executor.handlers import ProjectHandlers
+        from portside.executor.handlers import HandlerService
 
         self._loops = [GraphLoop("handlers")]
         self._watches = [_LoopWatch(loop) for loop in self._loops]
-        handlers = ProjectHandlers(self._link, self._loops[0])
+        handlers = HandlerService(self._link, self._loops[0])
         facts = await handlers.load(project, hello.handlers or {})
 
         self._handlers.update(handlers.build_handlers())

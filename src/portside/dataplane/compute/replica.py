@@ -25,7 +25,7 @@ from portside.dataplane.builds.environment import python_path
 from portside.dataplane.builds.node import node_path, node_settings
 from portside.dataplane.compute.interface import Build
 from portside.dataplane.compute.resource_usage import limit_to_cores
-from portside.dataplane.compute.scaling import Tier
+from portside.dataplane.compute.scaling import ServerTier
 from portside.dataplane.compute.server_metrics import read_version
 from portside.dataplane.compute.server_output import open_output, output_since, server_failure
 from portside.dataplane.compute.sockets import StableSocket, is_refused, open_private, probe
@@ -96,7 +96,7 @@ class Replica:
         self._output_offset = 0
 
     @classmethod
-    async def start(cls, plan: ReplicaPlan, stable: StableSocket, tier: Tier, folder: Path) -> "Replica":
+    async def start(cls, plan: ReplicaPlan, stable: StableSocket, tier: ServerTier, folder: Path) -> "Replica":
         """Start the process; it does not serve the public socket before `hand_over`. Raises DeployFailed.
 
         A variable names the folder of its deployment, so that `find_replicas` finds the process.
@@ -112,7 +112,7 @@ class Replica:
             port = private.getsockname()[1]
             fds = {"--fd": private.fileno()}
 
-            if tier is not Tier.QUEUE:
+            if tier is not ServerTier.QUEUE:
                 fds |= {"--handover-fd": handover_read, "--public-fd": stable.public.fileno()}
                 if stable.inheritance is not None:
                     fds["--heir-fd"] = stable.inheritance.fileno()
@@ -161,7 +161,7 @@ class Replica:
 
     async def hand_over(self) -> None:
         """Tell the server to serve the public socket, and wait until it does. Raises DeployFailed."""
-        if self.tier is Tier.QUEUE:
+        if self.tier is ServerTier.QUEUE:
             return
 
         with contextlib.suppress(BrokenPipeError):
@@ -207,7 +207,7 @@ class Replica:
 
     async def _wait_for(self, path: str, what: str) -> None:
         plan = self._plan
-        limit_s = plan.queue_start_timeout_s if self.tier is Tier.QUEUE else plan.start_timeout_s
+        limit_s = plan.queue_start_timeout_s if self.tier is ServerTier.QUEUE else plan.start_timeout_s
         started_at = time.monotonic()
         deadline = started_at + limit_s
         while True:
@@ -221,7 +221,7 @@ class Replica:
                 raise self._failure(f"the server {await self.wait()} before it {what}")
 
             if time.monotonic() >= deadline:
-                setting = "QUEUE_START_TIMEOUT_S" if self.tier is Tier.QUEUE else "DEPLOYMENT_START_TIMEOUT_S"
+                setting = "QUEUE_START_TIMEOUT_S" if self.tier is ServerTier.QUEUE else "DEPLOYMENT_START_TIMEOUT_S"
                 raise self._failure(f"the server has not {what} after {limit_s:g} seconds (setting {setting})")
 
             # Poll less often over time: after a restart or an outage, all deployments start at once.

@@ -24,7 +24,7 @@ from portside.dataplane.compute.databases import admit_any
 from portside.dataplane.compute.interface import STARTING, OnServing, ServerFiles
 from portside.dataplane.compute.replica import Replica, ReplicaPlan, run_together
 from portside.dataplane.compute.resource_usage import KILL_ABOVE, READER, GroupUsage, ProcessUsage, describe_limits
-from portside.dataplane.compute.scaling import Load, ReplicaBounds, Scaler, Tier, find_tier_bounds
+from portside.dataplane.compute.scaling import Load, ReplicaBounds, Scaler, ServerTier, find_tier_bounds
 from portside.dataplane.compute.server_metrics import (
     ASK_IDLE_EVERY_S,
     QueueMetrics,
@@ -77,7 +77,7 @@ class ReplicaContext:
 class TierSupervisor:
     """Keeps `wanted` replicas of one tier."""
 
-    def __init__(self, context: ReplicaContext, tier: Tier, replica_count: int) -> None:
+    def __init__(self, context: ReplicaContext, tier: ServerTier, replica_count: int) -> None:
         self._context = context
         self.tier = tier
         self._wanted = replica_count
@@ -365,7 +365,7 @@ class ProcessReplicaSet:
         self,
         context: ReplicaContext,
         revision: DesiredRevision,
-        bounds: dict[Tier, ReplicaBounds],
+        bounds: dict[ServerTier, ReplicaBounds],
         scale_down_after_s: float,
     ) -> None:
         self._context = context
@@ -373,15 +373,15 @@ class ProcessReplicaSet:
         self._scale_down_after_s = scale_down_after_s
         secrets = [secret.value for secret in revision.secrets]
         self._output = OutputFollower(context.plan.output, self._log_line, secrets)
-        self._tiers: dict[Tier, TierSupervisor] = {}
+        self._tiers: dict[ServerTier, TierSupervisor] = {}
         self._retired_tiers: list[TierSupervisor] = []
 
         self._wanted_tiers = bounds.keys()
         self._changing_tiers: asyncio.Task[None] | None = None
-        self._scalers: dict[Tier, Scaler] = {}
+        self._scalers: dict[ServerTier, Scaler] = {}
         self._tasks = TaskSet()
         self._usage = ProcessUsage()
-        self._cores: dict[Tier, float] = {}
+        self._cores: dict[ServerTier, float] = {}
         self._metrics: MetricsReport | None = None
 
         # What the servers of each tier answered last, and when they were asked.
@@ -530,7 +530,7 @@ class ProcessReplicaSet:
             for replica in tier.replicas:
                 tier.replace(replica, _CHANGED_VARIABLES)
 
-    async def _change_tiers(self, bounds: dict[Tier, ReplicaBounds]) -> None:
+    async def _change_tiers(self, bounds: dict[ServerTier, ReplicaBounds]) -> None:
         """Start the new tiers, and drain the ones that are no longer wanted once the new ones serve."""
         new_names = bounds.keys() - self._tiers.keys()
         for tier in self._add_tiers({name: bounds[name] for name in new_names}):
@@ -583,8 +583,8 @@ class ProcessReplicaSet:
 
     def _build_metrics(self, replicas: list[Replica], cores: dict[int, float]) -> MetricsReport:
         tiers = self._tiers.values()
-        queue_tier = self._tiers.get(Tier.QUEUE)
-        serving_count = sum(len(tier.replicas) for tier in tiers if tier.tier is not Tier.QUEUE)
+        queue_tier = self._tiers.get(ServerTier.QUEUE)
+        serving_count = sum(len(tier.replicas) for tier in tiers if tier.tier is not ServerTier.QUEUE)
         older = [replica for replica in replicas if replica.is_older]
         groups = self._usage.groups
 
@@ -627,9 +627,9 @@ class ProcessReplicaSet:
 
         spec = self._revision.resource_spec
         for name, scaler in self._scalers.items():
-            cpu = self._cores.get(name, 0.0) / float(spec.get("queue_cpu" if name is Tier.QUEUE else "cpu", 1))
+            cpu = self._cores.get(name, 0.0) / float(spec.get("queue_cpu" if name is ServerTier.QUEUE else "cpu", 1))
             # More replicas of tier `api` would not execute any pending run.
-            pending = None if name is Tier.API else self._metrics.pending_runs
+            pending = None if name is ServerTier.API else self._metrics.pending_runs
             tier = self._tiers[name]
             tier.scale_to(scaler.decide(Load(len(tier.replicas), cpu, pending)))
 
@@ -654,7 +654,7 @@ class ProcessReplicaSet:
     def _all_tiers(self) -> list[TierSupervisor]:
         return [*self._tiers.values(), *self._retired_tiers]
 
-    def _add_tiers(self, bounds: dict[Tier, ReplicaBounds]) -> list[TierSupervisor]:
+    def _add_tiers(self, bounds: dict[ServerTier, ReplicaBounds]) -> list[TierSupervisor]:
         supervisors = []
         for name, tier_bounds in bounds.items():
             supervisor = TierSupervisor(self._context, name, tier_bounds.minimum)

@@ -21,7 +21,7 @@ RUNS_PER_REPLICA = 10
 CPU_TARGET = 0.75
 
 
-class Tier(StrEnum):
+class ServerTier(StrEnum):
     """What a server does (PORTSIDE_TIER): answers requests, executes runs, or both."""
 
     ALL = "all"
@@ -43,7 +43,7 @@ class ReplicaBounds:
         return max(self.minimum, min(number, self.maximum))
 
 
-def find_tier_bounds(deployment: DesiredDeployment, revision: DesiredRevision) -> dict[Tier, ReplicaBounds]:
+def find_tier_bounds(deployment: DesiredDeployment, revision: DesiredRevision) -> dict[ServerTier, ReplicaBounds]:
     """Return the tiers that serve a revision, and the bounds of each."""
     scale = {name: value for name, value in msgspec.to_builtins(deployment.scale).items() if value is not None}
     # A bound that the owner sets for all replicas applies to the queue as well, unless the queue has its own.
@@ -54,9 +54,9 @@ def find_tier_bounds(deployment: DesiredDeployment, revision: DesiredRevision) -
     queue = _read_bounds(spec, "queue_")
 
     if api == queue and api.maximum == 1:
-        return {Tier.ALL: api}
+        return {ServerTier.ALL: api}
 
-    return {Tier.API: api, Tier.QUEUE: queue}
+    return {ServerTier.API: api, ServerTier.QUEUE: queue}
 
 
 def _read_bounds(spec: Mapping[str, Any], prefix: str) -> ReplicaBounds:

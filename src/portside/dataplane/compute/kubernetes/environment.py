@@ -13,7 +13,7 @@ from types import MappingProxyType
 from urllib.parse import quote, urlsplit
 
 from portside.dataplane.compute.kubernetes.objects import API_PORT, Address, Json
-from portside.dataplane.compute.scaling import Tier
+from portside.dataplane.compute.scaling import ServerTier
 from portside.kernel.aliases import environment_names
 from portside.kernel.local_addresses import is_loopback, is_wildcard
 from portside.listener_api import DesiredDeployment, DesiredRevision
@@ -121,7 +121,10 @@ def without_stores(values: dict[str, str]) -> dict[str, str]:
 
 
 def build_container_environment(
-    revision: DesiredRevision, environment: PodEnvironment, tier: Tier, more: Mapping[str, str] = MappingProxyType({})
+    revision: DesiredRevision,
+    environment: PodEnvironment,
+    tier: ServerTier,
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Json]:
     """Return the variables that are not secret, and those that refer to the user's secrets on the cluster."""
     plain = {
@@ -141,7 +144,7 @@ def build_container_environment(
 
     variables: list[Json] = [{"name": name, "value": value} for name, value in plain.items()]
     for reference in revision.secret_references:
-        if tier is Tier.EXECUTOR and reference["name"] in _STORE_VARIABLES:
+        if tier is ServerTier.EXECUTOR and reference["name"] in _STORE_VARIABLES:
             continue
 
         source = {"secretKeyRef": {"name": reference["secret_name"], "key": reference["secret_key"]}}

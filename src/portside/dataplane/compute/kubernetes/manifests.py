@@ -37,7 +37,7 @@ from portside.dataplane.compute.kubernetes.objects import (
 from portside.dataplane.compute.kubernetes.resources import Resources, build_container_resources, read_resources
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.compute.kubernetes.stores import build_postgres, build_redis, store_name
-from portside.dataplane.compute.scaling import Tier
+from portside.dataplane.compute.scaling import ServerTier
 from portside.dataplane.failures import DeployFailed
 from portside.dataplane.settings import ListenerSettings
 from portside.listener_api import DesiredDeployment, DesiredRevision
@@ -171,7 +171,7 @@ class Workload:
 
     component: str
     # The tier of its servers (PORTSIDE_TIER).
-    tier: Tier
+    tier: ServerTier
     # The minimum and the maximum number of its pods.
     scale: tuple[int, int]
     # The `resources` of the server's container.
@@ -183,9 +183,9 @@ def list_workloads(resources: Resources) -> list[Workload]:
     size = build_container_resources(resources.cpu, resources.cpu_limit, resources.memory_mb, resources.memory_limit_mb)
     scale = (resources.min_scale, max(resources.min_scale, resources.max_scale))
     if not resources.has_queue:
-        return [Workload("api", Tier.ALL, scale, size)]
+        return [Workload("api", ServerTier.ALL, scale, size)]
 
-    api = Workload("api", Tier.API, scale, size)
+    api = Workload("api", ServerTier.API, scale, size)
     if resources.has_executors:
         return [api, *_list_executing_workloads(resources)]
 
@@ -193,7 +193,7 @@ def list_workloads(resources: Resources) -> list[Workload]:
         resources.queue_cpu, resources.queue_cpu_limit, resources.queue_memory_mb, resources.queue_memory_limit_mb
     )
 
-    return [api, Workload("queue", Tier.QUEUE, resources.queue_replicas, queue)]
+    return [api, Workload("queue", ServerTier.QUEUE, resources.queue_replicas, queue)]
 
 
 def _list_executing_workloads(resources: Resources) -> list[Workload]:
@@ -215,8 +215,8 @@ def _list_executing_workloads(resources: Resources) -> list[Workload]:
     )
 
     return [
-        Workload("orchestrator", Tier.QUEUE, (minimum, max(minimum, maximum)), orchestrator),
-        Workload("executor", Tier.EXECUTOR, resources.queue_replicas, executor),
+        Workload("orchestrator", ServerTier.QUEUE, (minimum, max(minimum, maximum)), orchestrator),
+        Workload("executor", ServerTier.EXECUTOR, resources.queue_replicas, executor),
     ]
 
 
@@ -450,7 +450,7 @@ def _build_autoscaler(scope: KubernetesScope, workload: Workload, settings: Kube
         if kind in workload.compute.get("requests", {})
     ]
 
-    executes_runs = workload.tier is Tier.ALL or workload.component in _SCALED_BY_RUNS
+    executes_runs = workload.tier is ServerTier.ALL or workload.component in _SCALED_BY_RUNS
     metric_name = settings.kubernetes_pending_runs_metric
     if executes_runs and metric_name:
         selector = {"matchLabels": {"portside_deployment": str(scope.deployment_id)}}
