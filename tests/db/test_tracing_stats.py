@@ -20,7 +20,8 @@ from portside.tracing.feedback import FeedbackRequest, create_feedback
 from portside.tracing.ingest import store_batch
 from portside.tracing.ingest_parser import parse_batch
 from portside.tracing.percentiles import compute_percentiles
-from portside.tracing.projects import ProjectQuery, delete_projects, list_projects
+from portside.tracing.project_lists import ProjectQuery, list_projects
+from portside.tracing.projects import delete_projects
 from portside.tracing.retention import TracesToDelete, delete_traces
 from portside.tracing.rollups import DailyRollups, RollupQuery, read_rollups, to_rollup_query
 from portside.tracing.runs import RunFilters, build_run_condition

@@ -130,7 +130,7 @@ def test_last_lines_are_sent_at_close_and_large_lines_are_cut(collector: Collect
     reports.close()
     assert len(collector.wait_for(60)) == 60
     assert all(len(json.dumps(report)) < 256 * 1024 for report in collector.reports)
-    assert len(collector.lines()[0]["message"]) == log_reports.MAX_MESSAGE
+    assert len(collector.lines()[0]["message"]) == log_reports.MAX_MESSAGE_CHARS
 
 
 @pytest.mark.parametrize("address", [None, "", "platform.example.com", "ftp://host/x", "http://["])

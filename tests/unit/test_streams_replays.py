@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
+from portside.agent.protocol.channel_filters import ChannelFilter
 from portside.agent.protocol.sequence import EventSequence
-from portside.agent.protocol.wire import ChannelFilter
 from portside.agent.streams import buffers, event_log, events, replay_budget
 from portside.agent.streams.events import parse_thread_modes
 from portside.agent.streams.history import BLOCK_BYTES, ITEM_BYTES

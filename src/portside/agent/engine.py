@@ -166,13 +166,12 @@ class RunExecutor:
                 # does not end the run, so it must not become an event.
                 sink.publish([("error", dump_user(outcome.error))])
 
-            return to_run_result(self._for_row(run, outcome))
+            return to_run_result(self._drop_row_parts(run, outcome))
         except RunTimeout:
             message = f"the run took longer than BG_JOB_TIMEOUT_SECS allows ({self._timeout_s:g} s)"
             error = {"error": "TimeoutError", "message": message}
-            after = await self._thread_after(run, to_run_request(run, resume=False)) | {
-                "thread_status": ThreadStatus.ERROR
-            }
+            after = await self._read_thread(run, to_run_request(run, resume=False))
+            after["thread_status"] = ThreadStatus.ERROR
             return RunResult(status=RunStatus.TIMEOUT, error=error, **after)
         except Unavailable as exc:
             waited_s = await self._db.fetchval(sql.seconds_since_start, run_id=run.run_id) or 0.0
@@ -182,7 +181,6 @@ class RunExecutor:
             limit = f"longer than it may take (BG_JOB_TIMEOUT_SECS is {self._timeout_s:g} s)"
             message = f"the run began {waited_s:.0f} s ago, {limit}: {exc}"
             error = {"error": type(exc).__name__, "message": message}
-
             return RunResult(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=error)
         except PortsideError as exc:
             # The graph could not start, and another attempt would fail in the same way.
@@ -200,7 +198,7 @@ class RunExecutor:
             return await self._roll_back(run)
 
         error = {"error": "UserInterrupt", "message": cancellation.reason}
-        after = await self._thread_after(run, to_run_request(run, resume=False))
+        after = await self._read_thread(run, to_run_request(run, resume=False))
         return RunResult(status=RunStatus.INTERRUPTED, error=error, **after)
 
     async def _roll_back(self, run: ClaimedRun) -> RunResult:
@@ -210,12 +208,12 @@ class RunExecutor:
         if graph_before in self._graphs.facts:
             request.graph_id = graph_before
 
-        return RunResult(status=RunStatus.ROLLED_BACK, **await self._thread_after(run, request))
+        return RunResult(status=RunStatus.ROLLED_BACK, **await self._read_thread(run, request))
 
-    async def _thread_after(self, run: ClaimedRun, request: RunRequest) -> dict[str, Any]:
+    async def _read_thread(self, run: ClaimedRun, request: RunRequest) -> dict[str, Any]:
         """Read the state that a stopped run left on its thread. Without a readable state the thread is idle."""
         try:
-            outcome = self._for_row(run, await self._graphs.read_outcome(request))
+            outcome = self._drop_row_parts(run, await self._graphs.read_outcome(request))
         except Exception:
             log.exception("the state of a stopped run could not be read", graph_id=request.graph_id)
             outcome = UNREADABLE
@@ -229,8 +227,8 @@ class RunExecutor:
             "long_values": outcome.long_values,
         }
 
-    def _for_row(self, run: ClaimedRun, outcome: Outcome) -> Outcome:
-        """Return an outcome without the parts for the thread's row where the row must keep the whole values."""
+    def _drop_row_parts(self, run: ClaimedRun, outcome: Outcome) -> Outcome:
+        """Drop the parts of an outcome that are for the thread's row, where the row must keep the whole values."""
         if run.is_temporary or has_whole_rows(self._db):
             # Rows without long lists save later runs from writing them again, but a temporary thread has none.
             outcome.row_values = None

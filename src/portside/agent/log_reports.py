@@ -39,11 +39,13 @@ REPORT_EVERY_S = 1.0
 REPORT_TIMEOUT_S = 5.0
 LONGEST_REPORT_PAUSE_S = 60.0
 REPORTS_CLOSE_WITHIN_S = 2.0
+# Of the lines that wait; further ones are dropped.
 KEPT_LINES = 5_000
 LINES_OF_REPORT = 200
+# Of a traceback, the innermost.
 FRAMES = 20
-MAX_MESSAGE = 2_000
-MAX_FIELD = 300
+MAX_MESSAGE_CHARS = 2_000
+MAX_FIELD_CHARS = 300
 MAX_FIELDS = 20
 # The platform's route accepts 256 KB.
 MAX_REPORT_BYTES = 200_000
@@ -93,18 +95,24 @@ class LogReports:
 
     def _to_line(self, event: Mapping[str, Any]) -> dict[str, Any]:
         fields = [(name, value) for name, value in event.items() if name not in _NOT_FIELDS and name[:1] != "_"]
-        return {
+        line = {
             "timestamp": str(event.get("timestamp", "")),
             "level": str(event.get("level", "info")),
-            "message": self._redacted(event.get("event"), MAX_MESSAGE),
-            "fields": {str(name)[:100]: self._redacted(value, MAX_FIELD) for name, value in fields[:MAX_FIELDS]},
-            **({"exception": _describe_exception(event["exc_info"])} if event.get("exc_info") else {}),
+            "message": self._redact(event.get("event"), MAX_MESSAGE_CHARS),
+            "fields": {str(name)[:100]: self._redact(value, MAX_FIELD_CHARS) for name, value in fields[:MAX_FIELDS]},
         }
+        if event.get("exc_info"):
+            line["exception"] = _describe_exception(event["exc_info"])
 
-    def _redacted(self, value: Any, length: int) -> str:
+        return line
+
+    def _redact(self, value: Any, length: int) -> str:
         # Redact before cutting: half a secret would not be found.
         text = _CREDENTIALS.sub(_HIDDEN, str(value))
-        return (self._secrets.sub(_HIDDEN, text) if self._secrets else text)[:length]
+        if self._secrets is not None:
+            text = self._secrets.sub(_HIDDEN, text)
+
+        return text[:length]
 
     def _keep_sending(self) -> None:
         Supervision("reports of log lines").run_in_thread(self._run, self._closing)
@@ -119,7 +127,7 @@ class LogReports:
 
     def _send_all(self, client: "httpx.Client") -> bool:
         """Send reports until no line is left; return whether the address accepted all of them."""
-        while lines := self._next_lines():
+        while lines := self._take_lines():
             dropped = self._dropped
             body = msgspec.json.encode({"source": self._source, "dropped": dropped, "logs": lines})
 
@@ -142,7 +150,7 @@ class LogReports:
 
         return True
 
-    def _next_lines(self) -> list[msgspec.Raw]:
+    def _take_lines(self) -> list[msgspec.Raw]:
         """Remove and return the lines of the next report."""
         taken: list[msgspec.Raw] = []
         size = 0
@@ -206,7 +214,10 @@ def _parse_address(endpoint: str | None) -> str:
     if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname:
         raise UserMistake("SELF_HOSTED_LOGS_ENABLED needs an http or https URL in SELF_HOSTED_LOGS_ENDPOINT")
 
-    return parts._replace(path=DEFAULT_REPORT_PATH if parts.path in {"", "/"} else parts.path).geturl()
+    if parts.path in {"", "/"}:
+        parts = parts._replace(path=DEFAULT_REPORT_PATH)
+
+    return parts.geturl()
 
 
 def _describe_source(settings: AgentSettings) -> dict[str, Any]:

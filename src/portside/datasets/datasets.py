@@ -108,6 +108,7 @@ async def update_dataset(db: Database, workspace_id: UUID, dataset_id: UUID, pat
                 outputs_schema=_encode(values["outputs_schema_definition"]),
             )
 
+            # A schema that is removed or left as it is needs no check.
             new_schemas = [schema if isinstance(schema, dict) else None for schema in schemas.values()]
             await _check_examples(tx, workspace_id, dataset_id, DatasetSchemas(*new_schemas))
     except UniqueViolationError as exc:
@@ -120,6 +121,11 @@ async def delete_dataset(db: Session, workspace_id: UUID, dataset_id: UUID) -> N
     """Delete a dataset with its examples and versions; experiments on it stay. Raises DatasetNotFound."""
     if not await db.execute(sql.delete_dataset, workspace_id=workspace_id, dataset_id=dataset_id):
         raise DatasetNotFound
+
+
+async def empty_workspace(db: Session, workspace_id: UUID) -> None:
+    """Delete all datasets of a workspace, with their examples and comparisons."""
+    await db.execute(sql.empty_workspace, workspace_id=workspace_id)
 
 
 async def lock_dataset(tx: Transaction, workspace_id: UUID, dataset_id: UUID) -> DatasetSchemas:
@@ -139,12 +145,6 @@ async def share_dataset(db: Session, workspace_id: UUID, dataset_id: UUID) -> Da
         raise DatasetNotFound
 
     return share
-
-
-async def _find_share(db: Session, workspace_id: UUID, dataset_id: UUID) -> DatasetShare | None:
-    """Return the share of a dataset; None if it is not shared."""
-    token = await db.fetchval(sql.share_of_dataset, workspace_id=workspace_id, dataset_id=dataset_id)
-    return None if token is None else DatasetShare(dataset_id, token)
 
 
 async def get_share(db: Session, workspace_id: UUID, dataset_id: UUID) -> DatasetShare:
@@ -168,6 +168,12 @@ async def open_share(db: Session, token: UUID) -> tuple[UUID, UUID]:
         raise SharedDatasetNotFound
 
     return row["workspace_id"], row["dataset_id"]
+
+
+async def _find_share(db: Session, workspace_id: UUID, dataset_id: UUID) -> DatasetShare | None:
+    """Return the share of a dataset; None if it is not shared."""
+    token = await db.fetchval(sql.share_of_dataset, workspace_id=workspace_id, dataset_id=dataset_id)
+    return None if token is None else DatasetShare(dataset_id, token)
 
 
 async def _check_examples(tx: Transaction, workspace_id: UUID, dataset_id: UUID, schemas: DatasetSchemas) -> None:
@@ -199,8 +205,3 @@ def _encode(value: dict[str, Any] | None) -> str | None:
 
 def _decode(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
-
-
-async def empty_workspace(db: Session, workspace_id: UUID) -> None:
-    """Delete all datasets of a workspace, with their examples and comparisons."""
-    await db.execute(sql.empty_workspace, workspace_id=workspace_id)

@@ -29,7 +29,7 @@ from portside.tracing.conditions import Condition, ConditionBuilder, apply_condi
 from portside.tracing.cursors import CursorInvalid
 from portside.tracing.fields import to_utc
 from portside.tracing.filters import compile_filter
-from portside.tracing.projects import ProjectQuery, list_projects
+from portside.tracing.project_lists import ProjectQuery, list_projects
 from portside.tracing.run_fields import Selects, read_selects
 from portside.tracing.runs import get_runs
 from portside.tracing.runs_v2 import count_bytes, read_selected

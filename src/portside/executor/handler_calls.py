@@ -35,9 +35,12 @@ class HandlerFailed(PortsideError):
 
 def find_refusal(exc: BaseException) -> HandlerRefused | None:
     """Return the response that an exception of the project's code asks for; None if the exception is a failure."""
+    refusals: list[type[BaseException]] = [HTTPException]
     # Only code that has imported Starlette raises its exception.
-    starlette = sys.modules.get("starlette.exceptions")
-    if not isinstance(exc, HTTPException if starlette is None else (HTTPException, starlette.HTTPException)):
+    if (starlette := sys.modules.get("starlette.exceptions")) is not None:
+        refusals.append(starlette.HTTPException)
+
+    if not isinstance(exc, tuple(refusals)):
         return None
 
     http_exception: Any = exc

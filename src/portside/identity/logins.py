@@ -18,8 +18,6 @@ from portside.kernel.errors import Unauthorized
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
-
-
 LOGIN_LIFETIME = timedelta(hours=12)
 
 

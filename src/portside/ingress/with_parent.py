@@ -1,6 +1,6 @@
 """Runs a program that Linux kills when its parent ends: `python with_parent.py PARENT PROGRAM ARGUMENT…`.
 
-It gets many descriptors, which root may grant beyond the hard limit, since each client holds one.
+The program may open many descriptors, since each client holds one; root may grant more than the hard limit.
 
 It is a program of its own because a process must ask for this itself, between its start and that of the program. Other
 systems do not offer it; there the next platform stops a program that was left.

@@ -132,16 +132,15 @@ async def create_feedback(db: Database, body: FeedbackRequest, *, by: Actor) -> 
 
 
 async def store_feedback(db: Session, workspace_id: UUID, feedback_id: UUID, body: FeedbackRequest) -> None:
-    """Write feedback as ingest does."""
+    """Write the feedback of a request, as ingest writes that of a batch."""
     modified_at = to_utc(body.modified_at, "modified_at") if body.modified_at else now()
     body.created_at = to_utc(body.created_at, "created_at") if body.created_at else modified_at
-    text = msgspec.json.encode(body).decode()
     write = FeedbackWrite(
         id=feedback_id,
         run_id=body.run_id,
         trace_id=body.trace_id,
         key=body.key,
-        body=text,
+        body=msgspec.json.encode(body).decode(),
         modified_at=modified_at,
         extends_trace=body.extend_trace_retention,
     )

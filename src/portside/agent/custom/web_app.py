@@ -120,7 +120,7 @@ class Authenticate:
             return
 
         if scope["type"] == "websocket":
-            await self._connect(scope, receive, send)
+            await self._authenticate_handshake(scope, receive, send)
             return
 
         request = Request(scope, receive)
@@ -131,9 +131,9 @@ class Authenticate:
             return
 
         _set_no_user(scope)
-        await self.app(scope, _replayed(request, receive), send)
+        await self.app(scope, _replay_body(request, receive), send)
 
-    async def _connect(self, scope: Any, receive: Any, send: Any) -> None:
+    async def _authenticate_handshake(self, scope: Any, receive: Any, send: Any) -> None:
         # A handshake is a GET request, and its headers authenticate the client.
         handshake = Request({**scope, "type": "http", "method": "GET"})
         try:
@@ -157,7 +157,7 @@ def _set_no_user(scope: Any) -> None:
     scope.setdefault("auth", AuthCredentials())
 
 
-def _replayed(request: Request, receive: Any) -> Any:
+def _replay_body(request: Request, receive: Any) -> Any:
     """Return a `receive` that replays the body, if authentication has read it."""
     if not hasattr(request, "_body"):
         return receive

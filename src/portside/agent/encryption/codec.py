@@ -30,7 +30,7 @@ from portside.agent.encryption.locations import (
     value_binding,
     write_binding,
 )
-from portside.agent.encryption.replacements import ReplacementWriter, blob_statement, document_statements
+from portside.agent.encryption.replacements import ReplacementWriter, build_blob_statement, build_document_statements
 from portside.agent.sql import sql
 from portside.agent.sql.declarations import Declarations, ModelField
 from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, parse_ranges
@@ -191,7 +191,7 @@ class _RowDecoder:
         location = Location(identify_row(self._ids), column)
         plain, replacements = await decrypt_document(self._encryptor, document, location)
         if replacements and self._codec.replacements is not None:
-            statements = document_statements(self._declared.replaceable, self._row, column, replacements)
+            statements = build_document_statements(self._declared.replaceable, self._row, column, replacements)
             self._codec.replacements.offer(statements)
 
         return dump_api(plain).decode() if isinstance(value, str) else plain
@@ -258,7 +258,7 @@ class _RowDecoder:
     async def _decrypt_blob(self, column: str, index: int, stored: bytes) -> bytes:
         plain, replacement = await self._encryptor.decrypt_blob(stored, *self._locate_blob(column, index))
         if replacement is not None and self._codec.replacements is not None:
-            statement = blob_statement(self._row, column, index, (stored, replacement))
+            statement = build_blob_statement(self._row, column, index, (stored, replacement))
             self._codec.replacements.offer([] if statement is None else [statement])
 
         return plain

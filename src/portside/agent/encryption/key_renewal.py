@@ -26,7 +26,7 @@ from portside.agent.encryption.locations import (
     value_binding,
     write_binding,
 )
-from portside.agent.encryption.replacements import Statement, document_statements
+from portside.agent.encryption.replacements import Statement, build_document_statements
 from portside.agent.sql import sql
 from portside.agent.sql.declarations import ModelField
 from portside.executor.encryption_handlers import CannotDecrypt
@@ -59,7 +59,7 @@ class EncryptedTable(NamedTuple):
     """A table, and what in it may be encrypted."""
 
     name: str
-    """The name that `document_statements` knows."""
+    """The name that `build_document_statements` knows."""
     page: Query
     """Returns a page of its rows that an older key encrypted."""
     start: dict[str, tuple[str, Any]]
@@ -277,7 +277,7 @@ class RenewedKeys(Task):
             except CannotDecrypt:
                 self._failed += 1
             else:
-                statements += document_statements(table.name, row, field, replacements)
+                statements += build_document_statements(table.name, row, field, replacements)
 
         blob = table.blob
         if blob is not None:

@@ -62,7 +62,9 @@ class ReplacementWriter:
             self._writing = None
 
 
-def document_statements(table: str | None, row: Record, field: str, replacements: list[Replacement]) -> list[Statement]:
+def build_document_statements(
+    table: str | None, row: Record, field: str, replacements: list[Replacement]
+) -> list[Statement]:
     """Return the statements that replace envelopes in a document of a row; none where a query declares no table."""
     if table is None:
         return []
@@ -75,12 +77,13 @@ def document_statements(table: str | None, row: Record, field: str, replacements
     ]
 
 
-def blob_statement(row: Record, column: str, index: int, pair: tuple[bytes, bytes]) -> Statement | None:
+def build_blob_statement(row: Record, column: str, index: int, pair: tuple[bytes, bytes]) -> Statement | None:
     """Return the statement that replaces a blob of a checkpoint; None for events, which are kept for minutes only."""
     if "checkpoint_id" not in row:
         return None
 
-    values: dict[str, Any] = {key: row[key] for key in _CHECKPOINT} | {"old": pair[0], "new": pair[1]}
+    old, new = pair
+    values: dict[str, Any] = {key: row[key] for key in _CHECKPOINT} | {"old": old, "new": new}
     if column == "body":
         return sql.replace_checkpoint_body, values
 

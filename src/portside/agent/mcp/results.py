@@ -16,8 +16,10 @@ from portside.agent.media import Media, find_media, parse_scheme
 from portside.executor.requests import INTERRUPT
 from portside.kernel.codec import load
 
+# What a run streams for `CallProgress`.
 STREAM_MODES = ["updates", "custom"]
 MAX_MESSAGE_LENGTH = 1000
+# The only key of the result of a run that failed.
 ERROR = "__error__"
 UNANSWERED = "The agent asked something, and the question was declined, dismissed or not answered in time."
 CANCELLED = "The call was cancelled before the agent was done."
@@ -94,20 +96,20 @@ def to_call_result(values: bytes, *, knows_links: bool = True) -> Content:
 
     content = _to_file_content(_find_reply(result), knows_links=knows_links)
     if not content:
-        content = [_text(result if isinstance(result, str) else values.decode())]
+        content = [_build_text(result if isinstance(result, str) else values.decode())]
 
     if not isinstance(result, dict):
         return {"content": content, "isError": False}
 
     if INTERRUPT in result:
-        content.append(_text(INTERRUPTED.format(name=INTERRUPT)))
+        content.append(_build_text(INTERRUPTED.format(name=INTERRUPT)))
 
     return {"content": content, "structuredContent": msgspec.Raw(values), "isError": False}
 
 
 def build_failure(reason: str) -> Content:
     """Return the result of a call that failed; the model that called reads the reason."""
-    return {"content": [_text(reason)], "isError": True}
+    return {"content": [_build_text(reason)], "isError": True}
 
 
 def _describe_error(error: Any) -> str:
@@ -142,25 +144,25 @@ def _is_file(block: Any) -> bool:
 
 def _to_content(block: Any, *, knows_links: bool) -> Iterator[Content]:
     if isinstance(block, str):
-        yield _text(block)
+        yield _build_text(block)
     elif not isinstance(block, dict):
         return
     elif block.get("type") in ("text", "text-plain"):
         if isinstance(block.get("text"), str) and block["text"]:
-            yield _text(block["text"])
+            yield _build_text(block["text"])
     elif block.get("type") == "resource" and _is_resource(block.get("resource")):
         yield {"type": "resource", "resource": block["resource"]}
     elif block.get("type") == "resource_link" and _is_url(block.get("uri")):
         optional = {key: block[key] for key in ("mimeType", "name") if isinstance(block.get(key), str)}
         link = Media("file", url=block["uri"], mime_type=optional.get("mimeType"), name=optional.get("name"))
-        yield _link(link, knows_links=knows_links)
+        yield _build_link(link, knows_links=knows_links)
     else:
         media = find_media(block)
         if media is not None:
-            yield _link(media, knows_links=knows_links) if media.data is None else _embed(media)
+            yield _build_link(media, knows_links=knows_links) if media.data is None else _build_file(media)
 
 
-def _embed(media: Media) -> Content:
+def _build_file(media: Media) -> Content:
     """Return a file as content. The protocol has content types for images and audio; other files are resources."""
     mime_type = media.mime_type or _MEDIA_TYPES.get(media.family, "application/octet-stream")
     if media.family in _MEDIA_TYPES:
@@ -170,10 +172,10 @@ def _embed(media: Media) -> Content:
     return {"type": "resource", "resource": {"uri": uri, "mimeType": mime_type, "blob": media.data}}
 
 
-def _link(media: Media, *, knows_links: bool) -> Content:
+def _build_link(media: Media, *, knows_links: bool) -> Content:
     url = str(media.url)
     if not knows_links or not _is_url(url):
-        return _text(url)
+        return _build_text(url)
 
     name = media.name or urlsplit(url).path.rpartition("/")[2] or media.family
     optional = {"mimeType": media.mime_type} if media.mime_type else {}
@@ -190,5 +192,5 @@ def _is_resource(resource: Any) -> bool:
     return isinstance(resource.get("text"), str) or isinstance(resource.get("blob"), str)
 
 
-def _text(text: str) -> Content:
+def _build_text(text: str) -> Content:
     return {"type": "text", "text": text}

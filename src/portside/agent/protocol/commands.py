@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from portside.agent.access.service import Access, DeferredThreadCheck
+from portside.agent.protocol.channel_filters import read_filter
 from portside.agent.protocol.sequence import EventSequence
 from portside.agent.protocol.subscriptions import Subscriptions
 from portside.agent.protocol.wire import (
@@ -30,7 +31,6 @@ from portside.agent.protocol.wire import (
     encode_error,
     encode_success,
     read_command,
-    read_filter,
     read_params,
 )
 from portside.agent.runs.errors import ThreadBusy

@@ -8,10 +8,7 @@ from portside.agent.access.service import NO_CHECK, DeferredThreadCheck
 from portside.agent.protocol.commands import Commands
 from portside.agent.protocol.sequence import SequenceReader
 from portside.agent.protocol.subscriptions import Subscriptions
-from portside.agent.protocol.wire import (
-    CommandError,
-    encode_error,
-)
+from portside.agent.protocol.wire import CommandError, encode_error
 from portside.kernel.errors import BadRequest
 from portside.kernel.tasks import cancel_and_wait
 

@@ -13,8 +13,8 @@ from typing import NamedTuple, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary, WeakSet
 
+from portside.agent.protocol.channel_filters import ChannelFilter
 from portside.agent.protocol.conversion import AgentTree, ConvertedEvent, Converter, Namespace
-from portside.agent.protocol.wire import ChannelFilter
 from portside.agent.streams.buffers import ReplayBuffer
 from portside.agent.streams.event_log import EventLog, Segment
 from portside.agent.streams.events import StreamEvent

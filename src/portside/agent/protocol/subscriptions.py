@@ -4,12 +4,9 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
+from portside.agent.protocol.channel_filters import ChannelFilter, read_filter
 from portside.agent.protocol.sequence import EventSequence, JoinedSequence, SequenceReader, read_seq
-from portside.agent.protocol.wire import (
-    ChannelFilter,
-    CommandError,
-    read_filter,
-)
+from portside.agent.protocol.wire import CommandError
 from portside.agent.streams.hub import Hub
 from portside.kernel.ids import uuid7
 

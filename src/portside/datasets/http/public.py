@@ -13,7 +13,7 @@ from portside.tracing.attachments import DownloadQuery, LinkInvalid
 from portside.tracing.bodies import UNKNOWN_TYPE
 from portside.tracing.filter_parser import FilterInvalid
 from portside.tracing.http.links import build_links
-from portside.tracing.projects import ProjectQuery
+from portside.tracing.project_lists import ProjectQuery
 from portside.tracing.services import Context, Routes
 from portside.tracing.types import TracerSession
 

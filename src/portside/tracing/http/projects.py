@@ -4,16 +4,15 @@ from uuid import UUID
 
 from portside.kernel.errors import Invalid
 from portside.kernel.http.audit_actions import Action
-from portside.tracing import projects
+from portside.tracing import project_lists, projects
 from portside.tracing.filter_parser import FilterInvalid
+from portside.tracing.project_lists import ProjectQuery, ProjectShowQuery
 from portside.tracing.projects import (
     CreateQuery,
     ProjectExists,
     ProjectNotFound,
     ProjectPatch,
-    ProjectQuery,
     ProjectRequest,
-    ProjectShowQuery,
     ProjectsToDelete,
 )
 from portside.tracing.services import Context, Routes
@@ -25,7 +24,7 @@ routes = Routes("tracing")
 @routes.get("/sessions", permission="projects:read", raises=(FilterInvalid, Invalid))
 async def list_projects(ctx: Context, query: ProjectQuery) -> list[TracerSession]:
     """List the workspace's projects, newest first unless the query sorts them."""
-    return await projects.list_projects(ctx.db, ctx.actor.workspace_id, query)
+    return await project_lists.list_projects(ctx.db, ctx.actor.workspace_id, query)
 
 
 @routes.post(
@@ -44,7 +43,7 @@ async def create_project(ctx: Context, query: CreateQuery, body: ProjectRequest)
 @routes.get("/sessions/{session_id}", permission="projects:read", raises=(ProjectNotFound,))
 async def get_project(ctx: Context, session_id: UUID, query: ProjectShowQuery) -> TracerSession:
     """Return one project, with statistics if requested."""
-    return await projects.get_project_with_stats(ctx.db, ctx.actor.workspace_id, session_id, query)
+    return await project_lists.get_project_with_stats(ctx.db, ctx.actor.workspace_id, session_id, query)
 
 
 @routes.patch(

@@ -5,7 +5,7 @@ from uuid import UUID
 from starlette.responses import Response
 
 from portside.kernel.errors import Invalid
-from portside.tracing import attachments, feedback_tokens, sharing
+from portside.tracing import attachments, feedback_tokens, shared_runs
 from portside.tracing.attachments import AttachmentNotFound, DownloadQuery, LinkInvalid
 from portside.tracing.cursors import CursorInvalid
 from portside.tracing.feedback import Feedback
@@ -24,7 +24,7 @@ from portside.tracing.runs import (
 )
 from portside.tracing.runs_v2 import RunItems
 from portside.tracing.services import Context, Routes
-from portside.tracing.sharing import SharedFeedbackQuery, SharedSelection, ShareNotFound
+from portside.tracing.shared_runs import SharedFeedbackQuery, SharedSelection, ShareNotFound
 from portside.tracing.types import Accepted, TracedRun
 
 routes = Routes("tracing")
@@ -37,19 +37,19 @@ _IDS = SharedSelection()
 @routes.get("/public/{share_token}/run", public=True, raises=(ShareNotFound,))
 async def get_shared_run(ctx: Context, share_token: UUID) -> TracedRun:
     """Return a shared run, without an API key."""
-    return await sharing.get_shared_run(ctx.db, share_token, build_links(ctx))
+    return await shared_runs.get_shared_run(ctx.db, share_token, build_links(ctx))
 
 
 @routes.get("/public/{share_token}/run/{run_id}", public=True, raises=(ShareNotFound, TracedRunNotFound))
 async def get_shared_trace_run(ctx: Context, share_token: UUID, run_id: UUID) -> TracedRun:
     """Return a run below a shared one, without an API key."""
-    return await sharing.get_shared_run(ctx.db, share_token, build_links(ctx), run_id)
+    return await shared_runs.get_shared_run(ctx.db, share_token, build_links(ctx), run_id)
 
 
 @routes.get("/public/{share_token}/run/{run_id}/values", public=True, raises=(ShareNotFound, TracedRunNotFound))
 async def get_shared_run_values(ctx: Context, share_token: UUID, run_id: UUID, query: ValuesQuery) -> RunValues:
     """Return the size and the beginning of each value of a shared run, without an API key."""
-    return await sharing.get_shared_values(ctx.db, share_token, run_id, query)
+    return await shared_runs.get_shared_values(ctx.db, share_token, run_id, query)
 
 
 @routes.get(
@@ -60,7 +60,7 @@ async def get_shared_run_values(ctx: Context, share_token: UUID, run_id: UUID, q
 )
 async def download_shared_run_value(ctx: Context, share_token: UUID, run_id: UUID, name: str) -> Response:
     """Return one whole value of a shared run as a file, without an API key; an error is plain text."""
-    return await sharing.download_shared_value(ctx.db, share_token, run_id, name)
+    return await shared_runs.download_shared_value(ctx.db, share_token, run_id, name)
 
 
 @routes.post(
@@ -72,7 +72,7 @@ async def download_shared_run_value(ctx: Context, share_token: UUID, run_id: UUI
 )
 async def query_shared_runs(ctx: Context, share_token: UUID, body: RunPage = _FIRST_PAGE) -> FoundRuns:
     """Find runs among a shared run and the runs below it, without an API key."""
-    return await sharing.query_shared_runs(ctx.db, share_token, body, build_links(ctx))
+    return await shared_runs.query_shared_runs(ctx.db, share_token, body, build_links(ctx))
 
 
 @routes.post(
@@ -84,13 +84,13 @@ async def query_shared_runs(ctx: Context, share_token: UUID, body: RunPage = _FI
 )
 async def list_shared_v2_runs(ctx: Context, share_token: UUID, body: SharedSelection = _IDS) -> RunItems:
     """Return selected fields of a shared run and the runs below it, without an API key."""
-    return await sharing.list_shared_runs_v2(ctx.db, share_token, body, build_links(ctx))
+    return await shared_runs.list_shared_runs_v2(ctx.db, share_token, body, build_links(ctx))
 
 
 @routes.get("/public/{share_token}/feedbacks", public=True, raises=(ShareNotFound,))
 async def list_shared_feedback(ctx: Context, share_token: UUID, query: SharedFeedbackQuery) -> list[Feedback]:
     """List the feedback on a shared run and the runs below it, without an API key and without authors."""
-    return await sharing.list_shared_feedback(ctx.db, share_token, query)
+    return await shared_runs.list_shared_feedback(ctx.db, share_token, query)
 
 
 @routes.get(
