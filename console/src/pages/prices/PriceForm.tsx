@@ -1,48 +1,13 @@
 import { useState } from "react";
-import type { ModelInUse, ModelPrice } from "../../api/platform";
 import { useChange } from "../../api/queries";
 import { Confirm } from "../../ui/Confirm";
 import { TextField } from "../../ui/Field";
 import { Form, FormButtons } from "../../ui/Form";
+import { type PriceDraft, toBody } from "./prices";
 
-const MILLION = 1_000_000;
 // The details that most providers price, and how the form names them.
 const INPUT_DETAILS = { cache_read: "Cache read", cache_creation: "Cache write", audio: "Audio input" };
 const OUTPUT_DETAILS = { reasoning: "Reasoning", audio: "Audio output" };
-
-export interface PriceDraft {
-  key: string;
-  // The price of this workspace that is changed; without it a new one is made.
-  id: string | null;
-  name: string;
-  pattern: string;
-  provider: string;
-  from: string;
-  threshold: number | null;
-  input: string;
-  output: string;
-  inputDetails: Record<string, string>;
-  outputDetails: Record<string, string>;
-}
-
-// A draft for a model without a price, or from a price: a price of a file is overridden by one of the workspace.
-export function toDraft(model?: ModelInUse, price?: ModelPrice): PriceDraft {
-  const own = price?.source === "workspace" ? price.id : null;
-
-  return {
-    key: price?.id ?? `${model?.provider} ${model?.name}`,
-    id: own,
-    name: price?.name ?? model?.name ?? "",
-    pattern: price?.match_pattern ?? (model ? escapePattern(model.name) : ""),
-    provider: price?.provider ?? model?.provider ?? "",
-    from: price?.start_time?.slice(0, 10) ?? "",
-    threshold: price?.prompt_token_threshold ?? null,
-    input: perMillion(price?.prompt_cost),
-    output: perMillion(price?.completion_cost),
-    inputDetails: mapDetails(price?.prompt_cost_details, perMillion),
-    outputDetails: mapDetails(price?.completion_cost_details, perMillion),
-  };
-}
 
 export function PriceForm({ draft: first, onClose }: { draft: PriceDraft; onClose: () => void }) {
   const [draft, setDraft] = useState(first);
@@ -53,18 +18,7 @@ export function PriceForm({ draft: first, onClose }: { draft: PriceDraft; onClos
   const set = (changes: Partial<PriceDraft>) => setDraft((old) => ({ ...old, ...changes }));
 
   const save = () => {
-    const body = {
-      name: draft.name,
-      match_pattern: draft.pattern,
-      provider: draft.provider || null,
-      start_time: draft.from ? `${draft.from}T00:00:00Z` : null,
-      prompt_token_threshold: draft.threshold,
-      prompt_cost: perToken(draft.input),
-      completion_cost: perToken(draft.output),
-      prompt_cost_details: mapDetails(draft.inputDetails, perToken),
-      completion_cost_details: mapDetails(draft.outputDetails, perToken),
-    };
-
+    const body = toBody(draft);
     if (draft.id) update.mutate({ path: { price_id: draft.id }, body });
     else create.mutate({ body });
   };
@@ -174,27 +128,4 @@ function RemovePrice({ id, name, onRemoved, onClose }: RemoveProps) {
       </p>
     </Confirm>
   );
-}
-
-function mapDetails(
-  details: Record<string, string> | null | undefined,
-  convert: (text: string) => string,
-): Record<string, string> {
-  const entries = Object.entries(details ?? {}).filter(([, text]) => text !== "");
-  return Object.fromEntries(entries.map(([name, text]) => [name, convert(text)]));
-}
-
-function perMillion(text: string | undefined): string {
-  return text === undefined ? "" : String(Number((Number(text) * MILLION).toPrecision(12)));
-}
-
-// Decimal text without an exponent, as the API takes it; what is no number is sent as it is, and refused there.
-function perToken(text: string): string {
-  const price = Number(text.replace(/^\$/, ""));
-  if (text.trim() === "" || Number.isNaN(price)) return text;
-  return (price / MILLION).toFixed(18).replace(/\.?0+$/, "") || "0";
-}
-
-function escapePattern(name: string): string {
-  return name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 }

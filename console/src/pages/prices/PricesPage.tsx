@@ -12,12 +12,12 @@ import { SearchField } from "../../ui/SearchField";
 import { Status } from "../../ui/Status";
 import { Table } from "../../ui/Table";
 import { useSearchParams } from "../../ui/useSearchParams";
-import { type PriceDraft, PriceForm, toDraft } from "./PriceForm";
+import { PriceForm } from "./PriceForm";
+import { joinProviders, type PriceDraft, perMillion, toDraft } from "./prices";
 import { Recompute } from "./Recompute";
 
 const pricesRoute = getRouteApi("/prices");
 
-const MILLION = 1_000_000;
 const SOURCES = { workspace: "this workspace", file: "operator's file", shipped: "shipped" } as const;
 
 export function PricesPage() {
@@ -76,7 +76,7 @@ export function PricesPage() {
         {prices.data?.length === 0 && <p className="card-body soft">No price matches.</p>}
         {prices.data && prices.data.length > 0 && (
           <Prices
-            rows={oneForAllProviders(prices.data)}
+            rows={joinProviders(prices.data)}
             mayChange={mayChange}
             onEdit={(each) =>
               setDraft(toDraft(undefined, { ...each, provider: each.provider?.split(", ")[0] ?? null }))
@@ -133,23 +133,6 @@ function Models({
       ]}
     />
   );
-}
-
-// Prices of files have a row for each name that a provider goes by.
-function oneForAllProviders(prices: ModelPrice[]): ModelPrice[] {
-  const rows = new Map<string, ModelPrice>();
-  for (const price of prices) {
-    const { id, provider, ...rest } = price;
-    const key = price.source === "workspace" ? id : JSON.stringify(rest);
-    const other = rows.get(key);
-    rows.set(key, other ? { ...other, provider: `${other.provider}, ${provider}` } : price);
-  }
-
-  return [...rows.values()];
-}
-
-function perMillion(text: string | undefined): string {
-  return text === undefined ? "" : String(Number((Number(text) * MILLION).toPrecision(12)));
 }
 
 function Prices({
