@@ -1,58 +1,14 @@
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
-import { type ApiError, getField } from "../../api/client";
-import type { DeploymentCreate, Integration } from "../../api/platform";
+import type { Integration } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { Field, SelectField, TextField } from "../../ui/Field";
-import { parseNumber } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
-import { type SecretDraft, SecretFields, toSecrets } from "../../ui/Secrets";
-
-interface Draft {
-  source: "git_hosting" | "external_image";
-  name: string;
-  repo_url: string;
-  repo_ref: string;
-  graph_config_path: string;
-  integration_id: string;
-  deployment_type: "" | "dev" | "prod";
-  build_on_push: boolean;
-  image_uri: string;
-  min_scale: string;
-  max_scale: string;
-  secrets: SecretDraft[];
-}
-
-const START: Draft = {
-  source: "git_hosting",
-  name: "",
-  repo_url: "",
-  repo_ref: "",
-  graph_config_path: "langgraph.json",
-  integration_id: "",
-  deployment_type: "dev",
-  build_on_push: false,
-  image_uri: "",
-  min_scale: "",
-  max_scale: "",
-  secrets: [],
-};
-
-// The fields of the form by the fields of the body that the API names.
-const SHOWN = [
-  "name",
-  "source_config.repo_url",
-  "source_config.integration_id",
-  "source_config.deployment_type",
-  "source_config.resource_spec.min_scale",
-  "source_config.resource_spec.max_scale",
-  "source_revision_config.repo_ref",
-  "source_revision_config.graph_config_path",
-  "source_revision_config.image_uri",
-];
+import { SecretFields } from "../../ui/Secrets";
+import { type DeploymentDraft, getFieldErrors, getSecretErrors, isShownAtFields, START, toBody } from "./draft";
 
 export function NewDeploymentPage() {
   const navigate = useNavigate();
@@ -73,8 +29,8 @@ export function NewDeploymentPage() {
     }
   });
 
-  const errors = fieldErrors(create.error);
-  const set = (changes: Partial<Draft>) => setDraft((old) => ({ ...old, ...changes }));
+  const errors = getFieldErrors(create.error);
+  const set = (changes: Partial<DeploymentDraft>) => setDraft((old) => ({ ...old, ...changes }));
 
   const submit = (event: FormEvent) => {
     event.preventDefault();
@@ -150,7 +106,7 @@ export function NewDeploymentPage() {
         <SecretFields
           drafts={draft.secrets}
           onChange={(secrets) => set({ secrets })}
-          errors={secretErrors(create.error)}
+          errors={getSecretErrors(create.error)}
         />
       </section>
       {create.error && !isShownAtFields(create.error) && <Problem error={create.error} />}
@@ -172,8 +128,8 @@ export function NewDeploymentPage() {
 }
 
 interface PartProps {
-  draft: Draft;
-  set: (changes: Partial<Draft>) => void;
+  draft: DeploymentDraft;
+  set: (changes: Partial<DeploymentDraft>) => void;
   errors: Record<string, string>;
 }
 
@@ -275,68 +231,4 @@ function ImageFields({ draft, set, errors }: PartProps) {
       </div>
     </>
   );
-}
-
-// Texts are sent as they are: the API validates, and its answer stands at the field.
-function toBody(draft: Draft, integrations: Integration[]): DeploymentCreate {
-  const secrets = toSecrets(draft.secrets);
-  if (draft.source === "external_image") {
-    const spec = { min_scale: parseNumber(draft.min_scale), max_scale: parseNumber(draft.max_scale) };
-
-    return {
-      name: draft.name.trim(),
-      source: "external_image",
-      source_config: { resource_spec: spec },
-      source_revision_config: { image_uri: draft.image_uri.trim() || null },
-      secrets,
-    };
-  }
-
-  return {
-    name: draft.name.trim(),
-    source: "git_hosting",
-    source_config: {
-      repo_url: draft.repo_url.trim() || null,
-      integration_id: draft.integration_id || integrations[0]?.id || null,
-      deployment_type: draft.deployment_type || null,
-      build_on_push: draft.build_on_push,
-    },
-    source_revision_config: {
-      repo_ref: draft.repo_ref.trim() || null,
-      graph_config_path: draft.graph_config_path.trim() || null,
-    },
-    secrets,
-  };
-}
-
-function fieldErrors(error: ApiError | null): Record<string, string> {
-  const errors: Record<string, string> = {};
-  for (const problem of error?.problems ?? []) errors[getField(problem)] ??= problem.msg;
-  if (error?.status === 409) errors.name = error.message;
-
-  if (error?.status === 400) {
-    // A refused combination names its fields in the text.
-    for (const field of SHOWN) {
-      const last = field.split(".").at(-1) ?? field;
-      if (error.message.includes(last)) errors[field] ??= error.message;
-    }
-  }
-
-  return errors;
-}
-
-function secretErrors(error: ApiError | null): Record<number, string> {
-  const errors: Record<number, string> = {};
-  for (const problem of error?.problems ?? []) {
-    const position = problem.loc.indexOf("secrets");
-    const index = problem.loc[position + 1];
-    if (position >= 0 && typeof index === "number") errors[index] = problem.msg;
-  }
-
-  return errors;
-}
-
-function isShownAtFields(error: ApiError): boolean {
-  const fields = Object.keys(fieldErrors(error));
-  return fields.length > 0 && fields.every((field) => SHOWN.includes(field) || field.startsWith("secrets."));
 }

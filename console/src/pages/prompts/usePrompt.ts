@@ -1,7 +1,7 @@
 import { type UseQueryResult, useQuery } from "@tanstack/react-query";
 import { type ApiError, call } from "../../api/client";
 import { useOffsetPages } from "../../api/pages";
-import type { Manifest } from "../../api/platform";
+import type { Commit, Manifest } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { useWorkspaceId } from "../../shell/session";
 
@@ -14,7 +14,7 @@ export function usePrompt(handle: string) {
   const commits = useOffsetPages(
     "GET /commits/{owner}/{repo}",
     (slice) => ({ path, query: slice }),
-    ({ commits }) => commits,
+    (page) => page.commits,
   );
 
   const tags = useApi("GET /repos/{owner}/{repo}/tags", { path });
@@ -36,4 +36,9 @@ export function useCommit(handle: string, hash: string | undefined): UseQueryRes
     enabled: hash !== undefined,
     staleTime: "static",
   });
+}
+
+/** The commit whose hash begins with a text. */
+export function findCommit(commits: Commit[], hash: string): Commit | undefined {
+  return commits.find((each) => each.commit_hash.startsWith(hash));
 }
