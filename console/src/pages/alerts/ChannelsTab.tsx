@@ -94,7 +94,7 @@ export function ChannelsTab() {
   );
 }
 
-function AddChannel({ onDone, onClose }: { onDone: (made: NewChannel) => void; onClose: () => void }) {
+function AddChannel({ onDone, onClose }: { onDone: (channel: NewChannel) => void; onClose: () => void }) {
   const [draft, setDraft] = useState({ kind: "webhook" as ChannelRequest["kind"], name: "", url: "", to: "" });
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
   const create = useChange("POST /alerts/channels", onDone);

@@ -106,11 +106,11 @@ export function DeploymentPage() {
 function DeployNewest({ deployment }: { deployment: Deployment }) {
   const navigate = useNavigate();
   const { graph_config_path } = deployment.source_revision_config;
-  const deploy = useChange("PATCH /v2/deployments/{deployment_id}", (made) => {
-    if (!made.latest_revision_id) return;
+  const deploy = useChange("PATCH /v2/deployments/{deployment_id}", (after) => {
+    if (!after.latest_revision_id) return;
     void navigate({
       to: "/deployments/$deploymentId/revisions/$revisionId",
-      params: { deploymentId: made.id, revisionId: made.latest_revision_id },
+      params: { deploymentId: after.id, revisionId: after.latest_revision_id },
       search: { log: "build" },
     });
   });

@@ -24,14 +24,14 @@ const TITLES: Record<TextName, [string, string]> = {
 export function SourceForm({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate: boolean }) {
   const navigate = useNavigate();
   const [draft, setDraft] = useState<Texts & { build_on_push?: boolean }>({});
-  const change = useChange("PATCH /v2/deployments/{deployment_id}", (made) => {
+  const change = useChange("PATCH /v2/deployments/{deployment_id}", (after) => {
     setDraft({});
-    const revisionId = made.latest_revision_id;
+    const revisionId = after.latest_revision_id;
     if (!revisionId || revisionId === deployment.latest_revision_id) return;
 
     void navigate({
       to: "/deployments/$deploymentId/revisions/$revisionId",
-      params: { deploymentId: made.id, revisionId },
+      params: { deploymentId: after.id, revisionId },
       search: { log: "build" },
     });
   });

@@ -16,14 +16,14 @@ export function NewDeploymentPage() {
   const [draft, setDraft] = useState(START);
   const integrations = useApi("GET /v1/integrations/git_hosting/install", {}, { enabled: mayCreate }).data ?? [];
 
-  const create = useChange("POST /v2/deployments", (made) => {
-    const revision = made.latest_revision_id;
+  const create = useChange("POST /v2/deployments", (deployment) => {
+    const revision = deployment.latest_revision_id;
     if (revision === null) {
-      void navigate({ to: "/deployments/$deploymentId", params: { deploymentId: made.id } });
+      void navigate({ to: "/deployments/$deploymentId", params: { deploymentId: deployment.id } });
     } else {
       void navigate({
         to: "/deployments/$deploymentId/revisions/$revisionId",
-        params: { deploymentId: made.id, revisionId: revision },
+        params: { deploymentId: deployment.id, revisionId: revision },
         search: { log: "build" },
       });
     }

@@ -26,7 +26,9 @@ export function AddMember({ roles, onClose }: { roles: Roles; onClose: () => voi
 
   const [letter, setLetter] = useState<string | null>(null);
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
-  const create = useChange("POST /orgs/current/members", (made) => setLetter(writeLetter(made.email, draft.password)));
+  const create = useChange("POST /orgs/current/members", (member) =>
+    setLetter(writeLetter(member.email, draft.password)),
+  );
 
   const add = () =>
     create.mutate({

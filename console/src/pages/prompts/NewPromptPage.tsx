@@ -21,8 +21,8 @@ export function NewPromptPage() {
     () => void navigate({ to: "/prompts/$promptName", params: { promptName: name.trim() } }),
   );
 
-  const create = useChange("POST /repos", (made) => {
-    const path = { owner: OWN, repo: made.repo.repo_handle };
+  const create = useChange("POST /repos", (prompt) => {
+    const path = { owner: OWN, repo: prompt.repo.repo_handle };
     commit.mutate({ path, body: { manifest: writeManifest(null, messages) } });
   });
 

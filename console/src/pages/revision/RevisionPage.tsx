@@ -80,12 +80,12 @@ function Actions({ revision, moves }: { revision: Revision; moves: Move[] }) {
   const interrupt = useChange("POST /v2/deployments/{deployment_id}/revisions/{revision_id}/interrupt");
   const [isAsking, setAsking] = useState(false);
 
-  const redeploy = useChange("POST /v2/deployments/{deployment_id}/revisions/{revision_id}/redeploy", (made) => {
+  const redeploy = useChange("POST /v2/deployments/{deployment_id}/revisions/{revision_id}/redeploy", (after) => {
     setAsking(false);
-    if (!made.latest_revision_id) return;
+    if (!after.latest_revision_id) return;
     void navigate({
       to: "/deployments/$deploymentId/revisions/$revisionId",
-      params: { deploymentId, revisionId: made.latest_revision_id },
+      params: { deploymentId, revisionId: after.latest_revision_id },
     });
   });
 

@@ -25,10 +25,10 @@ interface Props {
 export function AssistantPanel({ deploymentId, assistant, schema, isContext, values, onChange, onCreated }: Props) {
   const [name, setName] = useState("");
   const save = useAgentChange(deploymentId, "PATCH /assistants/{assistant_id}", () => onChange({}));
-  const create = useAgentChange(deploymentId, "POST /assistants", (made) => {
+  const create = useAgentChange(deploymentId, "POST /assistants", (newAssistant) => {
     setName("");
     onChange({});
-    onCreated(made.assistant_id);
+    onCreated(newAssistant.assistant_id);
   });
 
   const [isDeleting, setDeleting] = useState(false);

@@ -27,7 +27,7 @@ function Footer({ runId }: { runId: string }) {
 
   const isFound = trace.data !== undefined;
   useEffect(() => setTraced(isFound), [isFound]);
-  const rate = useChange("POST /feedback", (made) => setScore(Number(made.score)));
+  const rate = useChange("POST /feedback", (feedback) => setScore(Number(feedback.score)));
 
   if (!isFound) return null;
   const send = (value: number) => rate.mutate({ body: { run_id: runId, key: "user_score", score: value } });

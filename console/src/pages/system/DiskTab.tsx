@@ -90,9 +90,9 @@ function Space({ of }: { of: DiskReport }) {
   );
 }
 
-function byDeployment(taken: SpaceTaken[]): [string, number][] {
+function byDeployment(places: SpaceTaken[]): [string, number][] {
   const sums = new Map<string, number>();
-  for (const each of taken) {
+  for (const each of places) {
     const name = each.deployment ?? OWN;
     sums.set(name, (sums.get(name) ?? 0) + each.bytes);
   }

@@ -1,7 +1,6 @@
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useMemo } from "react";
 import { address } from "../../api/client";
-import type { CostRecord } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { useMay, useSession } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
@@ -11,23 +10,11 @@ import { Problem } from "../../ui/Problem";
 import { getPeriod, parseRange, RangeSelect } from "../../ui/Range";
 import { Table } from "../../ui/Table";
 import { Limits } from "./Limits";
+import { GROUPS, type Group, getTotals, sumUp, type Total } from "./totals";
 
 const usageRoute = getRouteApi("/usage");
 
-const GROUPS = { project: "Project", model: "Model", user: "User", api_key: "Key", workspace: "Workspace", day: "Day" };
 const RANGES = ["24h", "7d", "30d", "90d", "month"] as const;
-
-type Group = keyof typeof GROUPS;
-
-interface Total {
-  name: string;
-  traces: number;
-  runs: number;
-  failed: number;
-  tokens: number;
-  cost: number | null;
-  unpriced: number;
-}
 
 export function UsagePage() {
   const search = usageRoute.useSearch();
@@ -51,7 +38,7 @@ export function UsagePage() {
   const costs = useApi("GET /orgs/current/billing/costs", { query }, { keep: true, everyMs: 60_000, enabled: mayRead });
   const totals = useMemo(() => getTotals(costs.data?.usage ?? [], group), [costs.data, group]);
 
-  const sum = totals.reduce(add, { ...NOTHING });
+  const sum = sumUp(totals);
   const isRefused = !mayRead || (costs.error !== null && !costs.data);
   const show = (changes: { by?: string; range?: string }) =>
     void navigate({ to: "/usage", search: (old) => ({ ...old, ...changes }), replace: true });
@@ -170,49 +157,4 @@ function Totals({ rows, sum, group }: { rows: Total[]; sum: Total; group: Group 
       ]}
     />
   );
-}
-
-const NOTHING: Total = { name: "", traces: 0, runs: 0, failed: 0, tokens: 0, cost: null, unpriced: 0 };
-
-function add(left: Total, right: Total): Total {
-  return {
-    name: left.name,
-    traces: left.traces + right.traces,
-    runs: left.runs + right.runs,
-    failed: left.failed + right.failed,
-    tokens: left.tokens + right.tokens,
-    cost: left.cost === null && right.cost === null ? null : (left.cost ?? 0) + (right.cost ?? 0),
-    unpriced: left.unpriced + right.unpriced,
-  };
-}
-
-// The sums over all buckets: the most expensive first, days the newest first.
-function getTotals(records: CostRecord[], group: Group): Total[] {
-  const totals = new Map<string, Total>();
-  for (const record of records) {
-    const name = group === "day" ? record.time_bucket.slice(0, 10) : getName(record.dimensions);
-    const one = {
-      name,
-      traces: record.traces ?? 0,
-      runs: record.runs ?? 0,
-      failed: record.failed_runs ?? 0,
-      tokens: (record.prompt_tokens ?? 0) + (record.completion_tokens ?? 0),
-      cost: record.total_cost == null ? null : Number(record.total_cost),
-      unpriced: record.unpriced_runs ?? 0,
-    };
-
-    totals.set(name, add({ ...(totals.get(name) ?? NOTHING), name }, one));
-  }
-
-  const rows = [...totals.values()];
-  if (group === "day") return rows.sort((left, right) => right.name.localeCompare(left.name));
-  return rows.sort((left, right) => (right.cost ?? 0) - (left.cost ?? 0) || right.runs - left.runs);
-}
-
-const NAMES = ["project_name", "model_name", "user_email", "api_key_short_key", "workspace_name"];
-
-function getName(dimensions: Record<string, unknown>): string {
-  const name = NAMES.find((each) => typeof dimensions[each] === "string");
-  if (name !== undefined) return String(dimensions[name]);
-  return "user_id" in dimensions ? "service keys" : "unknown";
 }
