@@ -257,7 +257,7 @@ const editQueueRoute = createRoute({
 const usageRoute = createRoute({
   getParentRoute: () => root,
   path: "/usage",
-  validateSearch: texts("by", "range"),
+  validateSearch: texts("by", "range", "since", "until"),
   component: lazyRouteComponent(() => import("./pages/usage/UsagePage"), "UsagePage"),
 });
 
@@ -298,7 +298,7 @@ const promptRoute = createRoute({
 const auditRoute = createRoute({
   getParentRoute: () => root,
   path: "/audit",
-  validateSearch: texts("actor", "action", "object", "outcome", "period", "entry"),
+  validateSearch: texts("actor", "action", "object", "outcome", "period", "since", "until", "entry"),
   component: lazyRouteComponent(() => import("./pages/audit/AuditPage"), "AuditPage"),
 });
 

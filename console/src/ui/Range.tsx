@@ -1,5 +1,7 @@
 // A period of time in the address: the last hours or days, or the month so far.
 
+import { parseMoment } from "./moments";
+
 export const RANGES = {
   "1h": { title: "Last hour", ms: 3_600_000, stepMinutes: 1 },
   "24h": { title: "Last 24 hours", ms: 86_400_000, stepMinutes: 30 },
@@ -26,6 +28,11 @@ export function getPeriod(name: RangeName): Period {
   const today = new Date();
   const start = name === "month" ? Date.UTC(today.getUTCFullYear(), today.getUTCMonth(), 1) : end - RANGES[name].ms;
   return { start: new Date(start).toISOString(), end: new Date(end).toISOString() };
+}
+
+// The period between two moments of the address; where one is missing, that end of the range stays.
+export function withMoments(period: Period, since: string | undefined, until: string | undefined): Period {
+  return { start: parseMoment(since) ?? period.start, end: parseMoment(until) ?? period.end };
 }
 
 export function RangeSelect({

@@ -44,7 +44,13 @@ async def test_audit_log_is_filtered_read_and_exported(platform: Platform, page:
     await page.get_by_label("What").select_option(label="Deployments")
     await page.get_by_label("Outcome").select_option(label="Done")
 
+    await page.get_by_label("From", exact=True).fill("2020-01-02T08:00")
+    await page.get_by_label("Until", exact=True).fill("2020-01-02T09:00")
+    await expect(page).to_have_url(re.compile("since=2020-01-02T08.*until=2020-01-02T09"))
+    await expect(page.get_by_text("No entry matches")).to_be_visible()
+    await check_accessible(page)
     await page.get_by_label("Period").select_option(label="Last 24 hours")
+    await expect(page.get_by_label("From", exact=True)).to_have_value("")
     await page.get_by_label("Who").fill("admin@localhost")
     await expect(page).to_have_url(re.compile("actor=admin"))
     await expect(rows).to_have_count(3)  # The head is one of them.

@@ -8,6 +8,7 @@ import { FilterSelect } from "../../ui/FilterSelect";
 import { Icon } from "../../ui/Icon";
 import type { Column } from "../../ui/List";
 import { ListPage, PageHead } from "../../ui/ListPage";
+import { MomentFilters } from "../../ui/MomentInput";
 import { PagedList } from "../../ui/PagedList";
 import { Problem } from "../../ui/Problem";
 import { SearchField } from "../../ui/SearchField";
@@ -93,7 +94,18 @@ export function AuditPage() {
           <ActorField {...bind("actor")} />
           <FilterSelect label="What" all="All actions" options={OBJECTS} {...bind("action")} />
           <FilterSelect label="Outcome" all="All outcomes" options={OUTCOMES} {...bind("outcome")} />
-          <FilterSelect label="Period" all="All time" options={PERIODS} {...bind("period")} />
+          <FilterSelect
+            label="Period"
+            all="All time"
+            options={PERIODS}
+            value={search.period}
+            onChange={(period) => replace({ period, since: undefined, until: undefined })}
+          />
+          <MomentFilters
+            since={search.since}
+            until={search.until}
+            onChange={(changes) => replace({ period: undefined, ...changes })}
+          />
         </>
       }
       panel={

@@ -1,9 +1,10 @@
 // What the audit log is filtered by: the choices, and the address as the request for it.
 
 import type { AuditEntry } from "../../api/platform";
+import { parseMoment } from "../../ui/moments";
 import { getPeriod, RANGES, type RangeName } from "../../ui/Range";
 
-type Filters = { [N in "actor" | "action" | "object" | "outcome" | "period"]?: string };
+type Filters = { [N in "actor" | "action" | "object" | "outcome" | "period" | "since" | "until"]?: string };
 
 export const OBJECTS = [
   ["deployment", "Deployments"],
@@ -30,12 +31,16 @@ export const OUTCOMES = [
 export const PERIODS = (["1h", "24h", "7d", "30d", "90d"] as const).map((name) => [name, RANGES[name].title] as const);
 
 /** The filters of the address as the server names them. */
-export function toQuery({ actor, action, object, outcome, period }: Filters) {
+export function toQuery({ actor, action, object, outcome, period, since, until }: Filters) {
+  const start = period && period in RANGES ? getPeriod(period as RangeName).start : parseMoment(since);
+  const end = parseMoment(until);
+
   return {
     ...(actor ? { actor } : {}),
     ...(action ? { action } : {}),
     ...(object ? { object } : {}),
     ...(outcome ? { outcome: outcome as AuditEntry["outcome"] } : {}),
-    ...(period && period in RANGES ? { start_time: getPeriod(period as RangeName).start } : {}),
+    ...(start ? { start_time: start } : {}),
+    ...(end ? { end_time: end } : {}),
   };
 }

@@ -3,6 +3,7 @@
 import { useId, useState } from "react";
 import { FilterSelect } from "../../ui/FilterSelect";
 import { Icon } from "../../ui/Icon";
+import { MomentInput } from "../../ui/MomentInput";
 import { SearchField } from "../../ui/SearchField";
 import { useTyped } from "../../ui/useTyped";
 import { FILTER_FIELDS, type FilterField, type Filters, NO_FILTERS } from "./fields";
@@ -39,8 +40,6 @@ const HINTS: Partial<Record<FilterField, string>> = {
   user: "id of a user",
   feedback: "correct >= 0.5",
   error: "part of an error",
-  since: "2026-11-23T08:00",
-  until: "2026-11-23T18:00",
   filter: 'and(eq(run_type, "llm"), gt(latency, "5s"))',
 };
 
@@ -159,13 +158,17 @@ function FilterInput({
   return (
     <div className={`field${problem ? " wrong" : ""}${field === "filter" ? " wide" : ""}`}>
       <label htmlFor={id}>{TITLES[field]}</label>
-      <TextFilter
-        id={id}
-        placeholder={HINTS[field] ?? ""}
-        value={value}
-        isMono={field === "filter"}
-        onChange={(text) => onChange({ [field]: text })}
-      />
+      {field === "since" || field === "until" ? (
+        <MomentInput id={id} value={value} onChange={(text) => onChange({ [field]: text })} />
+      ) : (
+        <TextFilter
+          id={id}
+          placeholder={HINTS[field] ?? ""}
+          value={value}
+          isMono={field === "filter"}
+          onChange={(text) => onChange({ [field]: text })}
+        />
+      )}
       {problem && <p className="error">{problem}</p>}
     </div>
   );

@@ -1,5 +1,6 @@
 // Converts the filter fields in the URL of a trace list into the API's filter language.
 
+import { parseMoment } from "../../ui/moments";
 import type { FilterField, Filters } from "./fields";
 import { EPOCH } from "./runs";
 
@@ -26,7 +27,7 @@ export function findProblem(field: FilterField, text: string): string | undefine
   if (field === "metadata" && !/^[^=]+(=.*)?$/s.test(text)) return "Write key=value, or a key alone";
   if (field === "feedback" && !FEEDBACK.test(text)) return "Write a key, or key >= 0.5";
 
-  if ((field === "since" || field === "until") && parseMoment(text) === null)
+  if ((field === "since" || field === "until") && parseBound(text) === null)
     return "Write 2026-11-23 or 2026-11-23T08:00";
 
   return undefined;
@@ -71,8 +72,8 @@ export function runsFilter(filters: Filters, now: number, isOfTraces: boolean): 
   return {
     ...(own.length ? { filter: join(own) } : {}),
     ...(anywhere.length ? { tree_filter: join(anywhere) } : {}),
-    min_start_time: parseMoment(addFilter("since") ?? "", now) ?? EPOCH,
-    ...(until ? { max_start_time: parseMoment(until, now) ?? EPOCH } : {}),
+    min_start_time: parseBound(addFilter("since") ?? "", now) ?? EPOCH,
+    ...(until ? { max_start_time: parseBound(until, now) ?? EPOCH } : {}),
   };
 }
 
@@ -115,13 +116,10 @@ function scale(digits: string | undefined, unit: string | undefined): number {
   return Number(digits) * (UNITS[unit ?? "s"] ?? 1);
 }
 
-// The moment that a field names: a period before now, or a time without a zone, which is a local one.
-function parseMoment(text: string, now = 0): string | null {
+// The moment that a field names: a period before now, or a local time.
+function parseBound(text: string, now = 0): string | null {
   const hours = PERIODS[text];
   // Whole minutes, so that the same address is the same request for a while.
   if (hours !== undefined) return new Date(Math.floor(now / 60_000) * 60_000 - hours * 3_600_000).toISOString();
-  if (!/^\d{4}-\d\d-\d\d/.test(text)) return null;
-  const moment = new Date(text.length === 10 ? `${text}T00:00` : text);
-
-  return Number.isNaN(moment.getTime()) ? null : moment.toISOString();
+  return parseMoment(text);
 }

@@ -6,8 +6,9 @@ import { useMay, useSession } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { compact, cost, count } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
+import { MomentFilters } from "../../ui/MomentInput";
 import { Problem } from "../../ui/Problem";
-import { getPeriod, parseRange, RangeSelect } from "../../ui/Range";
+import { getPeriod, parseRange, RangeSelect, withMoments } from "../../ui/Range";
 import { Table } from "../../ui/Table";
 import { Limits } from "./Limits";
 import { GROUPS, type Group, getTotals, sumUp, type Total } from "./totals";
@@ -23,7 +24,7 @@ export function UsagePage() {
 
   const group: Group = search.by !== undefined && search.by in GROUPS ? (search.by as Group) : "project";
   const range = parseRange(search.range, "month");
-  const { start, end } = getPeriod(range);
+  const { start, end } = withMoments(getPeriod(range), search.since, search.until);
 
   // By workspace all that this person may read are compared; everything else is about the one that is shown.
   const ids = group === "workspace" || workspace === null ? workspaces.map((each) => each.id) : [workspace.id];
@@ -40,7 +41,7 @@ export function UsagePage() {
 
   const sum = sumUp(totals);
   const isRefused = !mayRead || (costs.error !== null && !costs.data);
-  const show = (changes: { by?: string; range?: string }) =>
+  const show = (changes: Partial<Record<"by" | "range" | "since" | "until", string | undefined>>) =>
     void navigate({ to: "/usage", search: (old) => ({ ...old, ...changes }), replace: true });
 
   return (
@@ -74,7 +75,12 @@ export function UsagePage() {
         <div className="card-head">
           <h2 id="by">By {GROUPS[group].toLowerCase()}</h2>
           <div className="filters">
-            <RangeSelect value={range} names={RANGES} onChange={(name) => show({ range: name })} />
+            <RangeSelect
+              value={range}
+              names={RANGES}
+              onChange={(name) => show({ range: name, since: undefined, until: undefined })}
+            />
+            <MomentFilters since={search.since} until={search.until} onChange={show} />
             <select aria-label="By" value={group} onChange={(event) => show({ by: event.target.value })}>
               {Object.entries(GROUPS).map(([name, title]) => (
                 <option key={name} value={name}>
