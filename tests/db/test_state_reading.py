@@ -23,15 +23,8 @@ from portside.agent.threads.reading import MAX_BATCH
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.threads.states import States
 from portside.agent.types.access import ANYONE, Caller
-from portside.agent.types.threads import (
-    Checkpoint,
-    StateAtCheckpoint,
-    StatePatch,
-    StateUpdate,
-    ThreadCreate,
-    ThreadPatch,
-    ThreadPrune,
-)
+from portside.agent.types.states import Checkpoint, StateAtCheckpoint, StatePatch, StateUpdate
+from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadPrune
 from portside.executor.load import GraphFactory, Graphs
 from portside.kernel.codec import load
 from portside.kernel.db import Database

@@ -14,7 +14,7 @@ from portside.agent.settings import AgentSettings
 from portside.agent.streams.bus import MESSAGE_LIMIT_BYTES
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.runs import RunCreate
-from portside.agent.types.threads import HistoryQuery, HistorySearch
+from portside.agent.types.states import HistoryQuery, HistorySearch
 from portside.kernel.db import STATEMENT_TIMEOUT_S
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.server import KEEP_ALIVE_S

@@ -34,7 +34,7 @@ from portside.agent.threads import records
 from portside.agent.threads.states import States
 from portside.agent.types.access import Filter
 from portside.agent.types.runs import Run
-from portside.agent.types.threads import HistorySearch
+from portside.agent.types.states import HistorySearch
 from portside.executor.requests import UNKNOWN_INTERRUPT
 from portside.kernel.clock import in_utc, iso, now
 from portside.kernel.codec import load

@@ -8,7 +8,7 @@ from portside.agent.threads.reading import CheckpointNotFound
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.threads.states import ThreadInFlight
 from portside.agent.types.access import Caller
-from portside.agent.types.threads import (
+from portside.agent.types.states import (
     Checkpoint,
     HistoryQuery,
     HistorySearch,

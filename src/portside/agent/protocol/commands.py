@@ -42,7 +42,8 @@ from portside.agent.threads.states import States
 from portside.agent.types.access import Caller, Grant
 from portside.agent.types.runs import Command as RunCommand
 from portside.agent.types.runs import Run, RunConfig, RunCreate
-from portside.agent.types.threads import Checkpoint, HistorySearch, StateAtCheckpoint, Thread
+from portside.agent.types.states import Checkpoint, HistorySearch, StateAtCheckpoint
+from portside.agent.types.threads import Thread
 from portside.executor.requests import STREAM_PROTOCOL
 from portside.kernel.codec import load
 from portside.kernel.db import Database

@@ -14,7 +14,7 @@ from portside.agent.graphs import GraphStates
 from portside.agent.sql import sql
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import Caller, auth_configurable
-from portside.agent.types.threads import Checkpoint, StateAtCheckpoint
+from portside.agent.types.states import Checkpoint, StateAtCheckpoint
 from portside.executor.requests import StateRead, select_fields
 from portside.kernel.batching import Batcher
 from portside.kernel.db import Database, Record

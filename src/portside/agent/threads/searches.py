@@ -9,10 +9,7 @@ import msgspec
 from portside.agent.rows import SearchPage
 from portside.agent.threads.records import search_threads
 from portside.agent.types.access import Filter
-from portside.agent.types.threads import (
-    Thread,
-    ThreadSearch,
-)
+from portside.agent.types.threads import Thread, ThreadSearch
 from portside.kernel.batching import Batcher
 from portside.kernel.codec import dump_api
 from portside.kernel.db import Database

@@ -27,16 +27,8 @@ from portside.agent.threads import records
 from portside.agent.threads.reading import CheckpointNotFound, StateReader, build_config, get_graph_id
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import ANYONE, Caller, Filter
-from portside.agent.types.threads import (
-    Checkpoint,
-    HistorySearch,
-    StateAtCheckpoint,
-    StatePatch,
-    StateUpdate,
-    Thread,
-    ThreadCreate,
-    ThreadStatus,
-)
+from portside.agent.types.states import Checkpoint, HistorySearch, StateAtCheckpoint, StatePatch, StateUpdate
+from portside.agent.types.threads import Thread, ThreadCreate, ThreadStatus
 from portside.executor.requests import ChangedState, HistoryRead, StateChange, StateCreation
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, OnBegin, Session, lazy_transaction

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from portside.agent.types.threads import Checkpoint
+from portside.agent.types.states import Checkpoint
 
 RunStatusName = Literal["pending", "running", "success", "error", "timeout", "interrupted"]
 DEFAULT_MODES = ["values"]
