@@ -55,6 +55,8 @@ async def test_audit_log_is_filtered_read_and_exported(platform: Platform, page:
     await expect(page).to_have_url(re.compile("actor=admin"))
     await expect(rows).to_have_count(3)  # The head is one of them.
     await expect(rows.nth(1)).to_contain_text("secrets.TOKEN")
+    # The change named the deployment by its id alone.
+    await expect(rows.nth(1)).to_contain_text("audited")
     await rows.filter(has_text="deployment.update").click()
 
     panel = page.get_by_role("complementary")

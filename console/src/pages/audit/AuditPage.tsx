@@ -1,4 +1,5 @@
 import { getRouteApi, Link } from "@tanstack/react-router";
+import { useMemo } from "react";
 import { address, call, request } from "../../api/client";
 import { useCursorPages } from "../../api/pages";
 import type { AuditEntry } from "../../api/platform";
@@ -17,17 +18,19 @@ import { useDownload } from "../../ui/useDownload";
 import { useSearchParams } from "../../ui/useSearchParams";
 import { useTyped } from "../../ui/useTyped";
 import { EntryPanel } from "./EntryPanel";
-import { actorName, Outcome } from "./entry";
+import { Outcome } from "./entry";
 import { OBJECTS, OUTCOMES, PERIODS, toQuery } from "./filters";
+import { describeActor, describeObject, type Names } from "./names";
+import { useNames } from "./useNames";
 
 const auditRoute = getRouteApi("/audit");
 
-const COLUMNS: Column<AuditEntry>[] = [
+const getColumns = (names: Names): Column<AuditEntry>[] => [
   { title: "When", width: "72px", show: (each) => <Ago at={each.at} /> },
   {
     title: "Who",
     width: "minmax(140px, 1.2fr)",
-    show: (each) => <span title={each.client ?? ""}>{actorName(each)}</span>,
+    show: (each) => <span title={each.client ?? ""}>{describeActor(each, names)}</span>,
   },
   {
     title: "Action",
@@ -38,7 +41,12 @@ const COLUMNS: Column<AuditEntry>[] = [
       </Link>
     ),
   },
-  { title: "Object", width: "minmax(140px, 1.4fr)", show: (each) => <ObjectName entry={each} />, isExtra: true },
+  {
+    title: "Object",
+    width: "minmax(140px, 1.4fr)",
+    show: (each) => <span title={each.object_ids.join("\n")}>{describeObject(each, names)}</span>,
+    isExtra: true,
+  },
   {
     title: "Fields",
     width: "minmax(100px, 1fr)",
@@ -57,6 +65,8 @@ export function AuditPage() {
   const mayRead = useMay("workspaces:manage") || isWhole;
 
   const operation = isWhole ? "GET /audit-log" : "GET /workspaces/current/audit-log";
+  const names = useNames();
+  const columns = useMemo(() => getColumns(names), [names]);
   const query = toQuery(search);
   const entries = useCursorPages(
     [operation, query],
@@ -122,7 +132,7 @@ export function AuditPage() {
       <PagedList
         label="Audit log"
         listing={entries}
-        columns={COLUMNS}
+        columns={columns}
         getKey={(each) => each.id}
         onOpen={(each) => replace({ entry: String(each.seq) })}
         empty={
@@ -174,9 +184,4 @@ function Exports({ isWhole, query }: { isWhole: boolean; query: Record<string, u
       )}
     </div>
   );
-}
-
-function ObjectName({ entry }: { entry: AuditEntry }) {
-  const text = entry.object_name ?? entry.object_ids.at(-1) ?? "";
-  return <span title={entry.object_ids.join("\n")}>{text}</span>;
 }

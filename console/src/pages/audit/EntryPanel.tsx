@@ -5,7 +5,9 @@ import { Fact } from "../../ui/Fact";
 import { Problem } from "../../ui/Problem";
 import { SidePanel } from "../../ui/SidePanel";
 import { Exact } from "../../ui/Time";
-import { actorName, Outcome } from "./entry";
+import { Outcome } from "./entry";
+import { describeActor, describeObject } from "./names";
+import { useNames } from "./useNames";
 
 // One entry, read by its number: so the address of a colleague shows it, wherever the list is.
 export function EntryPanel({ seq, isWhole, onClose }: { seq: string; isWhole: boolean; onClose: () => void }) {
@@ -13,6 +15,7 @@ export function EntryPanel({ seq, isWhole, onClose }: { seq: string; isWhole: bo
   const whole = useApi("GET /audit-log", { query }, { enabled: isWhole });
   const ofWorkspace = useApi("GET /workspaces/current/audit-log", { query }, { enabled: !isWhole });
 
+  const names = useNames();
   const { data, error } = isWhole ? whole : ofWorkspace;
   const entry = data?.items.find((each) => String(each.seq) === seq);
 
@@ -25,7 +28,7 @@ export function EntryPanel({ seq, isWhole, onClose }: { seq: string; isWhole: bo
           <Fact title="When">
             <Exact at={entry.at} />
           </Fact>
-          <Fact title="Who">{actorName(entry)}</Fact>
+          <Fact title="Who">{describeActor(entry, names)}</Fact>
           {entry.short_key && (
             <Fact title="API key">
               <code>{entry.short_key}</code>
@@ -41,7 +44,9 @@ export function EntryPanel({ seq, isWhole, onClose }: { seq: string; isWhole: bo
           <Fact title="Action">
             <code>{entry.action}</code>
           </Fact>
-          {entry.object_name && <Fact title="Object">{entry.object_name}</Fact>}
+          {entry.object_ids.length + (entry.object_name ?? "").length > 0 && (
+            <Fact title="Object">{describeObject(entry, names)}</Fact>
+          )}
           {entry.object_ids.map((id) => (
             <Fact key={id} title="Id">
               <Id of={id} />
