@@ -25,7 +25,7 @@ import asyncpg  # noqa: E402
 import graphs  # noqa: E402
 from bench.agent_server import Server, find_postmaster, ours  # noqa: E402
 from bench.client import Connection, cpu_s  # noqa: E402
-from tests.node_packages import JAVASCRIPT_PROJECT, installed_packages, javascript_runtime  # noqa: E402
+from tests.node_packages import JAVASCRIPT_PROJECT, install_packages, javascript_runtime  # noqa: E402
 
 SAID = 1400
 WARM_UP = 20
@@ -192,7 +192,7 @@ def in_javascript(turns: int) -> dict[str, dict[str, float]]:
         shutil.copy(Path(__file__).parent / "javascript" / "conversations.ts", folder)
         graphs_of = {name: f"./conversations.ts:{name}" for name in ("conversation", "tiny")}
         Path(folder, "langgraph.json").write_text(json.dumps({"node_version": "20", "graphs": graphs_of}))
-        Path(folder, "node_modules").symlink_to(installed_packages(JAVASCRIPT_PROJECT) / "node_modules")
+        Path(folder, "node_modules").symlink_to(install_packages(JAVASCRIPT_PROJECT) / "node_modules")
 
         with ours(Path(folder), EXECUTOR_JAVASCRIPT=str(javascript_runtime())) as (server, _):
             return in_portside(turns, server)

@@ -17,7 +17,7 @@ import asyncpg
 import httpx2
 from bench.agent_server import PROJECT, wait
 from bench.client import cpu_s, load, memory_mb
-from tests.servers import ServerProcess, executor_server, orchestrated
+from tests.servers import ServerProcess, executor_server, start_orchestrated
 
 from portside.kernel.embedded import EmbeddedPostgres
 
@@ -65,7 +65,7 @@ def main() -> None:
         try:
             url = embedded.create_database("bench_core_api")
             settings = {"EXECUTORS": str(OF_A_SERVER), "N_JOBS_PER_WORKER": str(OF_A_SERVER * 10)}
-            tiers = stack.enter_context(orchestrated(url, Path(folder), config=CONFIG, **settings))
+            tiers = stack.enter_context(start_orchestrated(url, Path(folder), config=CONFIG, **settings))
             asyncio.run(measure(tiers.orchestrator, url, OF_A_SERVER))
 
             core_api = f"127.0.0.1:{tiers.orchestrator.environment['CORE_API_PORT']}"

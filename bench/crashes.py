@@ -107,7 +107,7 @@ def server_with(embedded: EmbeddedPostgres, folder: Path, **settings: str) -> It
 
 
 @asynccontextmanager
-async def repeated(work: Callable[[], Awaitable[None]], every_s: float) -> AsyncIterator[None]:
+async def repeat(work: Callable[[], Awaitable[None]], every_s: float) -> AsyncIterator[None]:
     """Do something again and again while the block runs."""
 
     async def repeat() -> None:
@@ -134,7 +134,7 @@ async def answers_under_faults(bench: Bench, windows: int) -> None:
 
     for _ in range(windows):
         for name, fault in FAULTS.items():
-            async with repeated(bench.execute, 0.1), repeated(lambda fault=fault: fault(bench), EVERY_S):
+            async with repeat(bench.execute, 0.1), repeat(lambda fault=fault: fault(bench), EVERY_S):
                 times[name] += (await load(bench.port, CLIENTS, read, SECONDS)).times
 
             # Let executors start again before the next window.
@@ -155,7 +155,7 @@ async def recovery(bench: Bench, name: str) -> None:
         await asyncio.sleep(8)
 
         # The first child is the oldest: a spare is younger.
-        os.kill(min(bench.executors, key=started), signal.SIGKILL)
+        os.kill(min(bench.executors, key=read_start_time), signal.SIGKILL)
         began = time.perf_counter()
         await bench.execute()
         found.append(time.perf_counter() - began)
@@ -166,7 +166,7 @@ async def recovery(bench: Bench, name: str) -> None:
     )
 
 
-def started(pid: int) -> int:
+def read_start_time(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.agent_server import PROJECT, wait
 from bench.client import Connection, cpu_s, first_events, load
 from bench.workload import TOKENS
-from tests.servers import ServerProcess, free_port, orchestrated
+from tests.servers import ServerProcess, free_port, start_orchestrated
 
 from portside.kernel.embedded import EmbeddedPostgres
 
@@ -81,7 +81,7 @@ def main() -> None:
 
             (far := Path(folder, "far")).mkdir()
             tiers = stack.enter_context(
-                orchestrated(embedded.create_database("bench_core_api"), far, config=CONFIG, EXECUTORS=count)
+                start_orchestrated(embedded.create_database("bench_core_api"), far, config=CONFIG, EXECUTORS=count)
             )
             name = f"{count} executors by gRPC"
             servers[name] = [tiers.orchestrator, *tiers.executors]

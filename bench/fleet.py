@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from bench.client import TICK  # noqa: E402
-from bench.traces import kept_folder  # noqa: E402
+from bench.traces import open_folder  # noqa: E402
 from tests.conftest import eventually  # noqa: E402
 from tests.platforms import Platform, find_listener, find_processes, find_servers  # noqa: E402
 from tests.servers import ServerProcess, free_port  # noqa: E402
@@ -207,7 +207,7 @@ class Starts:
     async def _look(self, client: httpx2.AsyncClient) -> None:
         now = time.monotonic() - self._began
         for file in self._files:
-            if file in self.serving or not (port := running_port(file)):
+            if file in self.serving or not (port := read_port(file)):
                 continue
 
             self.seen.setdefault(file, now)
@@ -218,7 +218,7 @@ class Starts:
         self.most_at_once = max(self.most_at_once, len(self.seen) - len(self.serving))
 
 
-def running_port(state: Path) -> int | None:
+def read_port(state: Path) -> int | None:
     """The private port of a deployment's server, if it runs."""
     with contextlib.suppress(OSError, ValueError):
         for replica in json.loads(state.read_bytes()).get("replicas", []):
@@ -474,7 +474,7 @@ async def one_sleeps(fleet: Fleet, deployment: Any) -> None:
 
 async def main(count: int, parts: Sequence[str]) -> None:
     """Run the parts."""
-    with kept_folder() as folder:
+    with open_folder() as folder:
         fleet = Fleet(folder, count)
         fleet.start()
         try:

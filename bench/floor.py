@@ -167,7 +167,7 @@ async def serve(level: int, port: int, database_url: str) -> None:
     await uvicorn.Server(config).serve()
 
 
-async def measured(port: int, pid: int) -> float:
+async def measure(port: int, pid: int) -> float:
     """Return milliseconds of CPU for each run."""
     await load(port, CLIENTS, wait, 1.0)
     before = cpu_s(pid)
@@ -190,11 +190,11 @@ async def compare(port: int, pid: int, database: str) -> None:
             with await asyncio.to_thread(subprocess.Popen, command) as server:
                 try:
                     await until_up(own, server)
-                    found.setdefault(name, []).append(await measured(own, server.pid))
+                    found.setdefault(name, []).append(await measure(own, server.pid))
                 finally:
                     server.terminate()
 
-        found.setdefault("portside", []).append(await measured(port, pid))
+        found.setdefault("portside", []).append(await measure(port, pid))
 
     least = min(found["bare graph"])
     for name, figures in found.items():

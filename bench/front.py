@@ -43,8 +43,8 @@ async def measure_front(port: int) -> dict[str, Figures]:
     with tempfile.TemporaryDirectory() as folder:
         write_upstreams(Path(folder) / UPSTREAMS, {NAME: f"127.0.0.1:{port}"})
         async with (
-            running(caddy.program, Path(folder), front_config) as front_pid,
-            running(caddy.program, Path(folder) / "bare", bare(bare_port, port)) as bare_pid,
+            run_caddy(caddy.program, Path(folder), front_config) as front_pid,
+            run_caddy(caddy.program, Path(folder) / "bare", bare(bare_port, port)) as bare_pid,
         ):
             ways = {
                 "direct": Way(port),
@@ -56,7 +56,7 @@ async def measure_front(port: int) -> dict[str, Figures]:
 
 
 @contextlib.asynccontextmanager
-async def running(program: str, folder: Path, config: dict[str, Any]) -> AsyncIterator[int | None]:
+async def run_caddy(program: str, folder: Path, config: dict[str, Any]) -> AsyncIterator[int | None]:
     """Run a Caddy with a configuration; yield its process id."""
     process = CaddyProcess(program, folder, folder / "log")
     await process.start()

@@ -37,7 +37,7 @@ def cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-async def attached(end: socket.socket, handlers: dict[str, Any]) -> Link:
+async def attach_link(end: socket.socket, handlers: dict[str, Any]) -> Link:
     """Make a link on one end of a socket pair."""
     link = Link(handlers)
     end.setblocking(False)
@@ -47,13 +47,15 @@ async def attached(end: socket.socket, handlers: dict[str, Any]) -> Link:
 
 async def serve(end: socket.socket) -> None:
     """Answer the calls of the parent until it closes."""
-    link = await attached(end, {"echo": lambda body, _call: body, "stream": stream, "cpu": lambda _body, _call: cpu()})
+    link = await attach_link(
+        end, {"echo": lambda body, _call: body, "stream": stream, "cpu": lambda _body, _call: cpu()}
+    )
     await link.wait_closed()
 
 
 async def measure(end: socket.socket) -> None:
     """Print the figures."""
-    link = await attached(end, {})
+    link = await attach_link(end, {})
     await link.call("echo", BODY)
     began = time.perf_counter()
 

@@ -21,7 +21,7 @@ import httpx2
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from bench.traces import kept_folder, measured_platform, platform_database  # noqa: E402
+from bench.traces import open_folder, platform_database, start_platform  # noqa: E402
 from tests.servers import KEY, PROJECTS, ServerProcess, free_port  # noqa: E402
 
 from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
@@ -255,7 +255,7 @@ def measure_platform(folder: Path, count: int) -> None:
     """Lists of the platform: traces, datasets, annotation queues."""
     with platform_database(folder) as (_, url):
         asyncio.run(fill(url, "platform", count))
-        with measured_platform(folder, url) as server:
+        with start_platform(folder, url) as server:
             measure(server.url, KEY, REQUESTS["platform"])
 
 
@@ -280,6 +280,6 @@ def measure_agent(folder: Path, count: int) -> None:
 if __name__ == "__main__":
     wanted = [each for each in sys.argv[1:] if not each.isdigit()] or ["platform", "agent"]
     [rows] = [int(each) for each in sys.argv[1:] if each.isdigit()] or [COUNT]
-    with kept_folder() as kept_in:
+    with open_folder() as kept_in:
         for each in wanted:
             {"platform": measure_platform, "agent": measure_agent}[each](kept_in, rows)

@@ -41,7 +41,7 @@ with made as (
 insert into store_vectors select s.id, 0, 1, m.embedding from store_items s join made m on m.n = s.id % 200"""
 
 
-async def timed(name: str, call: Callable[[], Awaitable[Any]], times: int = 15) -> None:
+async def measure(name: str, call: Callable[[], Awaitable[Any]], times: int = 15) -> None:
     for _ in range(6):
         await call()
 
@@ -56,22 +56,22 @@ async def timed(name: str, call: Callable[[], Awaitable[Any]], times: int = 15) 
 
 async def measure_plain(store: PostgresStore) -> None:
     numbers = iter(range(10**9))
-    await timed("get", lambda: store.aget(("users", "u77", "memories"), "k77"))
-    await timed("get 100 in a batch", lambda: store.abatch([GetOp(("docs",), f"k{90_000 + n}") for n in range(100)]))
-    await timed("search, a user's 4 items", lambda: store.asearch(("users", "u77")))
-    await timed("search, 20,000 items under the prefix", lambda: store.asearch(("docs",)))
-    await timed("search, 80,000 items under the prefix", lambda: store.asearch(("users",)))
-    await timed("search, everything", lambda: store.asearch(()))
+    await measure("get", lambda: store.aget(("users", "u77", "memories"), "k77"))
+    await measure("get 100 in a batch", lambda: store.abatch([GetOp(("docs",), f"k{90_000 + n}") for n in range(100)]))
+    await measure("search, a user's 4 items", lambda: store.asearch(("users", "u77")))
+    await measure("search, 20,000 items under the prefix", lambda: store.asearch(("docs",)))
+    await measure("search, 80,000 items under the prefix", lambda: store.asearch(("users",)))
+    await measure("search, everything", lambda: store.asearch(()))
 
-    await timed("filter n = 77 in 80,000", lambda: store.asearch(("users",), filter={"n": 77}))
-    await timed("filter n > 79,990 in 80,000", lambda: store.asearch(("users",), filter={"n": {"$gt": 79_990}}))
-    await timed("filter n is null in 80,000", lambda: store.asearch(("users",), filter={"n": None}))
-    await timed("namespaces, first 100 of 20,001", store.alist_namespaces)
-    await timed("namespaces, to depth 1", lambda: store.alist_namespaces(max_depth=1))
-    await timed("namespaces, by suffix", lambda: store.alist_namespaces(suffix=("memories",)))
-    await timed("put", lambda: store.aput(("new",), f"{next(numbers)}", {"text": "x" * 200}))
+    await measure("filter n = 77 in 80,000", lambda: store.asearch(("users",), filter={"n": 77}))
+    await measure("filter n > 79,990 in 80,000", lambda: store.asearch(("users",), filter={"n": {"$gt": 79_990}}))
+    await measure("filter n is null in 80,000", lambda: store.asearch(("users",), filter={"n": None}))
+    await measure("namespaces, first 100 of 20,001", store.alist_namespaces)
+    await measure("namespaces, to depth 1", lambda: store.alist_namespaces(max_depth=1))
+    await measure("namespaces, by suffix", lambda: store.alist_namespaces(suffix=("memories",)))
+    await measure("put", lambda: store.aput(("new",), f"{next(numbers)}", {"text": "x" * 200}))
 
-    await timed(
+    await measure(
         "put 100 in a batch",
         lambda: store.abatch([PutOp(("new",), f"{next(numbers)}", {"text": "x" * 200}) for _ in range(100)]),
     )
@@ -91,11 +91,11 @@ async def measure_meaning(db: Database, dims: int) -> None:
 
     size = await db.pool.fetchval("select pg_size_pretty(pg_total_relation_size('store_vectors'))")
     print(f"\n{dims} dimensions, {size}")
-    await timed("by meaning, a user's 4 items", lambda: store.asearch(("users", "u77"), query="q"))
-    await timed("by meaning, 20,000 items", lambda: store.asearch(("docs",), query="q"), 5)
-    await timed("by meaning, 80,000 items", lambda: store.asearch(("users",), query="q"), 5)
-    await timed("by meaning, 100,000 items", lambda: store.asearch((), query="q"), 5)
-    await timed("put with a vector", lambda: store.aput(("new",), "k", {"text": "x" * 200}))
+    await measure("by meaning, a user's 4 items", lambda: store.asearch(("users", "u77"), query="q"))
+    await measure("by meaning, 20,000 items", lambda: store.asearch(("docs",), query="q"), 5)
+    await measure("by meaning, 80,000 items", lambda: store.asearch(("users",), query="q"), 5)
+    await measure("by meaning, 100,000 items", lambda: store.asearch((), query="q"), 5)
+    await measure("put with a vector", lambda: store.aput(("new",), "k", {"text": "x" * 200}))
 
 
 async def bench(url: str) -> None:

@@ -148,7 +148,7 @@ async def store(url: str) -> dict[str, float]:
     return found
 
 
-def stored(folder: Path) -> dict[str, float]:
+def store_bodies(folder: Path) -> dict[str, float]:
     """Store all bodies in a new Postgres."""
     postgres = EmbeddedPostgres(folder)
     try:
@@ -170,9 +170,9 @@ def main() -> None:
 
     converse(int(sys.argv[1]) if len(sys.argv) > 1 else 50)
     with tempfile.TemporaryDirectory() as folder:
-        in_pieces = stored(Path(folder, "pieces"))
+        in_pieces = store_bodies(Path(folder, "pieces"))
         pieces.MIN_CHARS = sys.maxsize
-        whole = stored(Path(folder, "whole"))
+        whole = store_bodies(Path(folder, "whole"))
 
     print(f"{'':<42}{'whole':>10}{'in pieces':>12}")
 

@@ -199,7 +199,7 @@ def _spent(before: tuple[float, float], after: tuple[float, float], times: int) 
     return (after[0] - before[0]) * 1000 / times, (after[1] - before[1]) * 1000 / times
 
 
-async def timed(name: str, ask: Ask, clock: Clock) -> Figure:
+async def time_request(name: str, ask: Ask, clock: Clock) -> Figure:
     """Return the median time of a request that is sent several times, and the CPU of each."""
     (await ask()).raise_for_status()
     times = []
@@ -271,7 +271,7 @@ async def measure(url: str, address: str, clock: Clock) -> list[Figure]:
     async with httpx2.AsyncClient(base_url=address, headers={"X-Api-Key": KEY}, timeout=600) as client:
         asked = questions(client, project, workspaces)
         for name, ask in asked.items():
-            keep(await timed(name, ask, clock))
+            keep(await time_request(name, ask, clock))
 
         for figure in await ingest(client, clock):
             keep(figure)
@@ -284,7 +284,7 @@ async def measure(url: str, address: str, clock: Clock) -> list[Figure]:
 
 
 @contextlib.contextmanager
-def kept_folder() -> Iterator[Path]:
+def open_folder() -> Iterator[Path]:
     """The folder `BENCH_FOLDER`, which keeps what is filled for the next run, or one that is removed."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(os.environ.get("BENCH_FOLDER") or temporary)
@@ -300,7 +300,7 @@ def platform_database(folder: Path) -> Iterator[tuple[EmbeddedPostgres, str]]:
     try:
         # A server counts each past hour only once, so none may run while traces of past hours are written.
         if not (folder / "home").exists():
-            with measured_platform(folder, url):
+            with start_platform(folder, url):
                 pass
 
         yield embedded, url
@@ -308,7 +308,7 @@ def platform_database(folder: Path) -> Iterator[tuple[EmbeddedPostgres, str]]:
         embedded.release()
 
 
-def measured_platform(folder: Path, url: str) -> contextlib.AbstractContextManager[ServerProcess]:
+def start_platform(folder: Path, url: str) -> contextlib.AbstractContextManager[ServerProcess]:
     """The platform of a folder, without rate limits."""
     return platform_server(folder / "home", DATABASE_URL=url, RATE_LIMITS="false")
 
@@ -316,12 +316,12 @@ def measured_platform(folder: Path, url: str) -> contextlib.AbstractContextManag
 def main() -> None:
     """Measure with as many traces as the command says."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else COUNT
-    with kept_folder() as folder, platform_database(folder) as (embedded, url):
+    with open_folder() as folder, platform_database(folder) as (embedded, url):
         asyncio.run(fill(url, count))
         print(f"{'':<58}{'ms or /s':>12}{'CPU ms':>10}{'Postgres':>10}{'target':>10}")
         asyncio.run(count_past_days(url))
 
-        with measured_platform(folder, url) as server:
+        with start_platform(folder, url) as server:
             process = server.process
             assert process is not None
             asyncio.run(measure(url, server.url, Clock(process.pid, embedded.data)))

@@ -114,17 +114,17 @@ APPLICATIONS = (CONSOLE, EXECUTOR)
 def main(arguments: list[str]) -> int:
     match arguments:
         case ["build"] | ["build", "--strict"]:
-            return max(_done(build, each, is_strict="--strict" in arguments) for each in APPLICATIONS)
+            return max(_run(build, each, is_strict="--strict" in arguments) for each in APPLICATIONS)
         case ["check"]:
             return max(check(each) for each in APPLICATIONS)
         case ["format"]:
-            return max(_done(format_sources, each) for each in APPLICATIONS)
+            return max(_run(format_sources, each) for each in APPLICATIONS)
 
     print(__doc__, file=sys.stderr)
     return 2
 
 
-def _done(work: Callable[[Application], int], application: Application, *, is_strict: bool = False) -> int:
+def _run(work: Callable[[Application], int], application: Application, *, is_strict: bool = False) -> int:
     """Do work on an application and return the exit code; print why if it cannot be done."""
     try:
         return work(application)
@@ -139,10 +139,10 @@ def build(application: Application) -> int:
         return 0
 
     digest = hash_sources(application)
-    if _built(application) == digest:
+    if _read_built_hash(application) == digest:
         return 0
 
-    with _locked(application):
+    with _lock(application):
         cached = application.cache / digest
         if not (cached / "static" / application.result).is_file():
             print(f"· building the {application.name}", flush=True)
@@ -184,7 +184,7 @@ def check(application: Application) -> int:
 
 
 def _run_checks(application: Application) -> list[str]:
-    with _locked(application):
+    with _lock(application):
         environment = _install(application)
 
     found = []
@@ -255,7 +255,7 @@ def hash_sources(application: Application) -> str:
     return digest.hexdigest()[:32]
 
 
-def _built(application: Application) -> str | None:
+def _read_built_hash(application: Application) -> str | None:
     try:
         return (application.target / HASH_FILE).read_text("utf-8").strip()
     except FileNotFoundError:
@@ -376,7 +376,7 @@ def _drop_old_builds(application: Application) -> None:
 
 
 @contextmanager
-def _locked(application: Application) -> Iterator[None]:
+def _lock(application: Application) -> Iterator[None]:
     """Keep two commands from building at the same time."""
     import fcntl
 

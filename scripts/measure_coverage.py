@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
         DATA.mkdir(parents=True)
         code = run_tests(arguments)
 
-    print_python(measured_python())
+    print_python(report_python())
     print_sql()
     print_typescript()
     print_limits()
@@ -112,7 +112,7 @@ class Counts(NamedTuple):
         return percent(self.executed + self.taken, self.statements + self.branches)
 
 
-def measured_python() -> dict[str, Any]:
+def report_python() -> dict[str, Any]:
     """Combine what the processes saved, write the pages, and return the report of coverage."""
     coverage = Coverage(data_file=str(DATA / "python"), branch=True, config_file=False)
     coverage.set_option("report:exclude_also", EXCLUDED)
@@ -183,25 +183,25 @@ class Statement(NamedTuple):
 
 def print_sql() -> None:
     """Print the named queries that nothing executed, and the functions that nothing called."""
-    queries = {f"{query.path.parts[0]} {query.name}": query for query in named_queries()}
+    queries = {f"{query.path.parts[0]} {query.name}": query for query in find_queries()}
     used = {line.removeprefix("portside.").replace(".", "/") for line in read_lines("queries")}
     unused = [query for key, query in queries.items() if key not in used]
     print(f"\nNamed queries: {len(queries)}, not executed by any test: {len(unused)}")
     print_statements(unused)
 
-    functions = [each for each in created() if each.kind == "function"]
-    called = called_functions([query for key, query in queries.items() if key in used])
+    functions = [each for each in find_functions() if each.kind == "function"]
+    called = find_called_functions([query for key, query in queries.items() if key in used])
     uncalled = [function for function in functions if function.name not in called]
     print(f"\nSQL functions: {len(functions)}, not called by any test: {len(uncalled)}")
     print_statements(uncalled)
 
 
-def named_queries() -> Iterator[Statement]:
+def find_queries() -> Iterator[Statement]:
     for path in sorted(SOURCE.glob("*/sql/*.sql")):
         yield from find_statements(path, _QUERY, kind="query")
 
 
-def created() -> Iterator[Statement]:
+def find_functions() -> Iterator[Statement]:
     """The functions and views of all packages."""
     for path in sorted([*SOURCE.glob("*/functions/*.sql"), *SOURCE.glob("*/migrations/*.sql")]):
         yield from find_statements(path, _FUNCTION)
@@ -216,13 +216,13 @@ def find_statements(path: Path, pattern: re.Pattern[str], kind: str = "") -> Ite
         yield Statement(kind or mark[1], mark[mark.lastindex or 1], path_in_source(path), text[mark.end() : until])
 
 
-def called_functions(used: list[Statement]) -> set[str]:
+def find_called_functions(used: list[Statement]) -> set[str]:
     """Return the names of the functions that tests called.
 
     Postgres counts calls, but not those of a simple function in SQL that it merges into the statement around it. So one
     of those counts if a statement that was executed has its name: a query, a migration, or a function that was called.
     """
-    parts = list(created())
+    parts = list(find_functions())
     called = set(read_lines("functions"))
     mergeable = {each.name for each in parts if each.kind == "view" or "plpgsql" not in each.text}
 

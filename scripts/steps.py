@@ -127,7 +127,7 @@ async def measure(database_url: str) -> list[tuple[list[CodeType], int]]:
         listening = listen("127.0.0.1", 0)
         await server.open([listening])
         stop = asyncio.Event()
-        serving = asyncio.create_task(server.serve_until(stop, _nothing))
+        serving = asyncio.create_task(server.serve_until(stop, _do_nothing))
 
         sys.setprofile(recorder)
         await asyncio.to_thread(
@@ -144,7 +144,7 @@ async def measure(database_url: str) -> list[tuple[list[CodeType], int]]:
     return found[2:]
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     pass
 
 

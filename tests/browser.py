@@ -65,7 +65,7 @@ async def open_console(browser: Browser, **options: Any) -> AsyncIterator[Page]:
 
 
 @asynccontextmanager
-async def signed_in(browser: Browser, url: str, key: str, **options: Any) -> AsyncIterator[Page]:
+async def sign_in(browser: Browser, url: str, key: str, **options: Any) -> AsyncIterator[Page]:
     """Open the console as the key."""
     async with open_console(browser, **options) as page:
         async with httpx2.AsyncClient(base_url=url, headers={"X-Api-Key": key}) as client:
@@ -77,9 +77,7 @@ async def signed_in(browser: Browser, url: str, key: str, **options: Any) -> Asy
 
 
 @asynccontextmanager
-async def signed_in_as(
-    browser: Browser, url: str, email: str, at: str, password: str = PASSWORD
-) -> AsyncIterator[Page]:
+async def sign_in_as(browser: Browser, url: str, email: str, at: str, password: str = PASSWORD) -> AsyncIterator[Page]:
     """Open an address of the console as a member."""
     async with open_console(browser) as page:
         await page.goto(f"{url}/login?next={at}")

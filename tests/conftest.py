@@ -280,7 +280,7 @@ agent_databases = build_databases_fixture(AGENT)
 platform_databases = build_databases_fixture(databases.PLATFORM)
 
 
-def _shared_database(packages: Sequence[str]) -> Any:
+def _build_shared_database_fixture(packages: Sequence[str]) -> Any:
     """Make a fixture: the URL of a database with the tables of these packages that the tests of one module share."""
 
     @pytest.fixture(scope="module")
@@ -293,9 +293,9 @@ def _shared_database(packages: Sequence[str]) -> Any:
 
 
 # For an agent server; `agent_database` is another one, for an agent server beside it or beside a platform.
-module_database = _shared_database(AGENT)
-agent_database = _shared_database(AGENT)
-platform_database = _shared_database(databases.PLATFORM)
+module_database = _build_shared_database_fixture(AGENT)
+agent_database = _build_shared_database_fixture(AGENT)
+platform_database = _build_shared_database_fixture(databases.PLATFORM)
 
 
 @pytest.fixture

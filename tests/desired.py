@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 from portside.listener_api import DeploymentStatus, DesiredDeployment, DesiredRevision, RevisionStatus
 
 
-def desired_revision(**fields: Any) -> DesiredRevision:
+def build_desired_revision(**fields: Any) -> DesiredRevision:
     given: dict[str, Any] = {
         "id": uuid4(),
         "number": 1,
@@ -26,7 +26,7 @@ def desired_revision(**fields: Any) -> DesiredRevision:
     return DesiredRevision(**{**given, **fields})
 
 
-def desired_deployment(*revisions: DesiredRevision, **fields: Any) -> DesiredDeployment:
+def build_desired_deployment(*revisions: DesiredRevision, **fields: Any) -> DesiredDeployment:
     given: dict[str, Any] = {
         "id": uuid4(),
         "name": "demo",

@@ -178,7 +178,7 @@ def _runs_in(entry: Path, folder: str) -> bool:
 
 
 @contextlib.contextmanager
-def fronted(home: Path, database_url: str, *arguments: str, **environment: str) -> Iterator[Fronted]:
+def start_fronted(home: Path, database_url: str, *arguments: str, **environment: str) -> Iterator[Fronted]:
     ports = {"http": free_port(), "https": free_port()}
     settings = {
         "DATABASE_URL": database_url,

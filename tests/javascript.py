@@ -12,7 +12,7 @@ from tests.node_packages import (
     JAVASCRIPT_PROJECT,
     SCRIPTS,
     copy_of_project,
-    installed_packages,
+    install_packages,
     javascript_runtime,
 )
 from tests.servers import PROJECTS, ServerProcess, agent_server
@@ -30,7 +30,7 @@ def javascript_server(database_url: str, folder: Path, **environment: str) -> It
 
 
 @contextlib.contextmanager
-def guarded_in_javascript(database_url: str, folder: Path, **environment: str) -> Iterator[ServerProcess]:
+def start_guarded_server(database_url: str, folder: Path, **environment: str) -> Iterator[ServerProcess]:
     """A server with tests/projects/guarded, whose authentication is in TypeScript, and a graph in TypeScript beside."""
     project = copy_of_project(folder / "project", PROJECTS / "guarded", JAVASCRIPT_PROJECT)
     config = json.loads((project / "langgraph.json").read_text())
@@ -89,10 +89,10 @@ async def run_command(*command: str, cwd: Path, **variables: str) -> str:
     return output.decode()
 
 
-async def bundled(script: str, folder: Path) -> Path:
+async def build_bundle(script: str, folder: Path) -> Path:
     """Return a script of tests/js as one file in a project with LangGraph's packages."""
     # Not those beside the sources: they are missing where the build came from the cache.
-    packages = installed_packages(EXECUTOR) / "node_modules"
+    packages = install_packages(EXECUTOR) / "node_modules"
     project = copy_of_project(folder / "project", JAVASCRIPT_PROJECT)
     bundle = project / f"{script}.test.mjs"
 

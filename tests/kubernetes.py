@@ -17,7 +17,7 @@ from portside.dataplane.compute.kubernetes.manifests import ClusterSettings, Obj
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.settings import ListenerSettings
 from portside.listener_api import DesiredDeployment, DesiredRevision, Secret
-from tests.desired import desired_deployment, desired_revision
+from tests.desired import build_desired_deployment, build_desired_revision
 
 DEPLOYMENT_ID = UUID("01930000-0000-7000-8000-00000000abcd")
 REVISION_ID = UUID("01930000-0000-7000-8000-00000000beef")
@@ -44,7 +44,7 @@ def revision(**changes: Any) -> DesiredRevision:
         "resource_spec": FULL_SPEC,
     }
 
-    return desired_revision(**{**given, **changes})
+    return build_desired_revision(**{**given, **changes})
 
 
 def deployment(*revisions: DesiredRevision, **changes: Any) -> DesiredDeployment:
@@ -60,7 +60,7 @@ def deployment(*revisions: DesiredRevision, **changes: Any) -> DesiredDeployment
         "revisions": list(revisions),
     }
 
-    return desired_deployment(**{**given, **changes})
+    return build_desired_deployment(**{**given, **changes})
 
 
 def objects(of: DesiredRevision | None = None, kubernetes: KubernetesSettings | None = None, **changes: Any) -> Objects:
@@ -91,7 +91,7 @@ def every(found: Objects) -> list[dict[str, Any]]:
     return [*found.stores, *found.servers]
 
 
-def named(found: Objects, kind: str, name_end: str = "") -> dict[str, Any]:
+def find_object(found: Objects, kind: str, name_end: str = "") -> dict[str, Any]:
     """The object of this kind whose name is the deployment's own with this suffix."""
     name = f"{found.scope.name}{name_end}"
     (match,) = [manifest for manifest in found.of_kind(kind) if manifest["metadata"]["name"] == name]
@@ -99,7 +99,7 @@ def named(found: Objects, kind: str, name_end: str = "") -> dict[str, Any]:
 
 
 def get_pod_spec(found: Objects, name_end: str = "") -> dict[str, Any]:
-    return named(found, "Deployment", name_end)["spec"]["template"]["spec"]
+    return find_object(found, "Deployment", name_end)["spec"]["template"]["spec"]
 
 
 def get_server(found: Objects, name_end: str = "") -> dict[str, Any]:

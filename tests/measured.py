@@ -40,7 +40,7 @@ def begin(run: int, source: str, results: str) -> None:
 
     # These end a process, or the program in it, without what `atexit` would do.
     for name in ("_exit", "execv", "execve"):
-        setattr(os, name, _saving_first(getattr(os, name), measurement))
+        setattr(os, name, _save_first(getattr(os, name), measurement))
 
     sys.meta_path.insert(0, _QueryModuleFinder(source, notes))
 
@@ -111,7 +111,7 @@ class _Measurement:
         self._notes.add(SAVED, str(os.getpid()))
 
 
-def _saving_first(function: Callable[..., Any], measurement: _Measurement) -> Callable[..., Any]:
+def _save_first(function: Callable[..., Any], measurement: _Measurement) -> Callable[..., Any]:
     def save_and_call(*arguments: Any) -> Any:
         measurement.save()
         return function(*arguments)

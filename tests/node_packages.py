@@ -26,7 +26,7 @@ def unavailable(reason: str) -> None:
     pytest.skip(reason)
 
 
-def installed_packages(source: Path = SCRIPTS) -> Path:
+def install_packages(source: Path = SCRIPTS) -> Path:
     """Return a folder with the packages of a package.json installed; without them the test skips."""
     if not shutil.which("node") or not shutil.which("npm"):
         unavailable("node and npm are not installed")
@@ -50,7 +50,7 @@ def javascript_runtime() -> Path:
     if not (BUILT / "main.mjs").is_file():
         unavailable("the executor of JavaScript graphs is not built")
 
-    packages = installed_packages(BUILT)
+    packages = install_packages(BUILT)
     # By its content: another checkout may have another build with the same packages.
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(BUILT.rglob("*")) if file.is_file()))
 
@@ -68,7 +68,7 @@ def javascript_runtime() -> Path:
 
 def copy_of_project(target: Path, source: Path = JAVASCRIPT_PROJECT, packages_of: Path | None = None) -> Path:
     """Return a copy of a project with its packages, or those of another one, installed; without them the test skips."""
-    packages = installed_packages(packages_of or source)
+    packages = install_packages(packages_of or source)
     shutil.copytree(source, target)
     (target / "node_modules").symlink_to(packages / "node_modules")
     return target

@@ -34,7 +34,7 @@ class Receiver:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: Any) -> AsyncIterator[str]:
+async def serve(app: Any) -> AsyncIterator[str]:
     stop = asyncio.Event()
     listening = listen("127.0.0.1", 0)
     server = Server(app, draining=asyncio.Event(), grace_s=1)

@@ -180,7 +180,7 @@ def agent_server(
     With CORE_API_EXECUTORS set for the tests it is an orchestrator with a server of tier executor beside it.
     """
     if "CORE_API_EXECUTORS" in os.environ:
-        with orchestrated(database_url, folder, project=project, **environment) as tiers:
+        with start_orchestrated(database_url, folder, project=project, **environment) as tiers:
             yield tiers.orchestrator
         return
 
@@ -204,7 +204,7 @@ class Tiers(NamedTuple):
 
 
 @contextlib.contextmanager
-def orchestrated(
+def start_orchestrated(
     database_url: str, folder: Path, *, project: str = "graphs", config: str = "", count: int = 1, **environment: str
 ) -> Iterator[Tiers]:
     """An orchestrator on a database, and servers of tier executor with a key."""

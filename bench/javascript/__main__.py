@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.client import Connection, cpu_s, first_events, load, memory_mb
-from tests.node_packages import JAVASCRIPT_PROJECT, installed_packages, javascript_runtime
+from tests.node_packages import JAVASCRIPT_PROJECT, install_packages, javascript_runtime
 from tests.servers import free_port
 
 from portside.kernel.embedded import EmbeddedPostgres
@@ -108,7 +108,7 @@ def project(folder: Path, packages: Path) -> Path:
 
 def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 3000
-    packages = installed_packages(Path(__file__).parent)
+    packages = install_packages(Path(__file__).parent)
     runtime = javascript_runtime()
     started: list[Column] = []
     with tempfile.TemporaryDirectory() as temporary:

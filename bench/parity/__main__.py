@@ -21,7 +21,7 @@ from bench.reference import reference_version
 
 def main() -> int:
     options = _options()
-    reference, about = recordings.read() if options.recorded else _ask_reference(options)
+    reference, about = recordings.read_record() if options.recorded else _ask_reference(options)
     with _server(options.ours, our_server_alone) as url:
         ours = asyncio.run(perform(url, options.only))
 

@@ -19,7 +19,7 @@ def write(record: dict[str, Record], about: dict[str, str]) -> None:
     (FOLDER / "about.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
 
 
-def read() -> tuple[dict[str, Record], dict[str, str]]:
+def read_record() -> tuple[dict[str, Record], dict[str, str]]:
     """The record that is checked in, and what it is a record of."""
     files = {file.stem: json.loads(file.read_text("utf-8")) for file in sorted(FOLDER.glob("*.json"))}
     about = files.pop("about")

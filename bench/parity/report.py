@@ -27,7 +27,9 @@ that should go away.
 def write(verdict: Verdict, about: dict[str, str]) -> None:
     """Write the page."""
     PAGE.write_text(
-        HEAD.format(**about) + "\n".join((*_counts(verdict), *_table(verdict), *_decided(), *_open(verdict))), "utf-8"
+        HEAD.format(**about)
+        + "\n".join((*_counts(verdict), *_table(verdict), *_describe_decisions(), *_open(verdict))),
+        "utf-8",
     )
 
 
@@ -47,7 +49,7 @@ def _table(verdict: Verdict) -> list[str]:
     return [*rows, ""]
 
 
-def _decided() -> list[str]:
+def _describe_decisions() -> list[str]:
     entries = tomllib.loads(EXPLAINED.read_text("utf-8"))["decided"]
     rows = [f"| {entry['about']} | {entry['reference']} | {entry['ours']} | {entry['why']} |" for entry in entries]
     head = [

@@ -114,7 +114,7 @@ class Talk:
 
     def _keep(self, step: str, answer: Answer, options: dict[str, Any]) -> None:
         self.names.begin(step)
-        body = _kept(options, answer.body)
+        body = _keep(options, answer.body)
         if isinstance(body, dict) and (answer.status >= 400 or body.get("type") == "error"):
             body = {**body, **{key: "<text>" for key in ("detail", "message") if isinstance(body.get(key), str)}}
 
@@ -176,7 +176,7 @@ class Talk:
         self.names.begin(step)
         kept = [
             {"event": self.names.replace(e.name, "event"), "data": normalise(e.data, self.names), "has_id": bool(e.id)}
-            for e in _kept(options, events)
+            for e in _keep(options, events)
         ]
 
         headers = self._headers(response.headers, (*STREAM_HEADERS, *options.get("look", ())))
@@ -200,13 +200,13 @@ class Talk:
         self.names.of(made, "thread_id")
         return made
 
-    async def ended(self, thread_id: str, run_id: str) -> dict[str, Any]:
+    async def wait_for_end(self, thread_id: str, run_id: str) -> dict[str, Any]:
         """Wait until a run is over."""
         path = f"/threads/{thread_id}/runs/{run_id}"
         return await self.until(path, lambda run: run.get("status") not in {"pending", "running"})
 
 
-def _kept(options: dict[str, Any], whole: Any) -> Any:
+def _keep(options: dict[str, Any], whole: Any) -> Any:
     """The part that the scene wants compared; the whole where the answer has not the shape that the scene expects."""
     try:
         return options["keep"](whole) if "keep" in options else whole

@@ -7,7 +7,7 @@ from uuid import uuid4, uuid5
 import httpx2
 
 from portside.agent.assistants.records import SYSTEM_NAMESPACE
-from tests.api.streaming import opened
+from tests.api.streaming import open_stream
 
 
 def agent_id(graph_id: str) -> str:
@@ -59,7 +59,7 @@ class Remote:
     async def stream(self, method: str, **params: Any) -> list[dict[str, Any]]:
         body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
         headers = {"accept": "text/event-stream", **self.headers}
-        async with opened(self.http, "POST", self.path, json=body, headers=headers) as stream:
+        async with open_stream(self.http, "POST", self.path, json=body, headers=headers) as stream:
             events = await stream.all()
 
         assert {event.name for event in events} == {"message"}

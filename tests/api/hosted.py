@@ -104,7 +104,7 @@ class HostedServices(IdentityServices, TracingServices, UsageServices):
 
 
 @asynccontextmanager
-async def hosted(url: str, **services: Any) -> AsyncIterator[Hosted]:
+async def open_hosted(url: str, **services: Any) -> AsyncIterator[Hosted]:
     """Serve identity, tracing and usage on a database without rows, with more services."""
     db = await Database.connect(url)
     if not await is_migrated(db):

@@ -54,7 +54,7 @@ class Stream:
                 self.comments.append(raw)
                 continue
 
-            return sent(raw + b"\r\n\r\n")
+            return parse_event(raw + b"\r\n\r\n")
 
     async def until(self, is_last: Callable[[Sent], bool]) -> list[Sent]:
         """Return the events up to the first that the test waits for."""
@@ -71,7 +71,7 @@ class Stream:
         return [event async for event in self]
 
 
-def sent(raw: bytes) -> Sent:
+def parse_event(raw: bytes) -> Sent:
     """Take one event apart; its fields are in the order event, data, id."""
     lines = raw.removesuffix(b"\r\n\r\n").split(b"\r\n")
     fields = [line.split(b": ", 1) for line in lines]
@@ -81,7 +81,7 @@ def sent(raw: bytes) -> Sent:
 
 
 @asynccontextmanager
-async def opened(http: httpx2.AsyncClient, method: str, path: str, **options: Any) -> AsyncIterator[Stream]:
+async def open_stream(http: httpx2.AsyncClient, method: str, path: str, **options: Any) -> AsyncIterator[Stream]:
     """Open a stream."""
     async with http.stream(method, path, **options) as response:
         yield Stream(response)

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from tests.api.agents import Remote, agent_id, data, message, said
-from tests.api.streaming import new_id, opened
+from tests.api.streaming import new_id, open_stream
 from tests.conftest import eventually
 from tests.servers import ServerProcess, agent_server
 
@@ -332,7 +332,7 @@ async def test_subscription_of_version_1_ends_with_the_task(http):
 
     for ending, state in (("yes", "TASK_STATE_COMPLETED"), ("tasks/cancel", "TASK_STATE_CANCELED")):
         task = await ask.send("go")
-        async with opened(http, "POST", ask.path, json=build_body(task)) as follower:
+        async with open_stream(http, "POST", ask.path, json=build_body(task)) as follower:
             for _ in ("task", "artifactUpdate", "statusUpdate"):
                 event = await follower.next()
                 assert event is not None
@@ -356,14 +356,17 @@ async def test_resubscribe_follows_running_task(http, tmp_path: Path):
     file = tmp_path / "file"
 
     body = {"jsonrpc": "2.0", "id": 7, "method": "message/stream", "params": {"message": message(str(file))}}
-    async with opened(http, "POST", gate.path, json=body) as stream:
+    async with open_stream(http, "POST", gate.path, json=body) as stream:
         event = await stream.next()
         assert event is not None
         task_id = event.data["result"]["id"]
 
     await eventually(lambda: in_state(gate, task_id, "working"))
     body = {"jsonrpc": "2.0", "id": 7, "method": "tasks/resubscribe", "params": {"id": task_id}}
-    async with opened(http, "POST", gate.path, json=body) as one, opened(http, "POST", gate.path, json=body) as two:
+    async with (
+        open_stream(http, "POST", gate.path, json=body) as one,
+        open_stream(http, "POST", gate.path, json=body) as two,
+    ):
         for follower in (one, two):
             first = await follower.next()
             assert first is not None

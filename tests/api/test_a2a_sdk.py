@@ -38,7 +38,7 @@ async def http(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 @asynccontextmanager
-async def connected(server: ServerProcess, graph_id: str, **options: Any) -> AsyncIterator[Client]:
+async def connect(server: ServerProcess, graph_id: str, **options: Any) -> AsyncIterator[Client]:
     """The stock client of an agent, by the card that it finds; 0.3 is what it speaks to a card without interfaces."""
     version = options.pop("version", "1.0")
     async with httpx.AsyncClient(timeout=60) as http:
@@ -57,7 +57,7 @@ async def connected(server: ServerProcess, graph_id: str, **options: Any) -> Asy
         yield factory.create(card)
 
 
-def asked(*texts: str, **fields: Any) -> pb.SendMessageRequest:
+def build_message(*texts: str, **fields: Any) -> pb.SendMessageRequest:
     parts = [pb.Part(text=text) for text in texts]
     said = pb.Message(role=pb.ROLE_USER, message_id=new_id(), parts=parts, **fields)
     return pb.SendMessageRequest(message=said)
@@ -69,8 +69,8 @@ async def send_message(client: Client, request: pb.SendMessageRequest) -> list[p
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 async def test_stock_client_streams_and_sends(server: ServerProcess, version: str):
-    async with connected(server, "talk", version=version) as client:
-        events = await send_message(client, asked("hi"))
+    async with connect(server, "talk", version=version) as client:
+        events = await send_message(client, build_message("hi"))
         task = events[0].task
         assert task.status.state == pb.TASK_STATE_SUBMITTED
         assert [part.text for part in events[-2].artifact_update.artifact.parts] == ["one two three"]
@@ -86,22 +86,22 @@ async def test_stock_client_streams_and_sends(server: ServerProcess, version: st
             await client.get_task(pb.GetTaskRequest(id=new_id()))
 
         with pytest.raises(UnsupportedOperationError):
-            await send_message(client, asked("more", task_id=task.id, context_id=task.context_id))
+            await send_message(client, build_message("more", task_id=task.id, context_id=task.context_id))
 
-    async with connected(server, "talk", version=version, streaming=False) as client:
-        (sent,) = await send_message(client, asked("hi"))
+    async with connect(server, "talk", version=version, streaming=False) as client:
+        (sent,) = await send_message(client, build_message("hi"))
         assert sent.task.status.state == pb.TASK_STATE_COMPLETED
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 async def test_stock_client_answers_an_interrupt(server: ServerProcess, version: str):
-    async with connected(server, "ask", version=version) as client:
-        events = await send_message(client, asked("go"))
+    async with connect(server, "ask", version=version) as client:
+        events = await send_message(client, build_message("go"))
         task = events[0].task
         last = events[-1].status_update.status
         assert last.state == pb.TASK_STATE_INPUT_REQUIRED
         assert last.message.parts[0].text == "May I continue?"
-        events = await send_message(client, asked("yes", task_id=task.id, context_id=task.context_id))
+        events = await send_message(client, build_message("yes", task_id=task.id, context_id=task.context_id))
         assert events[-2].artifact_update.artifact.parts[0].text == "heard yes"
 
         assert events[-1].status_update.status.state == pb.TASK_STATE_COMPLETED
@@ -109,8 +109,8 @@ async def test_stock_client_answers_an_interrupt(server: ServerProcess, version:
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 async def test_stock_client_resubscribes_and_cancels(server: ServerProcess, version: str, tmp_path: Path):
-    async with connected(server, "gate", version=version) as client:
-        events = client.send_message(asked(str(tmp_path / "file")))
+    async with connect(server, "gate", version=version) as client:
+        events = client.send_message(build_message(str(tmp_path / "file")))
         task_id = (await anext(events)).task.id
         await events.aclose()
         events = client.subscribe(pb.SubscribeToTaskRequest(id=task_id))
@@ -121,8 +121,8 @@ async def test_stock_client_resubscribes_and_cancels(server: ServerProcess, vers
         assert followed[-2].artifact_update.artifact.parts[0].text == "through"
         assert followed[-1].status_update.status.state == pb.TASK_STATE_COMPLETED
 
-    async with connected(server, "gate", version=version, streaming=False, polling=True) as client:
-        (sent,) = await send_message(client, asked(str(tmp_path / "never")))
+    async with connect(server, "gate", version=version, streaming=False, polling=True) as client:
+        (sent,) = await send_message(client, build_message(str(tmp_path / "never")))
         assert sent.task.status.state in WORKING
         cancelled = await client.cancel_task(pb.CancelTaskRequest(id=sent.task.id))
         assert cancelled.status.state == pb.TASK_STATE_CANCELED
@@ -130,8 +130,11 @@ async def test_stock_client_resubscribes_and_cancels(server: ServerProcess, vers
 
 async def test_tasks_are_listed_in_pages_latest_first(server: ServerProcess):
     context_id = new_id()
-    async with connected(server, "echo", streaming=False) as client:
-        sent = [(await send_message(client, asked(text, context_id=context_id)))[0].task.id for text in ("a", "b", "c")]
+    async with connect(server, "echo", streaming=False) as client:
+        sent = [
+            (await send_message(client, build_message(text, context_id=context_id)))[0].task.id
+            for text in ("a", "b", "c")
+        ]
         found: list[str] = []
         token = ""
         while token or not found:

@@ -19,7 +19,7 @@ from portside.agent.assistants.records import SYSTEM_NAMESPACE
 from portside.agent.served_routes import ROUTES
 from portside.kernel.http.routes import Route
 from tests.conftest import eventually
-from tests.javascript import guarded_in_javascript
+from tests.javascript import start_guarded_server
 from tests.servers import FORMS, ServerProcess, agent_server
 
 RUN = {"assistant_id": "echo", "input": {"text": "hi"}}
@@ -55,7 +55,7 @@ def server(
     # The routes of components exist only if there are some.
     shown = {"GRAPH_UI": '{"agent": "./ui.tsx"}'}
     with (
-        guarded_in_javascript(module_database, folder, **shown)
+        start_guarded_server(module_database, folder, **shown)
         if request.param is None
         else agent_server(module_database, folder, project="guarded", **request.param, **shown)
     ) as running:
@@ -115,7 +115,7 @@ def address(route: Route, ids: dict[str, str]) -> str:
     return route.path.format(**{name: ids[name] if name in ids else str(uuid4()) for name in route.path_types})
 
 
-def everything(client: httpx2.Client, ids: dict[str, str]) -> list[Any]:
+def read_everything(client: httpx2.Client, ids: dict[str, str]) -> list[Any]:
     thread = f"/threads/{ids['thread_id']}"
     state = f"/threads/{ids['thread_id']}/state"
     places = [thread, state, f"{thread}/history", f"{thread}/runs", f"/runs/crons/{ids['cron_id']}"]
@@ -192,7 +192,7 @@ def test_public_routes_need_no_authentication(server: ServerProcess) -> None:
 
 
 def test_other_users_ids_are_404_on_every_route(alice: httpx2.Client, bob: httpx2.Client, hers: dict[str, str]) -> None:
-    before = everything(alice, hers)
+    before = read_everything(alice, hers)
     looked_at = set()
     for route in ROUTES:
         if route.public or route.tag in PROTOCOLS or not route.path_types:
@@ -210,7 +210,7 @@ def test_other_users_ids_are_404_on_every_route(alice: httpx2.Client, bob: httpx
             assert hers["thread_id"] not in response.text or "{thread_id}" in route.path, label(route)
 
     assert looked_at >= set(BODIES)
-    assert everything(alice, hers) == before
+    assert read_everything(alice, hers) == before
 
 
 def test_other_users_threads_take_no_commands(bob: httpx2.Client, hers: dict[str, str]) -> None:
@@ -276,7 +276,7 @@ def test_system_assistant_runs_for_everybody(bob: httpx2.Client) -> None:
 EVERY_GRAPH = {"echo", "patient", "asking", "looking", "made_for"}
 
 
-@pytest.mark.usefixtures("marked")
+@pytest.mark.usefixtures("assistant_metadata")
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [
@@ -307,7 +307,7 @@ def test_filters_hide_system_assistants_from_reads_and_searches(
 
 
 @pytest.fixture(scope="module")
-def marked(server: ServerProcess) -> None:
+def assistant_metadata(server: ServerProcess) -> None:
     """Mark two of the graphs' assistants with what filters ask for."""
     with someone(server, json.dumps({"created_by": "system"})) as operator:
         for graph, metadata in (("echo", {"team": "red"}), ("patient", {"teams": ["red", "blue", "green"]})):

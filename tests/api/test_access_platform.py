@@ -9,7 +9,7 @@ from portside.agent.access.authentication import PlatformAuthentication, Platfor
 from portside.kernel.caller_tokens import CallerClaims, TokenIssuer
 from portside.kernel.errors import Unauthorized
 from tests.api.control_server import control
-from tests.api.hosted import hosted
+from tests.api.hosted import open_hosted
 
 
 def request(**headers: str) -> Request:
@@ -18,7 +18,7 @@ def request(**headers: str) -> Request:
 
 
 async def test_platform_decides_about_its_keys(platform_databases) -> None:
-    async with hosted(await platform_databases()) as platform:
+    async with open_hosted(await platform_databases()) as platform:
         tenant = str(platform.actor.workspace_id)
         keys = PlatformAuthentication(platform.url, tenant)
         of_another = await platform.new_key(workspace_id=await platform.new_workspace("Other"))
@@ -45,7 +45,7 @@ async def test_platform_decides_about_its_keys(platform_databases) -> None:
 
 
 async def test_keys_with_equal_short_forms_are_different_callers(platform_databases) -> None:
-    async with hosted(await platform_databases()) as platform:
+    async with open_hosted(await platform_databases()) as platform:
         keys = PlatformAuthentication(platform.url, str(platform.actor.workspace_id))
         made = [(await platform.client.post("/api/v1/api-key", json={})).json() for _ in range(2)]
         await platform.db.pool.execute("update api_keys set short_key = 'lsv2_sk_…cafe'")
@@ -59,7 +59,7 @@ async def test_revoked_key_is_not_accepted_after_the_cache_expires(
     platform_databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication, "ACCEPTED_TTL_S", 0)
-    async with hosted(await platform_databases()) as platform:
+    async with open_hosted(await platform_databases()) as platform:
         keys = PlatformAuthentication(platform.url, str(platform.actor.workspace_id))
         made = (await platform.client.post("/api/v1/api-key", json={"description": "short"})).json()
         given = request(x_api_key=made["key"])

@@ -39,7 +39,7 @@ def http(server: ServerProcess) -> Iterator[httpx2.Client]:
 
 
 @pytest.fixture(scope="module")
-def known(http: httpx2.Client) -> dict[str, str]:
+def ids(http: httpx2.Client) -> dict[str, str]:
     """Things that exist, by the name of the parameter that names them; a new one is not needed for each call."""
     thread_id = http.post("/threads", json={}).json()["thread_id"]
     run = http.post(f"/threads/{thread_id}/runs", json={"assistant_id": "echo", "input": {"messages": []}}).json()
@@ -104,14 +104,14 @@ WITH_QUERY = [route for route in ROUTES if route.query_type is not None and rout
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.path_types], ids=label)
 @pytest.mark.parametrize("value", ["not-an-id", "%00", "%ff", "a" * 3000, "%2e%2e", "-1", str(2**70)])
-def test_no_id_breaks_a_route(http: httpx2.Client, known, route: Route, value: str) -> None:
+def test_no_id_breaks_a_route(http: httpx2.Client, ids, route: Route, value: str) -> None:
     for name in route.path_types:
-        path = address(route, {**known, name: value}).replace(SOME_ID, value)
+        path = address(route, {**ids, name: value}).replace(SOME_ID, value)
         send(http, route, path, content=b'{"assistant_id":"echo"}')
 
 
 @pytest.mark.parametrize("route", WITH_BODY, ids=label)
-def test_no_body_breaks_a_route(http: httpx2.Client, known, route: Route) -> None:
+def test_no_body_breaks_a_route(http: httpx2.Client, ids, route: Route) -> None:
     bodies = [
         b"",
         b"{",
@@ -129,16 +129,16 @@ def test_no_body_breaks_a_route(http: httpx2.Client, known, route: Route) -> Non
     ]
 
     for body in bodies:
-        status, said = send(http, route, address(route, known), content=body)
+        status, said = send(http, route, address(route, ids), content=body)
         if body.startswith((b'{"a":"', b'{"a":N', b'{"a":{')):
             assert (status, said["errors"][0]["loc"][:2]) == (422, ["body", "a"]), label(route)
 
 
 @pytest.mark.parametrize("value", ["", "x", "-1", "0", "1e9", str(2**31), str(2**70), "null", "a\0b", "é" * 1000])
-def test_no_query_value_breaks_a_route(http: httpx2.Client, known, value: str) -> None:
+def test_no_query_value_breaks_a_route(http: httpx2.Client, ids, value: str) -> None:
     for route in WITH_QUERY:
         for name in fields(route.query_type):
-            status, said = send(http, route, address(route, known), params={name: value}, content=b"{}")
+            status, said = send(http, route, address(route, ids), params={name: value}, content=b"{}")
             if "\0" in value:
                 assert (status, said["errors"][0]["loc"]) == (422, ["query", name]), label(route)
 
@@ -174,7 +174,7 @@ UNFIT = {"too large", "nan", "infinite", "nul", "nul key", "surrogate", "no utf-
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_no_value_of_a_field_breaks_a_route(http: httpx2.Client, known, kind: str) -> None:
+def test_no_value_of_a_field_breaks_a_route(http: httpx2.Client, ids, kind: str) -> None:
     """One field at a time, beside what the route cannot do without."""
     for route in STARTING:
         names = fields(route.body_type)
@@ -183,7 +183,7 @@ def test_no_value_of_a_field_breaks_a_route(http: httpx2.Client, known, kind: st
             rest = json.dumps({key: value for key, value in needed.items() if key != name})[1:-1].encode()
             body = b'{"%b":%b%b}' % (name.encode(), HOSTILE[kind], b"," + rest if rest else b"")
 
-            status, said = send(http, route, address(route, known), content=body)
+            status, said = send(http, route, address(route, ids), content=body)
             if kind in UNFIT:
                 assert (status, said["errors"][0]["loc"][:2]) == (422, ["body", name]), f"{label(route)} {said}"
 

@@ -37,7 +37,7 @@ from portside.platform.settings import PlatformSettings
 from tests.api.control_server import create_body
 from tests.commands import run_here
 from tests.conftest import eventually
-from tests.receiver import Receiver, serving
+from tests.receiver import Receiver, serve
 from tests.unit.test_kernel_outbound import certificate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -124,7 +124,7 @@ async def platform(platform_database: str, tmp_path_factory: Any, mail_server: A
     )
 
     home = Home(tmp_path_factory.mktemp("home"))
-    async with open_platform(home, settings, platform_database) as app, serving(app.asgi) as url:
+    async with open_platform(home, settings, platform_database) as app, serve(app.asgi) as url:
         db = await Database.connect(platform_database)
         assert app.new_key is not None
         opened = Watched(url, app.new_key, app.listener_key, db, mailbox, home)
@@ -161,7 +161,7 @@ async def report(platform: Watched, deployment: str, revision: str, *statuses: s
 
 async def test_failed_deployment_sends_one_message_at_its_begin_and_end(platform: Watched) -> None:
     receiver = Receiver()
-    async with serving(receiver) as url:
+    async with serve(receiver) as url:
         webhook = await platform.call(
             "POST", "/alerts/channels", kind="webhook", name="chat", url=f"{url}/hooks/secret"
         )
@@ -215,7 +215,7 @@ async def _has(box: Any, count: int) -> bool:
 async def test_a_channel_shows_no_secret_and_says_why_it_fails(platform: Watched) -> None:
     receiver = Receiver()
     receiver.status = 500
-    async with serving(receiver) as url:
+    async with serve(receiver) as url:
         made = await platform.call("POST", "/alerts/channels", kind="webhook", name="broken", url=f"{url}/hooks/T0K3N")
         result = await platform.call("POST", f"/alerts/channels/{made['id']}/test")
         assert result == {"is_delivered": False, "error": "the receiver answered 500"}
@@ -267,7 +267,7 @@ async def test_the_command_line_adds_tests_and_silences(platform: Watched) -> No
         return done.stderr if code else done.stdout
 
     receiver = Receiver()
-    async with serving(receiver) as url:
+    async with serve(receiver) as url:
         assert (await portside("alerts", "add", f"{url}/x", "--name", "cli")).startswith("whsec_")
         assert (await portside("alerts", "test", "cli")).strip() == "delivered"
         assert "cli" in await portside("alerts", "channels")
@@ -392,7 +392,7 @@ async def test_a_new_master_key_encrypts_channels_again(platform_databases: Any,
     home = Home(tmp_path)
     database = await platform_databases()
     settings = PlatformSettings(rate_limits=False, own_listener=False)
-    async with open_platform(home, settings, database) as app, serving(app.asgi) as url:
+    async with open_platform(home, settings, database) as app, serve(app.asgi) as url:
         headers = {"x-api-key": app.new_key or ""}
         async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
             body = {"kind": "webhook", "name": "kept", "url": "https://example.com/hook"}

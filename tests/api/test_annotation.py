@@ -10,16 +10,16 @@ from langsmith import Client
 from langsmith.utils import LangSmithError, LangSmithNotFoundError
 
 from portside.annotation.queues import QueueNotFound
-from tests.api.hosted import Hosted, hosted, until_a_statement_waits
+from tests.api.hosted import Hosted, open_hosted, until_a_statement_waits
 
 
 @pytest.fixture
 async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with hosted(await hosted_databases()) as running:
+    async with open_hosted(await hosted_databases()) as running:
         yield running
 
 
-async def traced(server: Hosted, count: int) -> list[UUID]:
+async def create_traces(server: Hosted, count: int) -> list[UUID]:
     ids = [uuid4() for _ in range(count)]
     for run_id in ids:
         run = {"id": str(run_id), "name": "r", "inputs": {"a": 1}, "start_time": "2030-01-01T00:00:00Z"}
@@ -34,7 +34,7 @@ def open_client(server: Hosted) -> Client:
 
 @pytest.mark.filterwarnings("ignore:The run_ids parameter")
 async def test_the_sdk_manages_annotation_queues(server: Hosted) -> None:
-    runs = await traced(server, 3)
+    runs = await create_traces(server, 3)
     await asyncio.to_thread(work_with_queues, open_client(server), runs)
     tiers = await server.db.pool.fetch("select tier from traces")
     assert {row["tier"] for row in tiers} == {"longlived"}
@@ -73,7 +73,7 @@ def work_with_queues(client: Client, runs: Any) -> None:
 
 
 async def test_reviewed_runs_are_completed_and_deleted_runs_leave_the_queue(server: Hosted) -> None:
-    runs = [str(run_id) for run_id in await traced(server, 2)]
+    runs = [str(run_id) for run_id in await create_traces(server, 2)]
     queue = (await server.client.post("/annotation-queues", json={"name": "q"})).json()
     path = f"/annotation-queues/{queue['id']}"
     await server.client.post(f"{path}/runs", json=runs)
@@ -103,7 +103,7 @@ async def test_reviewed_runs_are_completed_and_deleted_runs_leave_the_queue(serv
 
 
 async def test_runs_cannot_be_added_to_a_queue_that_is_deleted_meanwhile(server: Hosted) -> None:
-    (run,) = await traced(server, 1)
+    (run,) = await create_traces(server, 1)
     queue = (await server.client.post("/annotation-queues", json={"name": "q"})).json()
     async with server.db.transaction() as tx:
         await tx.connection.execute("delete from annotation_queues")
@@ -115,7 +115,7 @@ async def test_runs_cannot_be_added_to_a_queue_that_is_deleted_meanwhile(server:
 
 
 async def test_queues_are_scoped_to_a_workspace(server: Hosted) -> None:
-    (run,) = await traced(server, 1)
+    (run,) = await create_traces(server, 1)
     queue = (await server.client.post("/annotation-queues", json={"name": "q"})).json()
     key = {"x-api-key": await server.new_key(workspace_id=await server.new_workspace("Other"))}
     path = f"/annotation-queues/{queue['id']}"

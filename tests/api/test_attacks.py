@@ -47,7 +47,7 @@ def exchange(server: ServerProcess, data: bytes) -> list[bytes]:
     return [b"HTTP/1.1 " + part for part in received.split(b"HTTP/1.1 ")[1:]]
 
 
-def posted(*headers: bytes, body: bytes = BODY) -> bytes:
+def build_request(*headers: bytes, body: bytes = BODY) -> bytes:
     fixed = (b"POST /threads HTTP/1.1", b"Host: a", b"Content-Type: application/json")
     return b"\r\n".join((*fixed, *headers, b"", b"")) + body + SMUGGLED
 
@@ -55,22 +55,22 @@ def posted(*headers: bytes, body: bytes = BODY) -> bytes:
 @pytest.mark.parametrize(
     "data",
     [
-        posted(b"Content-Length: " + LENGTH, b"Content-Length: 0"),
-        posted(b"Content-Length: " + LENGTH, b"Content-Length: " + LENGTH),
-        posted(b"Content-Length: 0, " + LENGTH),
-        posted(b"Content-Length: 4", b"Transfer-Encoding: chunked", body=b"0\r\n\r\n"),
-        posted(b"Transfer-Encoding: chunked", b"Content-Length: 5", body=b"0\r\n\r\n"),
-        posted(b"Transfer-Encoding : chunked", body=b"0\r\n\r\n"),
-        posted(b"Transfer-Encoding: xchunked", body=b"0\r\n\r\n"),
-        posted(b"Transfer-Encoding: chunked, identity", body=b"0\r\n\r\n"),
-        posted(b"Content-Length: +" + LENGTH),
-        posted(b"Content-Length: -1"),
-        posted(b"Content-Length: 99999999999999999999999"),
-        posted(b"Transfer-Encoding: chunked", body=b"FFFFFFFFFFFFFFFFF1\r\n"),
-        posted(b"Transfer-Encoding: chunked", body=b"-1\r\n"),
-        posted(b"X-A: b\rContent-Length: 5"),
-        posted(b"X-A: b\r\n Content-Length: 5"),
-        posted(b"X-A: b\0c"),
+        build_request(b"Content-Length: " + LENGTH, b"Content-Length: 0"),
+        build_request(b"Content-Length: " + LENGTH, b"Content-Length: " + LENGTH),
+        build_request(b"Content-Length: 0, " + LENGTH),
+        build_request(b"Content-Length: 4", b"Transfer-Encoding: chunked", body=b"0\r\n\r\n"),
+        build_request(b"Transfer-Encoding: chunked", b"Content-Length: 5", body=b"0\r\n\r\n"),
+        build_request(b"Transfer-Encoding : chunked", body=b"0\r\n\r\n"),
+        build_request(b"Transfer-Encoding: xchunked", body=b"0\r\n\r\n"),
+        build_request(b"Transfer-Encoding: chunked, identity", body=b"0\r\n\r\n"),
+        build_request(b"Content-Length: +" + LENGTH),
+        build_request(b"Content-Length: -1"),
+        build_request(b"Content-Length: 99999999999999999999999"),
+        build_request(b"Transfer-Encoding: chunked", body=b"FFFFFFFFFFFFFFFFF1\r\n"),
+        build_request(b"Transfer-Encoding: chunked", body=b"-1\r\n"),
+        build_request(b"X-A: b\rContent-Length: 5"),
+        build_request(b"X-A: b\r\n Content-Length: 5"),
+        build_request(b"X-A: b\0c"),
     ],
 )
 def test_request_smuggling_is_refused(server: ServerProcess, http: httpx2.Client, data: bytes) -> None:

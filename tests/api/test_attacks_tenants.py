@@ -16,7 +16,7 @@ from portside.kernel.http.routes import Route
 from portside.prompts import http as prompts
 from portside.tracing import http as tracing
 from portside.usage import http as usage
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 
 MARK = "seen-by-nobody-else"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -72,17 +72,17 @@ FORMS = "/platform/datasets/{dataset_id}/examples"
 
 @pytest.fixture
 async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with hosted(await hosted_databases()) as running:
+    async with open_hosted(await hosted_databases()) as running:
         yield running
 
 
-async def made(client: httpx2.AsyncClient, path: str, body: Any, method: str = "POST") -> Any:
+async def create(client: httpx2.AsyncClient, path: str, body: Any, method: str = "POST") -> Any:
     response = await client.request(method, path, json=body)
     assert response.is_success, (path, response.text)
     return response.json()
 
 
-async def everything(client: httpx2.AsyncClient) -> dict[str, str]:
+async def create_everything(client: httpx2.AsyncClient) -> dict[str, str]:
     """Make one of everything, and return what names it, by the name of the parameter that does."""
     run_id = str(uuid4())
     run = {
@@ -96,20 +96,20 @@ async def everything(client: httpx2.AsyncClient) -> dict[str, str]:
         "session_name": MARK,
     }
 
-    await made(client, "/runs", run)
-    dataset = await made(client, "/datasets", {"name": MARK, "description": MARK})
-    example = await made(client, "/examples", {"dataset_id": dataset["id"], "inputs": {"q": MARK}})
-    feedback = await made(client, "/feedback", {"run_id": run_id, "key": "k", "comment": MARK})
-    section = await made(client, "/charts/section", {"title": MARK})
+    await create(client, "/runs", run)
+    dataset = await create(client, "/datasets", {"name": MARK, "description": MARK})
+    example = await create(client, "/examples", {"dataset_id": dataset["id"], "inputs": {"q": MARK}})
+    feedback = await create(client, "/feedback", {"run_id": run_id, "key": "k", "comment": MARK})
+    section = await create(client, "/charts/section", {"title": MARK})
     series = [{"name": MARK, "metric": "run_count"}]
     chart = {"title": MARK, "section_id": section["id"], "chart_type": "line", "series": series}
 
-    await made(client, "/repos", {"repo_handle": "theirs", "description": MARK, "is_public": False})
-    commit = (await made(client, "/commits/-/theirs", {"manifest": {"m": MARK}}))["commit"]
-    await made(client, "/repos/-/theirs/tags", {"tag_name": "prod", "commit_id": commit["id"]})
-    queue = await made(client, "/annotation-queues", {"name": MARK})
+    await create(client, "/repos", {"repo_handle": "theirs", "description": MARK, "is_public": False})
+    commit = (await create(client, "/commits/-/theirs", {"manifest": {"m": MARK}}))["commit"]
+    await create(client, "/repos/-/theirs/tags", {"tag_name": "prod", "commit_id": commit["id"]})
+    queue = await create(client, "/annotation-queues", {"name": MARK})
 
-    await made(client, f"/annotation-queues/{queue['id']}/runs", [run_id])
+    await create(client, f"/annotation-queues/{queue['id']}/runs", [run_id])
     limit = {"limit_type": "monthly_traces", "limit_value": 1000}
     price = {"name": MARK, "match_pattern": MARK, "prompt_cost": "0.1", "completion_cost": "0.2"}
 
@@ -120,25 +120,25 @@ async def everything(client: httpx2.AsyncClient) -> dict[str, str]:
         "example_id": example["id"],
         "feedback_id": feedback["id"],
         "section_id": section["id"],
-        "chart_id": (await made(client, "/charts/create", chart))["id"],
+        "chart_id": (await create(client, "/charts/create", chart))["id"],
         "owner": "default",
         "repo": "theirs",
         "tag_name": "prod",
         "commit": commit["commit_hash"],
         "queue_id": queue["id"],
         "index": "0",
-        "limit_id": (await made(client, "/usage-limits", limit, "PUT"))["id"],
-        "key_id": (await made(client, "/api-key", {"description": MARK}))["id"],
+        "limit_id": (await create(client, "/usage-limits", limit, "PUT"))["id"],
+        "key_id": (await create(client, "/api-key", {"description": MARK}))["id"],
         "comparison_id": str(uuid4()),
         "rule_id": str(uuid4()),
         "trace_id": run_id,
         "name": "inputs",
-        "price_id": (await made(client, "/model-price-map", price))["id"],
-        "recomputation_id": (await made(client, "/model-price-map/recomputations", {}))["id"],
+        "price_id": (await create(client, "/model-price-map", price))["id"],
+        "recomputation_id": (await create(client, "/model-price-map/recomputations", {}))["id"],
     }
 
 
-async def looked_at(client: httpx2.AsyncClient, ids: dict[str, str]) -> dict[str, Any]:
+async def read_everything(client: httpx2.AsyncClient, ids: dict[str, str]) -> dict[str, Any]:
     paths = (
         "/runs/{run_id}",
         "/sessions/{session_id}",
@@ -159,21 +159,21 @@ async def looked_at(client: httpx2.AsyncClient, ids: dict[str, str]) -> dict[str
     return {**found, "keys": [key["id"] for key in (await client.get("/api-key")).json()]}
 
 
-def named() -> list[Route]:
+def list_routes() -> list[Route]:
     packages = (identity, tracing, datasets, prompts, annotation, usage)
     routes = [route for package in packages for route in package.routes if route.path_types and not route.public]
     return [route for route in routes if not route.path.startswith(OF_ORGANIZATIONS)]
 
 
 async def test_resources_of_others_are_404_on_every_route(server: Hosted) -> None:
-    ids = await everything(server.client)
+    ids = await create_everything(server.client)
     queries = {**QUERIES, "GET /v2/traces/{trace_id}/runs": {"project_id": ids["session_id"]}}
-    before = await looked_at(server.client, ids)
+    before = await read_everything(server.client, ids)
     assert MARK in json.dumps(before)
 
     headers = {"x-api-key": await server.new_key(workspace_id=await server.new_workspace("Strangers"))}
     async with httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=60) as stranger:
-        for route in named():
+        for route in list_routes():
             label = f"{route.method} {route.path}"
             path = route.path.format(**ids)
             if route.path.endswith(FORMS):
@@ -193,4 +193,4 @@ async def test_resources_of_others_are_404_on_every_route(server: Hosted) -> Non
         for path in ("/sessions", "/datasets", "/feedback", "/repos", "/annotation-queues", "/charts/section"):
             assert MARK not in (await stranger.get(path)).text, path
 
-    assert await looked_at(server.client, ids) == before
+    assert await read_everything(server.client, ids) == before

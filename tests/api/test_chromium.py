@@ -19,7 +19,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.browser import NEEDS_CHROMIUM, enter_password, open_chromium, open_page
-from tests.fronted import Fronted, fronted
+from tests.fronted import Fronted, start_fronted
 from tests.platforms import PASSWORD
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300), NEEDS_CHROMIUM]
@@ -64,7 +64,7 @@ FORM = """<!doctype html><form method="post" action="ACTION"><input name="user_c
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory, platform_database: str) -> Iterator[Fronted]:
-    with fronted(tmp_path_factory.mktemp("home") / "portside", platform_database) as opened:
+    with start_fronted(tmp_path_factory.mktemp("home") / "portside", platform_database) as opened:
         add_member(opened)
         with opened.real_agent("hostile", platform_database, **custom_app(tmp_path_factory.mktemp("app"), opened.url)):
             yield opened
@@ -251,7 +251,7 @@ async def test_form_of_an_agent_changes_nothing(platform: Fronted, page: Page, t
 async def test_page_on_a_host_of_the_domain_cannot_choose_the_session(tmp_path: Path, platform_databases: Any):
     options = ("--domain", DOMAIN, "--agents", "host", "--tls", "internal")
     resolve = f"--host-resolver-rules=MAP {DOMAIN} 127.0.0.1, MAP *.{DOMAIN} 127.0.0.1"
-    with fronted(tmp_path / "portside", await platform_databases(), *options) as platform:
+    with start_fronted(tmp_path / "portside", await platform_databases(), *options) as platform:
         add_member(platform)
         platform.deploy("fake")
 

@@ -15,7 +15,7 @@ from tests.api.control_server import control
 from tests.commands import run_here
 from tests.conftest import eventually
 from tests.preloaded import run_command
-from tests.receiver import Receiver, serving
+from tests.receiver import Receiver, serve
 
 
 @pytest.fixture
@@ -464,7 +464,7 @@ async def test_refusals_are_one_line(portside, arguments, says: str) -> None:
 async def test_example_agent_that_fails_is_a_mistake_and_does_not_stop_the_platform() -> None:
     receiver = Receiver()
     receiver.status = 500
-    async with serving(receiver) as url:
+    async with serve(receiver) as url:
         with pytest.raises(UserMistake, match=r"does not answer: .*500.*portside deployments logs"):
             await asyncio.to_thread(ask_agent, url, {})
 
@@ -484,7 +484,7 @@ async def test_address_that_is_not_a_platforms_is_named(status: int, headers: An
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"<html>"})
 
-    async with serving(page) as url:
+    async with serve(page) as url:
         done = await asyncio.to_thread(run_here, "account", "show", "--url", url, "--api-key", "x")
 
     assert done.returncode == 1

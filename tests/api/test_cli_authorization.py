@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from portside.identity.cli_authorizations import MAX_ATTEMPTS
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PASSWORD = "correct horse battery"
@@ -39,7 +39,7 @@ AUTHORIZATION = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(platform_database: str) -> AsyncIterator[Hosted]:
-    async with hosted(platform_database) as running:
+    async with open_hosted(platform_database) as running:
         yield running
 
 

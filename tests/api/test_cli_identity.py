@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 from structlog.testing import capture_logs
 
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 from tests.commands import run_here
 
 PASSWORD = "correct horse battery"
@@ -26,7 +26,7 @@ class Portside(Protocol):
 async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
     # What the server logs in this process is not what the commands say.
     with capture_logs():
-        async with hosted(await hosted_databases()) as running:
+        async with open_hosted(await hosted_databases()) as running:
             yield running
 
 
@@ -46,14 +46,14 @@ def portside(server: Hosted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return run
 
 
-async def made(portside: Portside, *arguments: str, **more: Any) -> Any:
+async def run_json(portside: Portside, *arguments: str, **more: Any) -> Any:
     return json.loads(await portside(*arguments, "--json", **more))
 
 
 async def test_the_organization_and_its_workspaces(portside: Portside) -> None:
     assert "My organization" in await portside("organization", "show")
     await portside("organization", "rename", "Acme")
-    assert (await made(portside, "organization", "show"))["display_name"] == "Acme"
+    assert (await run_json(portside, "organization", "show"))["display_name"] == "Acme"
     team = (await portside("workspaces", "create", "Team B")).strip()
     assert "Team C" in await portside("workspaces", "rename", "team-b", "Team C")
     heading, _first, row = (await portside("workspaces", "list")).splitlines()
@@ -62,7 +62,7 @@ async def test_the_organization_and_its_workspaces(portside: Portside) -> None:
     assert (row.split()[:4], row.split()[-1]) == (["Team", "C", "team-b", "Admin"], team)
 
     for named in ("team-b", "Team C", team):
-        assert (await made(portside, "account", "show", "--workspace", named))["tenant_id"] == team
+        assert (await run_json(portside, "account", "show", "--workspace", named))["tenant_id"] == team
 
     assert "no workspace nowhere" in await portside("account", "show", "--workspace", "nowhere", code=1)
     await portside("workspaces", "create", "Team C", "--handle", "other")
@@ -70,13 +70,13 @@ async def test_the_organization_and_its_workspaces(portside: Portside) -> None:
     assert "nothing was deleted" in await portside("workspaces", "delete", "other", stdin="team-b", code=1)
     assert "Team C is deleted" in await portside("workspaces", "delete", "other", stdin="other")
     await portside("workspaces", "delete", team, "--yes")
-    assert len(await made(portside, "workspaces", "list")) == 1
+    assert len(await run_json(portside, "workspaces", "list")) == 1
 
     assert "cannot be deleted" in await portside("workspaces", "delete", "default", "--yes", code=1)
 
 
 async def test_members_are_added_changed_and_removed(portside: Portside) -> None:
-    added = await made(portside, "members", "add", "dev@example.com", "--name", "Dev", "--password", stdin=PASSWORD)
+    added = await run_json(portside, "members", "add", "dev@example.com", "--name", "Dev", "--password", stdin=PASSWORD)
     assert (added["role_name"], added["full_name"]) == ("Organization User", "Dev")
     assert "already" in await portside("members", "add", "dev@example.com", code=1)
     team = ("--workspace", (await portside("workspaces", "create", "Team")).strip())
@@ -95,10 +95,10 @@ async def test_members_are_added_changed_and_removed(portside: Portside) -> None
     await portside("members", "remove", "dev@example.com", *team, code=130)
     assert "from the workspace" in await portside("members", "remove", "dev@example.com", "--yes", *team)
     assert "from the organization" in await portside("members", "remove", "dev@example.com", "--yes")
-    assert [member["email"] for member in await made(portside, "members", "list")] == ["admin@localhost"]
+    assert [member["email"] for member in await run_json(portside, "members", "list")] == ["admin@localhost"]
     assert "needs an admin" in await portside("members", "remove", "admin@localhost", "--yes", code=1)
     assert "Organization Operator" in await portside("roles")
-    assert len(await made(portside, "roles")) == 7
+    assert len(await run_json(portside, "roles")) == 7
 
 
 async def test_a_login_is_kept_used_and_ended(portside: Portside, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_a_login_is_kept_used_and_ended(portside: Portside, tmp_path: Path
     shown = await portside("account", "show", key=None)
     assert shown.splitlines()[0].split() == ["user", "dev@example.com"]
 
-    assert (await made(portside, "account", "show"))["user_email"] == "admin@localhost"
+    assert (await run_json(portside, "account", "show"))["user_email"] == "admin@localhost"
     set_password = ("account", "password")
     assert "is wrong" in await portside(*set_password, key=None, stdin="x\nanother good password\n", code=1)
     await portside(*set_password, key=None, stdin=f"{PASSWORD}\nanother good password\n")
@@ -146,18 +146,18 @@ async def test_an_expired_login_is_reported(server: Hosted, portside: Portside, 
 async def test_keys_of_every_kind_are_made_listed_and_revoked(server: Hosted, portside: Portside) -> None:
     other = (await portside("workspaces", "create", "Other")).strip()
     create = ("keys", "create")
-    service = await made(portside, *create, "--role", "Viewer", "--expires", "30d", "--workspace", "other")
+    service = await run_json(portside, *create, "--role", "Viewer", "--expires", "30d", "--workspace", "other")
     assert (service["workspace_names"], service["expires_at"] is None) == (["Other"], False)
-    personal = await made(portside, *create, "--of", "user", "--workspace", other, "--read-only")
+    personal = await run_json(portside, *create, "--of", "user", "--workspace", other, "--read-only")
     assert personal["key"].startswith("lsv2_pt_")
     assert personal["default_workspace_id"] == other
 
     assert "*" not in personal["permissions"]
-    of_all = await made(portside, *create, "--of", "organization", "--org-role", "Organization Viewer")
+    of_all = await run_json(portside, *create, "--of", "organization", "--org-role", "Organization Viewer")
     assert of_all["permissions"] == ["organization:read"]
-    limited = await made(portside, *create, "--of", "organization", "--only", "other", "--expires", "2100-01-31")
+    limited = await run_json(portside, *create, "--of", "organization", "--only", "other", "--expires", "2100-01-31")
     assert (limited["workspace_names"], limited["expires_at"][:10]) == (["Other"], "2100-01-31")
-    listed = {key["id"] for key in await made(portside, "keys", "list", "--of", "organization")}
+    listed = {key["id"] for key in await run_json(portside, "keys", "list", "--of", "organization")}
     assert listed >= {service["id"], of_all["id"], limited["id"]}
 
     assert personal["short_key"] in await portside("keys", "list", "--of", "user")
@@ -172,10 +172,10 @@ async def test_keys_of_every_kind_are_made_listed_and_revoked(server: Hosted, po
 async def test_sessions_are_listed_and_ended(portside: Portside) -> None:
     await portside("members", "add", "dev@example.com", "--password", stdin=PASSWORD)
     await portside("login", "--email", "dev@example.com", key=None, stdin=PASSWORD)
-    (own,) = await made(portside, "sessions", "list", key=None)
+    (own,) = await run_json(portside, "sessions", "list", key=None)
     assert (own["method"], own["kind"], own["is_current"]) == ("password", "bearer", True)
     assert "dev@example.com" in await portside("sessions", "list", "--of", "organization")
     assert "404" in await portside("sessions", "end", own["id"], code=1)
     await portside("sessions", "end", own["id"], "--of", "organization")
 
-    assert await made(portside, "sessions", "list", "--of", "organization") == []
+    assert await run_json(portside, "sessions", "list", "--of", "organization") == []

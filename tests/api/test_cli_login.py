@@ -23,7 +23,7 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from portside.cli.logins import Logins
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 from tests.commands import Done, run_here
 from tests.servers import free_port
 
@@ -35,7 +35,7 @@ SAME = {"sec-fetch-site": "same-origin"}
 async def server(platform_database: str) -> AsyncIterator[Hosted]:
     # What the server logs in this process is not what the commands say.
     with capture_logs():
-        async with hosted(platform_database) as running:
+        async with open_hosted(platform_database) as running:
             yield running
 
 

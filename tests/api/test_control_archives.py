@@ -93,11 +93,11 @@ async def test_a_refused_archive_can_be_uploaded_again(platform, monkeypatch) ->
 
     monkeypatch.setattr(archive_store, "MAX_ARCHIVE_BYTES", 1_500_000)
     assert (await put(platform, url, b"\x1f\x8b" + os.urandom(1_500_000))).status_code == 413
-    assert not await arriving(platform)
+    assert not await list_partial_files(platform)
     assert (await put(platform, url, b"\x1f\x8b" + os.urandom(1_400_000))).status_code == 204
 
 
-async def arriving(platform) -> list[str]:
+async def list_partial_files(platform) -> list[str]:
     folder = platform.services.archives.path(UUID(int=0)).parent
     return [file.name for file in folder.iterdir() if file.name.endswith(".partial")]
 

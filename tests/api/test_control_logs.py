@@ -23,7 +23,7 @@ async def add(plane: Control, made: dict, kind: str, *messages: str, level: str 
     assert response.status_code == 204, response.text
 
 
-async def read(plane: Control, made: dict, **params: object) -> dict:
+async def read_logs(plane: Control, made: dict, **params: object) -> dict:
     path = f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}/logs"
     response = await plane.client.get(path, params=params)
     assert response.status_code == 200, response.text
@@ -38,17 +38,17 @@ async def test_entries_come_back_as_they_were_sent(plane: Control) -> None:
     made = await plane.create()
     await add(plane, made, "build", "one", "two\ufffd")
     await add(plane, made, "deploy", "served")
-    page = await read(plane, made, type="build")
+    page = await read_logs(plane, made, type="build")
 
     assert [(e["timestamp"], e["level"], e["message"]) for e in page["logs"]] == [
         (T0, "INFO", "one"),
         (T0 + 1, "INFO", "two\ufffd"),
     ]
 
-    assert messages(await read(plane, made, type="deploy")) == ["served"]
+    assert messages(await read_logs(plane, made, type="deploy")) == ["served"]
     await add(plane, made, "build")
     await add(plane, made, "build", "x" * 20_000)
-    assert len(messages(await read(plane, made, type="build"))[-1]) == 8192
+    assert len(messages(await read_logs(plane, made, type="build"))[-1]) == 8192
 
 
 async def test_pages_neither_skip_nor_repeat_in_either_order(plane: Control) -> None:
@@ -60,7 +60,7 @@ async def test_pages_neither_skip_nor_repeat_in_either_order(plane: Control) -> 
         found: list[str] = []
         offset = ""
         while True:
-            page = await read(plane, made, type="build", order=order, limit=3, offset=offset)
+            page = await read_logs(plane, made, type="build", order=order, limit=3, offset=offset)
             found += messages(page)
             if page["next_offset"] is None:
                 break
@@ -73,24 +73,24 @@ async def test_pages_neither_skip_nor_repeat_in_either_order(plane: Control) -> 
 async def test_a_follower_gets_only_what_is_new(plane: Control) -> None:
     made = await plane.create()
     await add(plane, made, "build", "one")
-    offset = (await read(plane, made, type="build"))["next_offset"]
-    again = await read(plane, made, type="build", offset=offset)
+    offset = (await read_logs(plane, made, type="build"))["next_offset"]
+    again = await read_logs(plane, made, type="build", offset=offset)
     assert again == {"logs": [], "next_offset": None}
     await add(plane, made, "build", "two", at=T0 - 5)
-    assert messages(await read(plane, made, type="build", offset=offset)) == ["two"]
+    assert messages(await read_logs(plane, made, type="build", offset=offset)) == ["two"]
 
 
 async def test_entries_are_filtered(plane: Control) -> None:
     made = await plane.create()
     await add(plane, made, "build", "Building 100%", "done")
     await add(plane, made, "build", "boom", level="error", at=T0 + 1000)
-    assert messages(await read(plane, made, type="build", level="error")) == ["boom"]
-    assert messages(await read(plane, made, type="build", query="building 100%")) == ["Building 100%"]
-    assert messages(await read(plane, made, type="build", query="_")) == []
+    assert messages(await read_logs(plane, made, type="build", level="error")) == ["boom"]
+    assert messages(await read_logs(plane, made, type="build", query="building 100%")) == ["Building 100%"]
+    assert messages(await read_logs(plane, made, type="build", query="_")) == []
     start = "2025-06-15T15:06:41Z"
-    assert messages(await read(plane, made, type="build", start_time=start)) == ["boom"]
+    assert messages(await read_logs(plane, made, type="build", start_time=start)) == ["boom"]
 
-    assert messages(await read(plane, made, type="build", end_time=start.removesuffix("Z"))) == [
+    assert messages(await read_logs(plane, made, type="build", end_time=start.removesuffix("Z"))) == [
         "Building 100%",
         "done",
     ]
@@ -137,8 +137,8 @@ async def test_a_log_keeps_its_newest_entries(plane: Control, monkeypatch: pytes
     for start in range(0, 12, 4):
         await add(plane, made, "build", *(str(n) for n in range(start, start + 4)))
 
-    assert messages(await read(plane, made, type="build")) == ["7", "8", "9", "10", "11"]
-    assert messages(await read(plane, made, type="deploy")) == ["kept"]
+    assert messages(await read_logs(plane, made, type="build")) == ["7", "8", "9", "10", "11"]
+    assert messages(await read_logs(plane, made, type="deploy")) == ["kept"]
 
 
 async def test_logs_of_unknown_revisions_are_not_found(plane: Control) -> None:

@@ -21,7 +21,7 @@ from portside.tracing.costs import RecomputedCosts
 from portside.tracing.prices import read_prices, sync_prices
 from portside.tracing.retention import TracesToDelete, delete_traces
 from portside.tracing.rollups import DailyRollups
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 
 NOW = datetime.now(UTC)
 PRICE = {"name": "mine", "match_pattern": "mine-1", "prompt_cost": 0.000002, "completion_cost": "0.00001"}
@@ -29,7 +29,7 @@ PRICE = {"name": "mine", "match_pattern": "mine-1", "prompt_cost": 0.000002, "co
 
 @pytest.fixture
 async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with hosted(await hosted_databases()) as server:
+    async with open_hosted(await hosted_databases()) as server:
         yield server
 
 
@@ -63,7 +63,7 @@ async def store(server: Hosted, *runs: dict[str, Any]) -> None:
     (await server.client.post("/runs/batch", json={"post": list(runs)})).raise_for_status()
 
 
-async def read(server: Hosted, run: dict[str, Any]) -> dict[str, Any]:
+async def read_run(server: Hosted, run: dict[str, Any]) -> dict[str, Any]:
     answer = await server.client.get(f"/runs/{run['id']}")
     answer.raise_for_status()
     return answer.json()
@@ -136,7 +136,7 @@ async def test_models_have_the_price_of_their_version(
 ) -> None:
     run = model_run(tokens, model)
     await store(server, run)
-    assert (await read(server, run))["total_cost"] == cost
+    assert (await read_run(server, run))["total_cost"] == cost
 
 
 async def test_costs_are_null_without_price_usage_or_model(server: Hosted) -> None:
@@ -151,14 +151,14 @@ async def test_costs_are_null_without_price_usage_or_model(server: Hosted) -> No
     await store(server, *runs, chain)
 
     for run in (*runs, chain):
-        assert (await read(server, run))["total_cost"] is None
+        assert (await read_run(server, run))["total_cost"] is None
 
 
 async def test_costs_of_the_client_win(server: Hosted) -> None:
     given = {**usage(5, 5), "input_cost": 0.5, "output_cost": 1, "input_cost_details": {"cache_read": 0.25}}
     run = model_run(given)
     await store(server, run)
-    found = await read(server, run)
+    found = await read_run(server, run)
     assert (found["prompt_cost"], found["completion_cost"], found["total_cost"]) == ("0.5", "1", "1.5")
     assert found["prompt_cost_details"] == {"cache_read": "0.25"}
 
@@ -172,7 +172,7 @@ async def test_the_usage_may_come_with_a_later_request(server: Hosted, *, is_rev
     for method, path, body in reversed(requests) if is_reversed else requests:
         await ask(server, method, path, body, 202)
 
-    assert (await read(server, run))["total_cost"] == "2.5"
+    assert (await read_run(server, run))["total_cost"] == "2.5"
     await ask(
         server,
         "PATCH",
@@ -181,7 +181,7 @@ async def test_the_usage_may_come_with_a_later_request(server: Hosted, *, is_rev
         202,
     )
 
-    assert (await read(server, run))["total_cost"] == "5"
+    assert (await read_run(server, run))["total_cost"] == "5"
 
 
 async def test_copied_batches_have_costs(server: Hosted) -> None:
@@ -223,14 +223,14 @@ async def test_prices_of_a_workspace_are_set_changed_and_removed(server: Hosted)
 
     run = model_run(usage(1_000_000, 0), "mine-1")
     await store(server, run)
-    assert (await read(server, run))["total_cost"] == "2"
+    assert (await read_run(server, run))["total_cost"] == "2"
     changed = await ask(server, "PUT", f"{path}/{created['id']}", {**PRICE, "prompt_cost": 0.000003})
     assert changed["prompt_cost"] == "0.000003"
     second = model_run(usage(1_000_000, 0), "mine-1")
 
     await store(server, second)
-    assert (await read(server, second))["total_cost"] == "3"
-    assert (await read(server, run))["total_cost"] == "2", "the past stays until it is computed again"
+    assert (await read_run(server, second))["total_cost"] == "3"
+    assert (await read_run(server, run))["total_cost"] == "2", "the past stays until it is computed again"
     answer = await server.client.get(path, params={"q": "mine"})
     assert ([each["name"] for each in answer.json()], answer.headers["x-pagination-total"]) == (["mine"], "1")
     await ask(server, "DELETE", f"{path}/{created['id']}", None, 204)
@@ -252,7 +252,7 @@ async def test_a_price_begins_on_its_day_and_wins_over_the_shipped_one(server: H
 
     runs = [model_run(usage(1_000_000, 0), start_time=(NOW - timedelta(days=days)).isoformat()) for days in (1, 3)]
     await store(server, *runs)
-    assert [(await read(server, run))["total_cost"] for run in runs] == ["2", "2.5"]
+    assert [(await read_run(server, run))["total_cost"] for run in runs] == ["2", "2.5"]
 
 
 @pytest.mark.parametrize(
@@ -320,8 +320,8 @@ async def test_costs_are_computed_again_in_batches(server: Hosted, monkeypatch: 
     await finish(server, RecomputedCosts(server.db))
     done = await ask(server, "GET", path)
     assert (done["runs"], done["changed"], done["progress"]) == (6, 5, 1.0)
-    assert [(await read(server, run))["total_cost"] for run in runs] == ["2"] * 5
-    assert (await read(server, elsewhere))["total_cost"] is None
+    assert [(await read_run(server, run))["total_cost"] for run in runs] == ["2"] * 5
+    assert (await read_run(server, elsewhere))["total_cost"] is None
     await ask(server, "DELETE", path, None, 404)
 
     models = await ask(server, "GET", "/model-price-map/models")
@@ -337,7 +337,7 @@ async def test_a_recomputation_can_be_cancelled(server: Hosted) -> None:
     await ask(server, "DELETE", f"/model-price-map/recomputations/{work['id']}", None, 204)
     await finish(server, RecomputedCosts(server.db))
     assert (await ask(server, "GET", "/model-price-map/recomputations"))[0]["cancelled_at"] is not None
-    assert (await read(server, run))["total_cost"] is None
+    assert (await read_run(server, run))["total_cost"] is None
 
 
 async def test_long_recomputation_does_not_delay_others(server: Hosted) -> None:
@@ -441,12 +441,12 @@ async def test_a_file_of_the_operator_wins(server: Hosted, tmp_path: Any) -> Non
     run = model_run(usage(1_000_000, 0), "gpt-4o-2024-08-06", "azure")
 
     await store(server, run)
-    assert (await read(server, run))["total_cost"] == "1"
+    assert (await read_run(server, run))["total_cost"] == "1"
     assert await sync_prices(server.db) == 2
     second = model_run(usage(1_000_000, 0), "gpt-4o-2024-08-06", "azure")
 
     await store(server, second)
-    assert (await read(server, second))["total_cost"] == "2.5"
+    assert (await read_run(server, second))["total_cost"] == "2.5"
 
 
 @pytest.mark.parametrize(
@@ -591,7 +591,7 @@ async def test_tokens_written_to_a_cache_are_priced_once(
     await ask(server, "POST", "/model-price-map", {**CACHE_PRICE, "prompt_cost_details": prices})
     run = model_run(usage(1000, 0, details), "mine-1")
     await store(server, run)
-    found = await read(server, run)
+    found = await read_run(server, run)
     assert (found["prompt_cost"], found["prompt_cost_details"]) == (cost, parts)
 
 
@@ -614,7 +614,7 @@ async def test_counts_may_be_text_and_are_never_negative(
     run = model_run(reported, "mine-1")
     await store(server, run)
 
-    found = await read(server, run)
+    found = await read_run(server, run)
     assert tuple(found[f"{name}_tokens"] for name in ("prompt", "completion", "total")) == tokens
     assert found["total_cost"] == cost
 
@@ -626,7 +626,7 @@ async def test_a_run_has_the_details_of_its_tokens(server: Hosted) -> None:
     lie = model_run({**usage(1000, 50), "input_token_details": {"cache_read": "x", "nested": {}, "audio": 1}})
     await store(server, plain, run, lie)
 
-    found = [await read(server, one) for one in (plain, run, lie)]
+    found = [await read_run(server, one) for one in (plain, run, lie)]
     assert [one["prompt_token_details"] for one in found] == [None, {"cache_read": 800, "audio": 7}, {"audio": 1}]
     assert [one["completion_token_details"] for one in found] == [None, {"reasoning": 9}, None]
 
@@ -648,8 +648,8 @@ async def test_details_of_the_outputs_complete_the_usage(server: Hosted) -> None
     other = model_run({**plain, "input_tokens": 900}, "mine-1", outputs=outputs)
 
     await store(server, run, other)
-    assert (await read(server, run))["total_cost"] == "0.78"
-    assert (await read(server, other))["total_cost"] == "1.4", "the usage of another call"
+    assert (await read_run(server, run))["total_cost"] == "0.78"
+    assert (await read_run(server, other))["total_cost"] == "1.4", "the usage of another call"
 
 
 async def test_attributes_that_older_servers_left_are_read_again(server: Hosted) -> None:
@@ -670,13 +670,13 @@ async def test_attributes_that_older_servers_left_are_read_again(server: Hosted)
     await ask(server, "POST", "/model-price-map", {**CACHE_PRICE, "prompt_cost_details": prices})
     await store(server, *runs, text)
 
-    assert [(await read(server, run))["total_cost"] for run in (*runs, text)] == ["1.5", "1.5", "1.5", None, "0.88"]
+    assert [(await read_run(server, run))["total_cost"] for run in (*runs, text)] == ["1.5", "1.5", "1.5", None, "0.88"]
     for changed in (4, 0):
         work = await ask(server, "POST", "/model-price-map/recomputations", {}, 202)
         await finish(server, RecomputedCosts(server.db))
         done = await ask(server, "GET", f"/model-price-map/recomputations/{work['id']}")
         assert (done["runs"], done["changed"]) == (5, changed)
-        assert [(await read(server, run))["total_cost"] for run in (*runs, text)] == ["0.88"] * 5
+        assert [(await read_run(server, run))["total_cost"] for run in (*runs, text)] == ["0.88"] * 5
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated")

@@ -19,7 +19,7 @@ from langsmith.utils import LangSmithConflictError, LangSmithError, LangSmithNot
 
 from portside.datasets.files import build_version, to_line, write_csv, write_lines
 from portside.datasets.versions import find_fixed_moment
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -30,7 +30,7 @@ SCHEMA = {"type": "object", "properties": {"q": {"type": "string", "pattern": "^
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(platform_database: str) -> AsyncIterator[Hosted]:
-    async with hosted(platform_database) as running:
+    async with open_hosted(platform_database) as running:
         yield running
 
 

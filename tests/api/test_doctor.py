@@ -243,7 +243,7 @@ def has(findings: list[dict[str, Any]], check: str, level: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def crippled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def failing_findings(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The findings of a machine without programs, with few descriptors, a wrong setting and a dead package index."""
     folder = tmp_path_factory.mktemp("crippled")
     (folder / "bin").mkdir()
@@ -282,8 +282,8 @@ def crippled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         ("home", "warning"),
     ],
 )
-def test_machine_that_lacks_something(crippled: list[dict[str, Any]], check: str, level: str):
-    assert has(crippled, check, level), crippled
+def test_machine_that_lacks_something(failing_findings: list[dict[str, Any]], check: str, level: str):
+    assert has(failing_findings, check, level), failing_findings
 
 
 def test_uv_that_is_missing(tmp_path: Path):
@@ -349,24 +349,24 @@ def test_low_port_that_an_ordinary_user_may_not_open(tmp_path: Path):
 
 def test_wrong_setting_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TRACE_TIER", "for ever")
-    done = run_here("doctor", "--home", str(tmp_path / "none"), "--json", *skipped_but("home"))
+    done = run_here("doctor", "--home", str(tmp_path / "none"), "--json", *skip_all_but("home"))
     assert done.returncode == 1
     assert has(json.loads(done.stdout)["findings"], "settings", "fault")
 
 
-def skipped_but(*checks: str) -> list[str]:
+def skip_all_but(*checks: str) -> list[str]:
     return [part for name in sorted(ALL - set(checks)) for part in ("--skip", name)]
 
 
 def test_warnings_alone_give_status_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     home = tmp_path / "none"
-    done = run_here("doctor", "--home", str(home), *skipped_but("home"))
+    done = run_here("doctor", "--home", str(home), *skip_all_but("home"))
     assert done.returncode == 0, done.stdout
     assert "warning" in done.stdout
     assert "→" in done.stdout
     home.mkdir(mode=0o755)
 
-    done = run_here("doctor", "--home", str(home), *skipped_but("home"))
+    done = run_here("doctor", "--home", str(home), *skip_all_but("home"))
     assert done.returncode == 1
     assert "fault" in done.stdout
 
@@ -388,13 +388,13 @@ def server(platform_home: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def running(server: ServerProcess, platform_home: Path) -> ExaminedInstallation:
+def installation(server: ServerProcess, platform_home: Path) -> ExaminedInstallation:
     port = int(server.url.rpartition(":")[2])
     return ExaminedInstallation(home=platform_home, packages=tuple(PACKAGES), port=port, has_listener=False)
 
 
 @contextlib.contextmanager
-def changed(home: Path, change: str, undo: str, database: str = "portside") -> Iterator[None]:
+def change_database(home: Path, change: str, undo: str, database: str = "portside") -> Iterator[None]:
     """Run a statement on the platform's database, and another one at the end."""
 
     async def execute(statement: str) -> None:
@@ -411,14 +411,14 @@ def changed(home: Path, change: str, undo: str, database: str = "portside") -> I
         asyncio.run(execute(undo))
 
 
-def test_running_platform_is_well(running: ExaminedInstallation):
-    found = diagnose(running, *ALL - {"registry", "proxy"})
+def test_running_platform_is_well(installation: ExaminedInstallation):
+    found = diagnose(installation, *ALL - {"registry", "proxy"})
     assert [each for each in found if each.level == "fault"] == []
 
 
-def test_route_has_the_same_findings(server: ServerProcess, running: ExaminedInstallation):
+def test_route_has_the_same_findings(server: ServerProcess, installation: ExaminedInstallation):
     headers = {"X-Api-Key": KEY}
-    with changed(running.home, "alter system set autovacuum = off;select pg_reload_conf()", RESET):
+    with change_database(installation.home, "alter system set autovacuum = off;select pg_reload_conf()", RESET):
         found = httpx2.get(f"{server.url}/system/doctor", headers=headers, timeout=60).raise_for_status().json()
         assert has(found["findings"], "postgres-settings", "fault")
         assert found["faults"] >= 1
@@ -439,10 +439,10 @@ RESET = "alter system reset all;select pg_reload_conf()"
         ("default_transaction_read_only = on", "read-only", "fault"),
     ],
 )
-def test_settings_of_postgres(running: ExaminedInstallation, setting: str, check: str, level: str):
+def test_settings_of_postgres(installation: ExaminedInstallation, setting: str, check: str, level: str):
     undo = f"set default_transaction_read_only = off;{RESET}"
-    with changed(running.home, f"alter system set {setting};select pg_reload_conf()", undo):
-        assert setting.partition(" ")[0] in problem(diagnose(running, "database"), check, level).message
+    with change_database(installation.home, f"alter system set {setting};select pg_reload_conf()", undo):
+        assert setting.partition(" ")[0] in problem(diagnose(installation, "database"), check, level).message
 
 
 def test_postgres_that_does_not_answer(home: Path):
@@ -450,40 +450,42 @@ def test_postgres_that_does_not_answer(home: Path):
     assert "start it" in problem(diagnose(installation, "database"), "postgres").do
 
 
-def test_wrong_password_and_missing_database(running: ExaminedInstallation):
-    engine = EmbeddedPostgres(running.home)
-    wrong = msgspec.structs.replace(running, database_url=engine.url("portside", password="wrong"))
+def test_wrong_password_and_missing_database(installation: ExaminedInstallation):
+    engine = EmbeddedPostgres(installation.home)
+    wrong = msgspec.structs.replace(installation, database_url=engine.url("portside", password="wrong"))
     assert "password" in problem(diagnose(wrong, "database"), "postgres").do
-    missing = msgspec.structs.replace(running, database_url=engine.url("nowhere"))
+    missing = msgspec.structs.replace(installation, database_url=engine.url("nowhere"))
     assert "create the database" in problem(diagnose(missing, "database"), "postgres").do
 
 
-def test_role_that_may_not_create_databases(running: ExaminedInstallation):
-    engine = EmbeddedPostgres(running.home)
+def test_role_that_may_not_create_databases(installation: ExaminedInstallation):
+    engine = EmbeddedPostgres(installation.home)
     url = engine.url("portside", user="limited", password="limited")
 
-    limited = msgspec.structs.replace(running, database_url=url, has_listener=True)
+    limited = msgspec.structs.replace(installation, database_url=url, has_listener=True)
     grant = "create role limited login password 'limited';grant connect on database portside to limited"
-    with changed(running.home, grant, "revoke connect on database portside from limited;drop role limited"):
+    with change_database(
+        installation.home, grant, "revoke connect on database portside from limited;drop role limited"
+    ):
         assert "createdb createrole" in problem(diagnose(limited, "database"), "role").do
 
 
-async def test_pool_that_is_full(running: ExaminedInstallation):
+async def test_pool_that_is_full(installation: ExaminedInstallation):
     taken: list[Any] = []
-    url = EmbeddedPostgres(running.home).url("portside")
+    url = EmbeddedPostgres(installation.home).url("portside")
     only = ALL - {"database"}
     try:
         with contextlib.suppress(asyncpg.TooManyConnectionsError):
             while True:
                 taken.append(await asyncpg.connect(url))
 
-        full = (await examine(running, skipped=only)).findings
+        full = (await examine(installation, skipped=only)).findings
         assert "max_connections" in problem(full, "connections").do
         await taken.pop().close()
         await taken.pop().close()
 
         async def is_nearly_full() -> bool:
-            found = (await examine(running, skipped=only)).findings
+            found = (await examine(installation, skipped=only)).findings
             return any(each.level == "fault" and "are taken" in each.message for each in found)
 
         await eventually(is_nearly_full)
@@ -504,41 +506,43 @@ def test_part_that_is_down_is_named_once():
     assert _drop_repeated([*reported, *noticed, *limits]) == [*reported, *limits]
 
 
-def test_master_key_of_another_platform(running: ExaminedInstallation, home: Path):
-    other = msgspec.structs.replace(running, home=home, database_url=EmbeddedPostgres(running.home).url("portside"))
+def test_master_key_of_another_platform(installation: ExaminedInstallation, home: Path):
+    other = msgspec.structs.replace(
+        installation, home=home, database_url=EmbeddedPostgres(installation.home).url("portside")
+    )
     assert "another platform" in problem(diagnose(other, "database"), "master-key").message
 
 
-def test_migrations_that_are_pending_or_from_the_future(running: ExaminedInstallation):
+def test_migrations_that_are_pending_or_from_the_future(installation: ExaminedInstallation):
     name = "select * into held from applied_migrations where package = 'usage'"
     undo = "insert into applied_migrations select * from held;drop table held"
-    with changed(running.home, f"{name};delete from applied_migrations where package = 'usage'", undo):
-        found = problem(diagnose(running, "database"), "migrations", "warning")
+    with change_database(installation.home, f"{name};delete from applied_migrations where package = 'usage'", undo):
+        found = problem(diagnose(installation, "database"), "migrations", "warning")
         assert "usage/0001_baseline.sql" in found.message
 
     future = "insert into applied_migrations (package, number, name, checksum) values ('usage', 9999, 'later', 'x')"
-    with changed(running.home, future, "delete from applied_migrations where number = 9999"):
-        assert "newer" in problem(diagnose(running, "database"), "migrations").message
+    with change_database(installation.home, future, "delete from applied_migrations where number = 9999"):
+        assert "newer" in problem(diagnose(installation, "database"), "migrations").message
 
 
-def test_revoked_keys_are_warnings(running: ExaminedInstallation):
-    file = running.home / "api-key"
+def test_revoked_keys_are_warnings(installation: ExaminedInstallation):
+    file = installation.home / "api-key"
     kept = file.read_text()
     file.write_text("lsv2_pt_00000000000000000000000000000000_0000000000\n")
 
     try:
-        assert "revoked" in problem(diagnose(running, "database"), "api-key", "warning").message
+        assert "revoked" in problem(diagnose(installation, "database"), "api-key", "warning").message
     finally:
         file.write_text(kept)
 
 
-def test_empty_database_of_a_used_home(running: ExaminedInstallation, home: Path):
-    url = EmbeddedPostgres(running.home).create_database("empty")
-    other = msgspec.structs.replace(running, home=home, database_url=url)
+def test_empty_database_of_a_used_home(installation: ExaminedInstallation, home: Path):
+    url = EmbeddedPostgres(installation.home).create_database("empty")
+    other = msgspec.structs.replace(installation, home=home, database_url=url)
     assert "empty" in problem(diagnose(other, "database"), "database").message
 
 
-def test_deployment_that_failed_is_a_warning(server: ServerProcess, running: ExaminedInstallation):
+def test_deployment_that_failed_is_a_warning(server: ServerProcess, installation: ExaminedInstallation):
     made = (
         httpx2.post(f"{server.url}/v2/deployments", json=create_body("failing"), headers={"X-Api-Key": KEY}, timeout=60)
         .raise_for_status()
@@ -547,21 +551,21 @@ def test_deployment_that_failed_is_a_warning(server: ServerProcess, running: Exa
 
     change = "update revisions set status = 'BUILD_FAILED', status_message = 'no module'"
     fail = f"{change} where deployment_id = '{made['id']}'"
-    with changed(running.home, fail, fail.replace("BUILD_FAILED", "INTERRUPTED")):
-        found = problem(diagnose(running, "database"), "deployments", "warning")
+    with change_database(installation.home, fail, fail.replace("BUILD_FAILED", "INTERRUPTED")):
+        found = problem(diagnose(installation, "database"), "deployments", "warning")
 
     assert found.message == "failing: its newest revision is BUILD_FAILED: no module"
     assert "portside logs failing" in found.do
 
 
-def test_silent_listener(running: ExaminedInstallation):
+def test_silent_listener(installation: ExaminedInstallation):
     insert = (
         "insert into listeners (id, workspace_id, compute_type, compute_id, last_seen_at) select gen_random_uuid(), id,"
         " 'process', 'silent', now() - interval '1 hour' from workspaces limit 1"
     )
 
-    with_listener = msgspec.structs.replace(running, has_listener=True)
-    with changed(running.home, insert, "delete from listeners where compute_id = 'silent'"):
+    with_listener = msgspec.structs.replace(installation, has_listener=True)
+    with change_database(installation.home, insert, "delete from listeners where compute_id = 'silent'"):
         assert "listener.log" in problem(diagnose(with_listener, "database"), "listener").do
 
 
@@ -692,7 +696,7 @@ http://127.0.0.1:%(port)d {
 
 
 @contextlib.contextmanager
-def proxied(folder: Path, platform: str, *rules: str) -> Iterator[str]:
+def start_proxy(folder: Path, platform: str, *rules: str) -> Iterator[str]:
     """A proxy before the platform with these rules."""
     caddy = shutil.which("caddy", path=str(Path(sys.executable).parent)) or "caddy"
     port = free_port()
@@ -740,7 +744,7 @@ def test_proxies_with_wrong_headers(tmp_path: Path):
         )
 
         good = "header_up X-Forwarded-Proto https"
-        with proxied(tmp_path, server.url, good) as url:
+        with start_proxy(tmp_path, server.url, good) as url:
             assert is_well(diagnose(msgspec.structs.replace(installation, public_url=url), "proxy"))
 
         for rules, message in (
@@ -748,7 +752,7 @@ def test_proxies_with_wrong_headers(tmp_path: Path):
             ((good, "header_up X-Forwarded-For {http.request.header.X-Forwarded-For}"), "claim any address"),
             ((good, "header_up Host {upstream_hostport}"), "Host header"),
         ):
-            with proxied(tmp_path, server.url, *rules) as url:
+            with start_proxy(tmp_path, server.url, *rules) as url:
                 found = problem(diagnose(msgspec.structs.replace(installation, public_url=url), "proxy"), "proxy")
                 assert message in found.message
 

@@ -330,20 +330,20 @@ async def test_checkpoints_moved_to_another_thread_do_not_decrypt(client, server
 
     for table, move in moves.items():
         async with database.transaction():
-            await database.execute(f"create temporary table kept_{table} as select * from {moved_table(table)}")
+            await database.execute(f"create temporary table kept_{table} as select * from {get_moved_table(table)}")
             await damage(database, move, *ids)
 
         with pytest.raises(InternalServerError, match=r"(was moved|moved to|moved from)"):
             await client.threads.get_state(ids[1])
 
         async with database.transaction():
-            await database.execute(f"delete from {moved_table(table)}")
-            await database.execute(f"insert into {moved_table(table)} select * from kept_{table}")
+            await database.execute(f"delete from {get_moved_table(table)}")
+            await database.execute(f"insert into {get_moved_table(table)} select * from kept_{table}")
 
         assert (await client.threads.get_state(ids[1]))["values"]["word"] == "herring" * 100
 
 
-def moved_table(table: str) -> str:
+def get_moved_table(table: str) -> str:
     return "checkpoints" if table == "checkpoints" else f"checkpoint_{table}"
 
 

@@ -13,11 +13,11 @@ from portside.agent.http.waiting import with_feedback
 from portside.agent.runs.requests import refuse_feedback
 from portside.agent.types.runs import Run
 from portside.kernel.errors import Invalid
-from tests.api.hosted import hosted
+from tests.api.hosted import open_hosted
 
 
 @pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+def trace_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
     def to(url: str, key: str) -> None:
         for name, value in (("TRACING", "true"), ("ENDPOINT", url), ("API_KEY", key)):
             monkeypatch.setenv(f"LANGSMITH_{name}", value)
@@ -54,11 +54,11 @@ async def after(result: bytes) -> bytes:
 
 async def test_each_key_gets_a_link_that_takes_feedback_on_the_run(
     hosted_databases: Callable[[], Awaitable[str]],
-    traced: Callable[[str, str], None],
+    trace_to: Callable[[str, str], None],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    async with hosted(await hosted_databases()) as platform:
-        traced(platform.url, platform.key)
+    async with open_hosted(await hosted_databases()) as platform:
+        trace_to(platform.url, platform.key)
         refuse_feedback(["stars", "right"])
 
         run = run_with(["stars", "right", "stars"])
@@ -76,8 +76,8 @@ async def test_each_key_gets_a_link_that_takes_feedback_on_the_run(
     assert await with_feedback(after(b"null"), run) == b"null"
 
 
-def test_invalid_feedback_keys_are_refused(traced: Callable[[str, str], None]):
-    traced("http://127.0.0.1:9", "key")
+def test_invalid_feedback_keys_are_refused(trace_to: Callable[[str, str], None]):
+    trace_to("http://127.0.0.1:9", "key")
     for keys in ([""], ["k" * 181], ["k"] * 51):
         with pytest.raises(Invalid, match="feedback_keys"):
             refuse_feedback(keys)

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 import zstandard
 
-from tests.api.hosted import MAX_BODY_BYTES, Hosted, hosted
+from tests.api.hosted import MAX_BODY_BYTES, Hosted, open_hosted
 
 RUN = UUID(int=1)
 BOUNDARY = "----LangSmithFormBoundaryjwr1g8tq44i"
@@ -20,7 +20,7 @@ MULTIPART = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
 
 @pytest.fixture
 async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with hosted(await hosted_databases()) as running:
+    async with open_hosted(await hosted_databases()) as running:
         yield running
 
 
@@ -51,7 +51,7 @@ JS = parts(
 )
 
 
-async def shown(server: Hosted, run_id: UUID = RUN) -> Any:
+async def read_run(server: Hosted, run_id: UUID = RUN) -> Any:
     response = await server.client.get(f"/runs/{run_id}")
     assert response.status_code == 200, response.text
     return response.json()
@@ -71,18 +71,18 @@ async def test_multipart_in_every_encoding(server: Hosted, encoding: str, body: 
     content = chunks(body) if framing == "chunked" else body
     response = await server.client.post("/runs/multipart", content=content, headers=headers)
     assert (response.status_code, response.json()) == (202, {"message": "Accepted"})
-    found = await shown(server)
+    found = await read_run(server)
     assert (found["inputs"], found["outputs"], found["status"]) == ({"input": 3}, {"outputs": 8}, "success")
     assert found["end_time"] == "2026-11-21T02:08:45.1Z" or found["end_time"].startswith("2026-11-21T02:08:45.1")
 
 
 async def test_a_repeated_batch_changes_nothing(server: Hosted):
     await server.client.post("/runs/multipart", content=JS, headers=MULTIPART)
-    first = await shown(server)
+    first = await read_run(server)
     for body in (parts(post=run(), post__outputs={}), JS):
         assert (await server.client.post("/runs/multipart", content=body, headers=MULTIPART)).status_code == 202
 
-    assert await shown(server) == first
+    assert await read_run(server) == first
     assert [record["traces"] for record in await server.usage("workspace")] == [1]
 
 
@@ -164,7 +164,7 @@ async def test_another_workspace_sees_nothing(server: Hosted):
 
 async def test_runs_can_exclude_serialized(server: Hosted):
     await server.client.post("/runs", json=run(serialized={"lc": 1}))
-    assert (await shown(server))["serialized"] == {"lc": 1}
+    assert (await read_run(server))["serialized"] == {"lc": 1}
     response = await server.client.get(f"/runs/{RUN}", params={"exclude_serialized": "true"})
     assert response.json()["serialized"] is None
 

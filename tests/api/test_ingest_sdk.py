@@ -12,7 +12,7 @@ from langsmith import Client, traceable, tracing_context
 
 from portside.tracing.projects import ensure_project
 from tests import traced
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 
 MODES = {"zstd": (True, True), "multipart": (True, False), "batch": (False, False)}
 
@@ -52,7 +52,7 @@ def trace(client: Client, project: str) -> None:
 async def test_interrupts_and_moves_between_graphs_are_not_failures(
     hosted_databases: Callable[[], Awaitable[str]],
 ) -> None:
-    async with hosted(await hosted_databases()) as server:
+    async with open_hosted(await hosted_databases()) as server:
         client = await client_for(server, "multipart")
         waiting, resumed = await asyncio.to_thread(traced.send_question, client, "booking")
         ids = [row["id"] for row in await server.db.pool.fetch("select id from runs")]
@@ -96,7 +96,7 @@ async def read_runs(server: Hosted) -> dict[str, dict[str, Any]]:
 async def test_traced_functions_are_stored(
     hosted_databases: Callable[[], Awaitable[str]], mode: str, base: str, caplog: pytest.LogCaptureFixture
 ):
-    async with hosted(await hosted_databases()) as server:
+    async with open_hosted(await hosted_databases()) as server:
         client = await client_for(server, mode, base)
         await asyncio.to_thread(trace, client, "p1")
         runs = await read_runs(server)
@@ -118,7 +118,7 @@ async def test_traced_functions_are_stored(
 
 
 async def test_the_sdk_compresses_because_of_info(hosted_databases: Callable[[], Awaitable[str]]):
-    async with hosted(await hosted_databases()) as server:
+    async with open_hosted(await hosted_databases()) as server:
         client = Client(api_url=server.url, api_key=server.key)
         info = await asyncio.to_thread(lambda: client.info)
         assert info.instance_flags is not None
@@ -128,7 +128,7 @@ async def test_the_sdk_compresses_because_of_info(hosted_databases: Callable[[],
 
 
 async def test_created_and_updated_runs_are_stored(hosted_databases: Callable[[], Awaitable[str]]):
-    async with hosted(await hosted_databases()) as server:
+    async with open_hosted(await hosted_databases()) as server:
         client = Client(api_url=server.url, api_key=server.key)
         run_id = uuid4()
 
@@ -148,7 +148,7 @@ async def test_created_and_updated_runs_are_stored(hosted_databases: Callable[[]
 
 
 async def test_attachments_and_feedback_are_stored(hosted_databases: Callable[[], Awaitable[str]]):
-    async with hosted(await hosted_databases()) as server:
+    async with open_hosted(await hosted_databases()) as server:
         client = Client(api_url=server.url, api_key=server.key)
         project = await ensure_project(server.db, server.actor.workspace_id, "default")
         run_id = uuid4()

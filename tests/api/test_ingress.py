@@ -21,7 +21,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from tests.conftest import eventually
-from tests.fronted import HEADERS, NO_IDLE_CONNECTIONS, FakeAgent, Fronted, fronted
+from tests.fronted import HEADERS, NO_IDLE_CONNECTIONS, FakeAgent, Fronted, start_fronted
 from tests.servers import free_port
 
 pytestmark = pytest.mark.timeout(600)
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory, platform_database: str) -> Iterator[Fronted]:
-    with fronted(tmp_path_factory.mktemp("a home") / "portside", platform_database) as opened:
+    with start_fronted(tmp_path_factory.mktemp("a home") / "portside", platform_database) as opened:
         opened.deploy("fake")
         yield opened
 
@@ -323,7 +323,7 @@ def test_host_names_reach_no_other_folder(platform: Fronted, host: str):
     assert '"path"' not in response
 
 
-async def redirected(http: httpx2.AsyncClient, prefix: str, location: str, host: str, status: int = 307) -> str:
+async def read_redirect(http: httpx2.AsyncClient, prefix: str, location: str, host: str, status: int = 307) -> str:
     """Return the Location that reaches the client of an agent that redirects there."""
     response = await http.get(
         f"{prefix}/redirect", params={str(status): location}, headers={"Host": host}, follow_redirects=False
@@ -343,16 +343,16 @@ async def test_redirects_of_agents_keep_the_prefix(platform: Fronted, http: http
         origins = ("", f"http://{host}", f"https://{host}")
         for origin in origins:
             for path in ("/", "/slash/", "/a?next=/b", "/x#y", "/?q=http://other.example/"):
-                assert await redirected(http, prefix, origin + path, host) == f"{origin}{prefix}{path}"
+                assert await read_redirect(http, prefix, origin + path, host) == f"{origin}{prefix}{path}"
                 kept = origin + prefix + path
-                assert await redirected(http, prefix, kept, host) == kept
+                assert await read_redirect(http, prefix, kept, host) == kept
 
         for origin in origins[1:]:
             for rest in ("", "?q=1", "#top"):
                 expected = f"{origin}{prefix}/{rest}" if prefix else origin + rest
-                assert await redirected(http, prefix, origin + rest, host) == expected
+                assert await read_redirect(http, prefix, origin + rest, host) == expected
 
-            assert await redirected(http, prefix, origin + prefix, host) == origin + prefix
+            assert await read_redirect(http, prefix, origin + prefix, host) == origin + prefix
 
         foreign = [
             "https://other.example/slash/",
@@ -368,12 +368,13 @@ async def test_redirects_of_agents_keep_the_prefix(platform: Fronted, http: http
         ]
 
         for location in foreign:
-            assert await redirected(http, prefix, location, host) == location
+            assert await read_redirect(http, prefix, location, host) == location
 
-        assert await redirected(http, prefix, "/items/5", host, status=201) == f"{prefix}/items/5"
+        assert await read_redirect(http, prefix, "/items/5", host, status=201) == f"{prefix}/items/5"
         # Clients of agents join this to the agent's address.
         assert (
-            await redirected(http, prefix, "/threads/1/runs/2/stream", host, status=200) == "/threads/1/runs/2/stream"
+            await read_redirect(http, prefix, "/threads/1/runs/2/stream", host, status=200)
+            == "/threads/1/runs/2/stream"
         )
 
 
@@ -503,7 +504,7 @@ async def test_no_front_is_left_when_the_platform_is_killed(platform: Fronted):
 
 
 async def test_without_caddy_the_platform_serves_its_port(tmp_path: Path, platform_databases: Any):
-    with fronted(tmp_path / "portside", await platform_databases(), PORTSIDE_CADDY="/nowhere/caddy") as alone:
+    with start_fronted(tmp_path / "portside", await platform_databases(), PORTSIDE_CADDY="/nowhere/caddy") as alone:
         deployment = alone.deploy("direct")
         assert deployment["source_config"]["custom_url"] == alone.agent.url
         response = alone.http.get("/agents/direct/ok")

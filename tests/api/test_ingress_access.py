@@ -12,7 +12,7 @@ import pytest
 
 from portside.kernel.caller_tokens import CallerClaims, TokenIssuer
 from portside.kernel.crypto import SecretBox
-from tests.fronted import HEADERS, Fronted, fronted
+from tests.fronted import HEADERS, Fronted, start_fronted
 
 pytestmark = pytest.mark.timeout(200)
 PASSWORD = "correct horse battery"
@@ -29,7 +29,7 @@ class Site(NamedTuple):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, platform_database: str) -> Iterator[Site]:
-    with fronted(tmp_path_factory.mktemp("home") / "portside", platform_database) as platform:
+    with start_fronted(tmp_path_factory.mktemp("home") / "portside", platform_database) as platform:
         workspace = platform.call("GET", "/auth")["tenant_id"]
         # Without handlers of its own, an agent asks the platform about its callers.
         own = {"LANGGRAPH_AUTH": "{}"}

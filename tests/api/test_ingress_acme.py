@@ -18,7 +18,7 @@ from cryptography import x509
 
 from portside.ingress.caddy import find_caddy
 from tests.conftest import eventually
-from tests.fronted import HEADERS, Fronted, fronted, web_ports
+from tests.fronted import HEADERS, Fronted, start_fronted, web_ports
 from tests.servers import free_port
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800, func_only=True)]  # not counting `web_ports`
@@ -112,7 +112,10 @@ def platform(
     }
 
     home = tmp_path_factory.mktemp("acme") / "portside"
-    with web_ports(), fronted(home, platform_database, "--domain", DOMAIN, "--agents", "host", **environment) as opened:
+    with (
+        web_ports(),
+        start_fronted(home, platform_database, "--domain", DOMAIN, "--agents", "host", **environment) as opened,
+    ):
         opened.deploy("fake")
         yield opened
 

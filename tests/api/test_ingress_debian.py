@@ -40,7 +40,7 @@ from tests.api.test_ingress import (  # noqa: F401 - they run here with another 
     test_sockets_are_private,
     test_streams_are_not_buffered_and_a_client_that_leaves_is_noticed,
 )
-from tests.fronted import HEADERS, Fronted, fronted, make_certificate, web_ports
+from tests.fronted import HEADERS, Fronted, make_certificate, start_fronted, web_ports
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600, func_only=True)]  # not counting `web_ports`
 UNPACKED = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "portside" / "debian"
@@ -59,7 +59,7 @@ def program(name: str) -> str:
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory, platform_database: str) -> Iterator[Fronted]:
     home = tmp_path_factory.mktemp("debian") / "portside"
-    with fronted(home, platform_database, PORTSIDE_CADDY=program("caddy")) as opened:
+    with start_fronted(home, platform_database, PORTSIDE_CADDY=program("caddy")) as opened:
         opened.deploy("fake")
         yield opened
 
@@ -124,7 +124,7 @@ def behind_nginx(
 ) -> Iterator[tuple[Fronted, ssl.SSLContext]]:
     folder = tmp_path_factory.mktemp("nginx")
     arguments = ("--domain", DOMAIN, "--tls", "off")
-    with fronted(folder / "portside", agent_database, *arguments, TRUSTED_PROXIES="127.0.0.1") as opened:
+    with start_fronted(folder / "portside", agent_database, *arguments, TRUSTED_PROXIES="127.0.0.1") as opened:
         opened.deploy("fake")
         with web_ports():
             nginx = Nginx(folder, opened.url)

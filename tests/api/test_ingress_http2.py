@@ -17,7 +17,7 @@ from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded, StreamReset
 
 from portside.ingress.front import get_root_certificate
-from tests.fronted import Fronted, fronted
+from tests.fronted import Fronted, start_fronted
 
 pytestmark = pytest.mark.timeout(600)
 DOMAIN = "localhost"
@@ -100,7 +100,7 @@ def _receive(secured: ssl.SSLSocket, connection: H2Connection) -> Answer:
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory, platform_database: str) -> Iterator[Front]:
     home = tmp_path_factory.mktemp("http2") / "portside"
-    with fronted(home, platform_database, "--domain", DOMAIN, "--tls", "internal") as platform:
+    with start_fronted(home, platform_database, "--domain", DOMAIN, "--tls", "internal") as platform:
         platform.deploy("fake")
         opened = Front(platform, create_tls_context(platform))
         opened.wait_for_certificate()

@@ -16,7 +16,7 @@ from websockets.asyncio.client import connect
 
 from portside.cli.ingress import PRINTERS, OuterProxy
 from portside.ingress.caddy import find_caddy
-from tests.fronted import HEADERS, Fronted, fronted
+from tests.fronted import HEADERS, Fronted, start_fronted
 from tests.servers import free_port
 
 pytestmark = pytest.mark.timeout(600)
@@ -81,7 +81,7 @@ def site(
     folder.mkdir(exist_ok=True)
 
     arguments = ("--domain", DOMAIN, "--tls", "off", "--agents", request.param)
-    with fronted(folder / "portside", platform_database, *arguments, TRUSTED_PROXIES="127.0.0.1") as platform:
+    with start_fronted(folder / "portside", platform_database, *arguments, TRUSTED_PROXIES="127.0.0.1") as platform:
         name = f"fake-{request.param}"
         platform.deploy(name)
 

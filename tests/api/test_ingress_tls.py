@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.fronted import HEADERS, Fronted, fronted, make_certificate
+from tests.fronted import HEADERS, Fronted, make_certificate, start_fronted
 from tests.preloaded import run_command
 from tests.servers import KEY
 
@@ -69,13 +69,13 @@ class Secured:
 
 
 @pytest.fixture(scope="module", params=["path", "host"])
-def secured(
+def platform_with_tls(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, platform_database: str
 ) -> Iterator[Secured]:
     """Both forms, one after the other, with one database and one home."""
     home = tmp_path_factory.getbasetemp() / "portside with a domain"
     arguments = ("--domain", DOMAIN, "--agents", request.param, "--tls", "internal")
-    with fronted(home, platform_database, *arguments) as platform:
+    with start_fronted(home, platform_database, *arguments) as platform:
         opened = Secured(platform, request.param)
         opened.wait_for_certificate()
         yield opened
@@ -85,58 +85,60 @@ def plain(secured: Secured, port: int, path: str, host: str) -> httpx2.Response:
     return httpx2.get(f"http://127.0.0.1:{port}{path}", headers={"Host": host}, timeout=60)
 
 
-def test_platform_and_agents_answer_with_https(secured: Secured):
-    assert secured.get("/ok").json()["ok"]
-    shown = secured.deployment["source_config"]["custom_url"]
-    assert shown == f"https://{secured.agent_host}:{secured.port}{secured.prefix}"
-    seen: Any = secured.get(f"{secured.prefix}/x?q=1", secured.agent_host).json()
+def test_platform_and_agents_answer_with_https(platform_with_tls: Secured):
+    assert platform_with_tls.get("/ok").json()["ok"]
+    shown = platform_with_tls.deployment["source_config"]["custom_url"]
+    assert shown == f"https://{platform_with_tls.agent_host}:{platform_with_tls.port}{platform_with_tls.prefix}"
+    seen: Any = platform_with_tls.get(f"{platform_with_tls.prefix}/x?q=1", platform_with_tls.agent_host).json()
     assert (seen["path"], seen["headers"]["x-forwarded-proto"]) == ("/x", "https")
-    assert seen["headers"].get("x-forwarded-prefix") == (secured.prefix or None)
-    assert secured.protocol(DOMAIN) == secured.protocol(secured.agent_host) == "h2"
+    assert seen["headers"].get("x-forwarded-prefix") == (platform_with_tls.prefix or None)
+    assert platform_with_tls.protocol(DOMAIN) == platform_with_tls.protocol(platform_with_tls.agent_host) == "h2"
 
 
-def test_plain_http_is_redirected_for_known_hosts_only(secured: Secured):
-    port = secured.platform.ports["http"]
-    response = plain(secured, port, "/a/b?c=%2F", secured.agent_host)
+def test_plain_http_is_redirected_for_known_hosts_only(platform_with_tls: Secured):
+    port = platform_with_tls.platform.ports["http"]
+    response = plain(platform_with_tls, port, "/a/b?c=%2F", platform_with_tls.agent_host)
     assert response.status_code == 308
-    assert response.headers["location"] == f"https://{secured.agent_host}:{secured.port}/a/b?c=%2F"
-    foreign = plain(secured, port, "/", "evil.example.com")
+    assert response.headers["location"] == f"https://{platform_with_tls.agent_host}:{platform_with_tls.port}/a/b?c=%2F"
+    foreign = plain(platform_with_tls, port, "/", "evil.example.com")
     assert (foreign.status_code, "location" in foreign.headers) == (421, False)
 
 
 @pytest.mark.parametrize("named", ["evil.example.com", "localhost.evil.example.com", "a.b.localhost", "127.0.0.1"])
-def test_foreign_hosts_are_refused(secured: Secured, named: str):
-    assert secured.get("/ok", named=named).status_code == 421
+def test_foreign_hosts_are_refused(platform_with_tls: Secured, named: str):
+    assert platform_with_tls.get("/ok", named=named).status_code == 421
 
 
 @pytest.mark.parametrize("host", ["evil.example.com", "unknown.localhost", "a.fake-host.localhost"])
-def test_foreign_names_get_no_certificate(secured: Secured, host: str):
+def test_foreign_names_get_no_certificate(platform_with_tls: Secured, host: str):
     with pytest.raises(ssl.SSLError):
-        secured.protocol(host)
+        platform_with_tls.protocol(host)
 
 
-def test_names_are_checked_on_this_machine_only(secured: Secured):
+def test_names_are_checked_on_this_machine_only(platform_with_tls: Secured):
     path = f"/internal/front/names?domain={DOMAIN}"
-    assert secured.get(path).status_code == 404
-    assert secured.platform.http.get(path).status_code == 204
-    assert secured.platform.http.get("/internal/front/names?domain=evil.example.com").status_code == 404
+    assert platform_with_tls.get(path).status_code == 404
+    assert platform_with_tls.platform.http.get(path).status_code == 204
+    assert platform_with_tls.platform.http.get("/internal/front/names?domain=evil.example.com").status_code == 404
 
 
-def test_the_port_of_this_machine_knows_no_foreign_names(secured: Secured):
-    port = httpx2.URL(secured.platform.url).port
+def test_the_port_of_this_machine_knows_no_foreign_names(platform_with_tls: Secured):
+    port = httpx2.URL(platform_with_tls.platform.url).port
     assert port is not None
-    assert plain(secured, port, "/ok", "localhost:1").json()["ok"]
+    assert plain(platform_with_tls, port, "/ok", "localhost:1").json()["ok"]
 
     # A page that points its own name at this machine.
-    assert plain(secured, port, "/ok", "rebound.example.com").status_code == 421
+    assert plain(platform_with_tls, port, "/ok", "rebound.example.com").status_code == 421
 
 
-def test_an_agent_with_a_host_of_its_own_has_an_origin_of_its_own(secured: Secured):
-    response = secured.get(f"{secured.prefix}/x", secured.agent_host, Cookie="a=1; portside_session=secret")
+def test_an_agent_with_a_host_of_its_own_has_an_origin_of_its_own(platform_with_tls: Secured):
+    response = platform_with_tls.get(
+        f"{platform_with_tls.prefix}/x", platform_with_tls.agent_host, Cookie="a=1; portside_session=secret"
+    )
     assert response.json()["headers"]["cookie"] == "a=1"
     assert "clear-site-data" not in response.headers
 
-    if secured.form == "host":
+    if platform_with_tls.form == "host":
         assert "content-security-policy" not in response.headers
         assert response.headers.get_list("set-cookie") == ["mine=1; Path=/", "", "wide=1; Path=/"]
     else:
@@ -152,19 +154,19 @@ def list_deployments(url: str, folder: Path, **environment: str) -> tuple[int, s
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_start_names_the_root_certificate_and_commands_take_it(secured: Secured, tmp_path: Path):
-    root = str(secured.platform.home / ROOT)
-    greeting = secured.platform.server.log.read_text()
+def test_the_start_names_the_root_certificate_and_commands_take_it(platform_with_tls: Secured, tmp_path: Path):
+    root = str(platform_with_tls.platform.home / ROOT)
+    greeting = platform_with_tls.platform.server.log.read_text()
     for line in (f"curl --cacert {shlex.quote(root)}", "PORTSIDE_CA_FILE=", "SSL_CERT_FILE=", "NODE_EXTRA_CA_CERTS="):
         assert line in greeting
 
-    url = f"https://{DOMAIN}:{secured.port}"
+    url = f"https://{DOMAIN}:{platform_with_tls.port}"
     code, text = list_deployments(url, tmp_path)
     assert (code, "set PORTSIDE_CA_FILE to the file" in text) == (1, True), text
 
     for variable in ("PORTSIDE_CA_FILE", "SSL_CERT_FILE"):
         code, text = list_deployments(url, tmp_path, **{variable: root})
-        assert (code, secured.agent in text) == (0, True), text
+        assert (code, platform_with_tls.agent in text) == (0, True), text
 
     code, text = list_deployments(url, tmp_path, PORTSIDE_CA_FILE=str(tmp_path / "missing"))
     assert (code, "is not a readable PEM file" in text) == (1, True), text
@@ -173,7 +175,7 @@ def test_the_start_names_the_root_certificate_and_commands_take_it(secured: Secu
 async def test_certificates_of_files_are_used(tmp_path: Path, platform_databases: Any):
     certificate, key = make_certificate(tmp_path, DOMAIN)
     arguments = ("--domain", DOMAIN, "--tls", "files", "--tls-certificate", str(certificate), "--tls-key", str(key))
-    with fronted(tmp_path / "portside", await platform_databases(), *arguments) as platform:
+    with start_fronted(tmp_path / "portside", await platform_databases(), *arguments) as platform:
         platform.deploy("fake")
         trust = ssl.create_default_context(cafile=str(certificate))
         url = f"https://{DOMAIN}:{platform.ports['https']}"

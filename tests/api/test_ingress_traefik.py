@@ -25,7 +25,7 @@ from tests.api.test_ingress_outer import (  # noqa: F401 - they run here behind 
     test_everything_passes,
     test_websockets_pass,
 )
-from tests.fronted import HEADERS, fronted, make_certificate, web_ports
+from tests.fronted import HEADERS, make_certificate, start_fronted, web_ports
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600, func_only=True)]  # not counting `web_ports`
 PROGRAM = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "portside" / "traefik" / "bin" / "traefik"
@@ -106,7 +106,7 @@ def site(
     arguments = ("--domain", DOMAIN, "--tls", "off", "--agents", request.param)
     with (
         web_ports(),
-        fronted(folder / "portside", platform_database, *arguments, TRUSTED_PROXIES="127.0.0.1") as platform,
+        start_fronted(folder / "portside", platform_database, *arguments, TRUSTED_PROXIES="127.0.0.1") as platform,
     ):
         name = f"fake-{request.param}"
         platform.deploy(name)

@@ -31,7 +31,7 @@ def client(server: ServerProcess) -> Iterator[httpx2.Client]:
         yield made
 
 
-def asked(client: httpx2.Client, method: str, path: str, **body: Any) -> Any:
+def send(client: httpx2.Client, method: str, path: str, **body: Any) -> Any:
     response = client.request(method, path, json=body or None)
     assert response.is_success, response.text
     return response.json()
@@ -49,23 +49,23 @@ def message(text: str) -> dict[str, Any]:
 
 
 def test_a_thread_remembers(client: httpx2.Client):
-    thread = asked(client, "POST", "/threads", metadata={})["thread_id"]
+    thread = send(client, "POST", "/threads", metadata={})["thread_id"]
     for count in (1, 2):
-        values = asked(
+        values = send(
             client, "POST", f"/threads/{thread}/runs/wait", assistant_id="echo", input=message(f"number {count}")
         )
         assert values["messages"][-1]["content"] == f"echo: number {count}"
 
     assert [each["type"] for each in values["messages"]] == ["human", "ai", "human", "ai"]
-    state = asked(client, "GET", f"/threads/{thread}/state")
+    state = send(client, "GET", f"/threads/{thread}/state")
     assert (state["values"], state["next"]) == (values, [])
-    assert asked(client, "GET", f"/threads/{thread}")["values"] == values
+    assert send(client, "GET", f"/threads/{thread}")["values"] == values
 
 
 def on_thread(client: httpx2.Client, graph: str, **body: Any) -> tuple[str, Any]:
     """Run a graph on a thread of its own; return the thread and the values."""
-    thread = asked(client, "POST", "/threads", metadata={})["thread_id"]
-    return thread, asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id=graph, **body)
+    thread = send(client, "POST", "/threads", metadata={})["thread_id"]
+    return thread, send(client, "POST", f"/threads/{thread}/runs/wait", assistant_id=graph, **body)
 
 
 def events(client: httpx2.Client, path: str, **body: Any) -> list[tuple[str, Any]]:
@@ -114,11 +114,11 @@ def events(client: httpx2.Client, path: str, **body: Any) -> list[tuple[str, Any
 def test_what_graphs_return(client: httpx2.Client, graph: str, body: dict[str, Any], values: Any):
     thread, returned = on_thread(client, graph, **body)
     assert returned == values
-    assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
+    assert send(client, "GET", f"/threads/{thread}/state")["values"] == values
 
 
 def test_binary_data_is_base64_and_stays_what_it_is(client: httpx2.Client):
-    thread = asked(client, "POST", "/threads", metadata={})["thread_id"]
+    thread = send(client, "POST", "/threads", metadata={})["thread_id"]
     form = ["//4=", "YWJj", [1.5, 2]]
     sent = events(
         client, f"/threads/{thread}/runs/stream", assistant_id="binary", input={}, stream_mode=["custom", "values"]
@@ -126,21 +126,21 @@ def test_binary_data_is_base64_and_stays_what_it_is(client: httpx2.Client):
     assert [data for name, data in sent if name == "custom"] == [form]
     assert sent[-1][1]["data"] == form
 
-    values = asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="binary", input={})
+    values = send(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="binary", input={})
     assert values == {"data": form, "classes": ["Uint8Array", "ArrayBuffer", "Float32Array"], "sent": [1.5, 2]}
 
 
 def test_deleting_a_run_keeps_what_later_ones_built_on(client: httpx2.Client):
-    thread = asked(client, "POST", "/threads", metadata={})["thread_id"]
+    thread = send(client, "POST", "/threads", metadata={})["thread_id"]
     for note in ("one", "two", "three"):
-        asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="noting", input={"notes": [note]})
+        send(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="noting", input={"notes": [note]})
 
     values = {"notes": ["one", "noted", "two", "noted", "three", "noted"]}
-    assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
-    second = asked(client, "GET", f"/threads/{thread}/runs")[1]["run_id"]
+    assert send(client, "GET", f"/threads/{thread}/state")["values"] == values
+    second = send(client, "GET", f"/threads/{thread}/runs")[1]["run_id"]
     assert client.delete(f"/threads/{thread}/runs/{second}").status_code == 204
-    assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
-    history = asked(client, "GET", f"/threads/{thread}/history?limit=20")
+    assert send(client, "GET", f"/threads/{thread}/state")["values"] == values
+    history = send(client, "GET", f"/threads/{thread}/history?limit=20")
     assert len(history) == 6
 
     assert second not in {state["metadata"]["run_id"] for state in history}
@@ -151,10 +151,10 @@ def test_a_resumed_graph_does_not_take_its_input_again(client: httpx2.Client):
     # As a graph of another server sends it whose node this graph is.
     resumed: dict[str, Any] = {"assistant_id": "ask", "input": {"question": "again"}}
     config = {"configurable": {"__pregel_resuming": True}}
-    again = asked(client, "POST", f"/threads/{thread}/runs/wait", **resumed, config=config)
+    again = send(client, "POST", f"/threads/{thread}/runs/wait", **resumed, config=config)
     assert again == first
     config["configurable"]["__pregel_resume_map"] = {first["__interrupt__"][0]["id"]: "stop"}
-    assert asked(client, "POST", f"/threads/{thread}/runs/wait", **resumed, config=config)["answer"] == "stop"
+    assert send(client, "POST", f"/threads/{thread}/runs/wait", **resumed, config=config)["answer"] == "stop"
 
 
 def test_pieces_of_messages_arrive_in_both_forms(client: httpx2.Client):
@@ -194,17 +194,17 @@ def test_interrupts_are_answered_and_commands_followed(client: httpx2.Client):
     thread, values = on_thread(client, "ask", input={"question": "why"})
     (asked_for,) = values["__interrupt__"]
     assert asked_for["value"] == {"ask": "why"}
-    assert asked(client, "GET", f"/threads/{thread}")["status"] == "interrupted"
+    assert send(client, "GET", f"/threads/{thread}")["status"] == "interrupted"
     runs = f"/threads/{thread}/runs/wait"
-    values = asked(client, "POST", runs, assistant_id="ask", command={"resume": {asked_for["id"]: "go on"}})
+    values = send(client, "POST", runs, assistant_id="ask", command={"resume": {asked_for["id"]: "go on"}})
     assert values == {"question": "why", "answer": "go on", "path": "last"}
 
-    values = asked(client, "POST", runs, assistant_id="ask", command={"goto": "last", "update": {"path": "changed"}})
+    values = send(client, "POST", runs, assistant_id="ask", command={"goto": "last", "update": {"path": "changed"}})
     assert values["path"] == "last"
-    values = asked(client, "POST", runs, assistant_id="ask", command={"update": {"answer": [1]}})
+    values = send(client, "POST", runs, assistant_id="ask", command={"update": {"answer": [1]}})
     assert values["answer"] == [1]
     sent = {"goto": {"node": "route", "input": {"answer": "stop"}}}
-    assert asked(client, "POST", runs, assistant_id="ask", command=sent)["path"] == "routed"
+    assert send(client, "POST", runs, assistant_id="ask", command=sent)["path"] == "routed"
     refused = client.post(runs, json={"assistant_id": "ask", "command": {"goto": {"node": "route"}}})
     assert "input" in refused.text
 
@@ -212,21 +212,21 @@ def test_interrupts_are_answered_and_commands_followed(client: httpx2.Client):
 def test_subgraphs_stop_and_go_on(client: httpx2.Client):
     thread, values = on_thread(client, "nested", input={"question": "q"})
     assert values["__interrupt__"][0]["value"] == "inside: q"
-    state = asked(client, "GET", f"/threads/{thread}/state?subgraphs=true")
+    state = send(client, "GET", f"/threads/{thread}/state?subgraphs=true")
     assert state["tasks"][0]["state"]["next"] == ["inside"]
-    values = asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="nested", command={"resume": "yes"})
+    values = send(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="nested", command={"resume": "yes"})
     assert (values["answer"], values["path"]) == ("yes", "before after")
 
 
 def test_history_is_filtered_changed_and_run_again(client: httpx2.Client):
     thread, _ = on_thread(client, "steps", input={"steps": []}, metadata={"color": "red"})
-    history = asked(client, "POST", f"/threads/{thread}/history", limit=10)
+    history = send(client, "POST", f"/threads/{thread}/history", limit=10)
     assert [state["next"] for state in history] == [[], ["three"], ["two"], ["one"], ["__start__"]]
-    assert asked(client, "POST", f"/threads/{thread}/history", metadata={"color": "blue"}) == []
-    assert len(asked(client, "POST", f"/threads/{thread}/history", metadata={"color": "red"}, limit=9)) == 5
+    assert send(client, "POST", f"/threads/{thread}/history", metadata={"color": "blue"}) == []
+    assert len(send(client, "POST", f"/threads/{thread}/history", metadata={"color": "red"}, limit=9)) == 5
     before_three = history[1]["checkpoint"]
 
-    changed = asked(
+    changed = send(
         client,
         "POST",
         f"/threads/{thread}/state",
@@ -235,21 +235,21 @@ def test_history_is_filtered_changed_and_run_again(client: httpx2.Client):
         as_node="two",
     )
 
-    values = asked(
+    values = send(
         client, "POST", f"/threads/{thread}/runs/wait", assistant_id="steps", checkpoint=changed["checkpoint"]
     )
     assert values["steps"] == ["one", "two", "changed", "three"]
-    copied = asked(client, "POST", f"/threads/{thread}/copy")["thread_id"]
-    assert asked(client, "GET", f"/threads/{copied}/state")["values"] == values
+    copied = send(client, "POST", f"/threads/{thread}/copy")["thread_id"]
+    assert send(client, "GET", f"/threads/{copied}/state")["values"] == values
 
 
 def test_breakpoints_stop_before_and_after(client: httpx2.Client):
     thread, values = on_thread(client, "steps", input={"steps": []}, interrupt_before=["two"])
     assert values["steps"] == ["one"]
-    assert asked(client, "GET", f"/threads/{thread}")["status"] == "interrupted"
+    assert send(client, "GET", f"/threads/{thread}")["status"] == "interrupted"
     runs = f"/threads/{thread}/runs/wait"
-    assert asked(client, "POST", runs, assistant_id="steps", interrupt_after="*")["steps"] == ["one", "two"]
-    assert asked(client, "POST", runs, assistant_id="steps")["steps"] == ["one", "two", "three"]
+    assert send(client, "POST", runs, assistant_id="steps", interrupt_after="*")["steps"] == ["one", "two"]
+    assert send(client, "POST", runs, assistant_id="steps")["steps"] == ["one", "two", "three"]
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,8 @@ def test_breakpoints_stop_before_and_after(client: httpx2.Client):
 def test_an_error_ends_one_run_and_its_stack_is_logged(
     client: httpx2.Client, server: ServerProcess, how: str, error: str, text: str
 ):
-    thread = asked(client, "POST", "/threads", metadata={})["thread_id"]
-    waiting = asked(client, "POST", f"/threads/{thread}/runs", assistant_id="slow", input={"count": 3, "pause_s": 0.5})
+    thread = send(client, "POST", "/threads", metadata={})["thread_id"]
+    waiting = send(client, "POST", f"/threads/{thread}/runs", assistant_id="slow", input={"count": 3, "pause_s": 0.5})
     _, values = on_thread(client, "failing", input={"how": how}, raise_error=False)
     assert values["__error__"] == {"error": error, "message": text}
     joined = client.get(f"/threads/{thread}/runs/{waiting['run_id']}/join").json()
@@ -281,37 +281,37 @@ def test_an_error_ends_one_run_and_its_stack_is_logged(
 
 def test_cancel_waits_until_subagents_have_stopped(client: httpx2.Client, tmp_path: Path):
     ledger = tmp_path / "ledger"
-    thread = asked(client, "POST", "/threads", metadata={})["thread_id"]
-    other = asked(client, "POST", "/threads", metadata={})["thread_id"]
-    waiting = asked(client, "POST", f"/threads/{other}/runs", assistant_id="slow", input={"count": 4, "pause_s": 0.5})
-    run = asked(client, "POST", f"/threads/{thread}/runs", assistant_id="delegating", input={"file": str(ledger)})
+    thread = send(client, "POST", "/threads", metadata={})["thread_id"]
+    other = send(client, "POST", "/threads", metadata={})["thread_id"]
+    waiting = send(client, "POST", f"/threads/{other}/runs", assistant_id="slow", input={"count": 4, "pause_s": 0.5})
+    run = send(client, "POST", f"/threads/{thread}/runs", assistant_id="delegating", input={"file": str(ledger)})
 
     wait_for(ledger.exists)
     path = f"/threads/{thread}/runs/{run['run_id']}"
     assert client.post(f"{path}/cancel?wait=true").is_success
     assert ledger.read_text() == "begun\nstopped\n"
-    assert asked(client, "GET", path)["status"] == "interrupted"
+    assert send(client, "GET", path)["status"] == "interrupted"
     joined = client.get(f"/threads/{other}/runs/{waiting['run_id']}/join").json()
     assert joined["ticks"] == [1, 2, 3, 4]
 
 
 def test_descriptions(client: httpx2.Client):
-    found = {each["graph_id"]: each for each in asked(client, "POST", "/assistants/search", limit=100)}
+    found = {each["graph_id"]: each for each in send(client, "POST", "/assistants/search", limit=100)}
     assert found["steps"]["description"] == "Three steps."
-    drawing = asked(client, "GET", f"/assistants/{found['parent']['assistant_id']}/graph?xray=true")
+    drawing = send(client, "GET", f"/assistants/{found['parent']['assistant_id']}/graph?xray=true")
     assert {"pre", "child:sub1", "child:sub2"} <= {node["id"] for node in drawing["nodes"]}
-    schemas = asked(client, "GET", f"/assistants/{found['typed']['assistant_id']}/schemas")
+    schemas = send(client, "GET", f"/assistants/{found['typed']['assistant_id']}/schemas")
     assert schemas["input_schema"]["properties"]["name"] == {"type": "string"}
     assert schemas["context_schema"]["properties"]["tone"]["enum"] == ["kind", "rude"]
 
 
 @pytest.mark.thorough
 def test_schemas_of_types(client: httpx2.Client):
-    found = {each["graph_id"]: each for each in asked(client, "POST", "/assistants/search", limit=100)}
-    of_types = asked(client, "GET", f"/assistants/{found['configurable']['assistant_id']}/schemas")
+    found = {each["graph_id"]: each for each in send(client, "POST", "/assistants/search", limit=100)}
+    of_types = send(client, "GET", f"/assistants/{found['configurable']['assistant_id']}/schemas")
     assert of_types["state_schema"]["properties"] == {"said": {"type": "string"}}
     assert of_types["config_schema"]["properties"]["times"] == {"type": "number"}
-    subgraphs = asked(client, "GET", f"/assistants/{found['parent']['assistant_id']}/subgraphs?recurse=true")
+    subgraphs = send(client, "GET", f"/assistants/{found['parent']['assistant_id']}/subgraphs?recurse=true")
     assert subgraphs["child"]["state_schema"]["properties"]["foo"]["type"] == "array"
 
 
@@ -327,8 +327,8 @@ def test_schemas_of_types_are_kept_until_their_sources_change(module_database: s
             agent_server(module_database, tmp_path, project=str(project), **options) as server,
             httpx2.Client(base_url=server.url, timeout=300) as client,
         ):
-            (found,) = asked(client, "POST", "/assistants/search", graph_id="configurable")
-            return asked(client, "GET", f"/assistants/{found['assistant_id']}/schemas")["state_schema"]
+            (found,) = send(client, "POST", "/assistants/search", graph_id="configurable")
+            return send(client, "GET", f"/assistants/{found['assistant_id']}/schemas")["state_schema"]
 
     assert read()["properties"] == {"said": {"type": "string"}}
     kept.write_text(kept.read_text().replace('"said"', '"kept"'))
@@ -356,13 +356,13 @@ def test_a_thread_of_the_other_language_is_refused(client: httpx2.Client, first:
     assert f"begun by '{first}'" in refused.json()["detail"]
 
     # Without that check, as for runs of crons, the graph itself refuses the thread.
-    asked(client, "PATCH", f"/threads/{thread}", metadata={"graph_id": other})
-    values_after = asked(client, "POST", path, assistant_id=other, input=message("again"), raise_error=False)
+    send(client, "PATCH", f"/threads/{thread}", metadata={"graph_id": other})
+    values_after = send(client, "POST", path, assistant_id=other, input=message("again"), raise_error=False)
     assert values_after["__error__"]["error"] == "OtherLanguage"
     assert client.get(f"/threads/{thread}/state").status_code == 409
-    asked(client, "PATCH", f"/threads/{thread}", metadata={"graph_id": first})
-    assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
-    assert len(asked(client, "POST", path, assistant_id=first, input=message("more"))["messages"]) == 4
+    send(client, "PATCH", f"/threads/{thread}", metadata={"graph_id": first})
+    assert send(client, "GET", f"/threads/{thread}/state")["values"] == values
+    assert len(send(client, "POST", path, assistant_id=first, input=message("more"))["messages"]) == 4
 
 
 async def test_long_lists_are_stored_once(client: httpx2.Client, module_database: str):
@@ -370,12 +370,12 @@ async def test_long_lists_are_stored_once(client: httpx2.Client, module_database
     sent = []
     for number in range(40):
         sent.append(f"{number} {'word ' * 200}")
-        values = asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="echo", input=message(sent[-1]))
+        values = send(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="echo", input=message(sent[-1]))
 
     assert [each["content"] for each in values["messages"]][2::2] == sent
-    assert asked(client, "GET", f"/threads/{thread}")["values"] == values
-    assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
-    found = asked(client, "POST", "/threads/search", ids=[thread])
+    assert send(client, "GET", f"/threads/{thread}")["values"] == values
+    assert send(client, "GET", f"/threads/{thread}/state")["values"] == values
+    found = send(client, "POST", "/threads/search", ids=[thread])
     assert found[0]["values"] == values
     db = await asyncpg.connect(module_database)
     row = await db.fetchrow(
@@ -384,12 +384,12 @@ async def test_long_lists_are_stored_once(client: httpx2.Client, module_database
 
     await db.close()
     # The last value alone has some 100 kB, and all versions whole would have more than 4 MB.
-    assert await stored_bytes(module_database, thread) < 500_000
+    assert await count_stored_bytes(module_database, thread) < 500_000
     assert len(row["text"]) < 10_000
     assert list(json.loads(row["long_values"])) == ["messages"]
 
 
-async def stored_bytes(database: str, thread: str) -> int:
+async def count_stored_bytes(database: str, thread: str) -> int:
     """Return the bytes of the values, the pieces and the pending writes of a thread."""
     db = await asyncpg.connect(database)
     size = "select coalesce(sum(octet_length(data)), 0) from portside.{} where thread_id = $1"
@@ -404,24 +404,24 @@ async def test_dicts_and_whole_lists_that_nodes_return_are_stored_once(client: h
     thread, values = on_thread(client, "ledger", input={"key": "first", "text": "begin"})
     for number in range(40):
         given = {"key": f"key {number}", "text": f"{number} {'word ' * 100}"}
-        values = asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="ledger", input=given)
+        values = send(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="ledger", input=given)
 
     assert len(values["table"]) == len(values["lines"]) == len(values["nested"]["all"]) == 41
-    assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
+    assert send(client, "GET", f"/threads/{thread}/state")["values"] == values
 
     # The values have some 60 kB; the versions of them, and of the writes of the node that returned them, 2.5 MB.
-    assert await stored_bytes(module_database, thread) < 400_000
-    history = asked(client, "POST", f"/threads/{thread}/history", limit=1000)
+    assert await count_stored_bytes(module_database, thread) < 400_000
+    history = send(client, "POST", f"/threads/{thread}/history", limit=1000)
     assert {len(each["values"].get("lines", ())) for each in history} == set(range(42))
 
 
 async def test_row_stays_short_after_a_change_by_a_person(client: httpx2.Client, module_database: str):
     thread, _ = on_thread(client, "echo", input=message("word " * 3000))
-    asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="echo", input=message("more"))
-    asked(client, "POST", f"/threads/{thread}/state", values=message("from a person"), as_node="answer")
-    values = asked(client, "GET", f"/threads/{thread}/state")["values"]
+    send(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="echo", input=message("more"))
+    send(client, "POST", f"/threads/{thread}/state", values=message("from a person"), as_node="answer")
+    values = send(client, "GET", f"/threads/{thread}/state")["values"]
     assert values["messages"][-1]["content"] == "from a person"
-    assert asked(client, "GET", f"/threads/{thread}")["values"] == values
+    assert send(client, "GET", f"/threads/{thread}")["values"] == values
     db = await asyncpg.connect(module_database)
     row = await db.fetchrow(
         "select values::text as text, long_values from portside.threads where thread_id = $1", UUID(thread)
@@ -443,10 +443,10 @@ def test_interrupts_of_an_older_langgraph_have_ids(module_database: str, tmp_pat
         thread, values = on_thread(client, "asking", input={})
         (question,) = values["__interrupt__"]
         assert question["value"] == "Who are you?"
-        (waiting,) = asked(client, "GET", f"/threads/{thread}")["interrupts"].values()
-        (task,) = asked(client, "GET", f"/threads/{thread}/state")["tasks"]
+        (waiting,) = send(client, "GET", f"/threads/{thread}")["interrupts"].values()
+        (task,) = send(client, "GET", f"/threads/{thread}/state")["tasks"]
         assert [waiting[0]["id"], task["interrupts"][0]["id"]] == [question["id"]] * 2
-        answered = asked(
+        answered = send(
             client, "POST", f"/threads/{thread}/runs/wait", assistant_id="asking", command={"resume": "Ann"}
         )
         assert answered == {"answer": "Ann"}

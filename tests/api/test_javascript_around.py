@@ -14,7 +14,7 @@ import pytest
 from tests.api.agents import Remote, said
 from tests.conftest import eventually
 from tests.node_packages import copy_of_project, javascript_runtime
-from tests.receiver import Receiver, serving
+from tests.receiver import Receiver, serve
 from tests.servers import PROJECTS, ServerProcess, agent_server
 
 pytestmark = pytest.mark.timeout(600)
@@ -48,7 +48,7 @@ async def client(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
         yield made
 
 
-async def asked(client: httpx2.AsyncClient, method: str, path: str, **body: Any) -> Any:
+async def send(client: httpx2.AsyncClient, method: str, path: str, **body: Any) -> Any:
     response = await client.request(method, path, json=body or None)
     assert response.is_success, response.text
     return response.json()
@@ -59,30 +59,30 @@ def message(text: str) -> dict[str, Any]:
 
 
 async def process_id(client: httpx2.AsyncClient, size: int = 0) -> int:
-    values = await asked(client, "POST", "/runs/wait", assistant_id="process", input={"bytes": size})
+    values = await send(client, "POST", "/runs/wait", assistant_id="process", input={"bytes": size})
     assert isinstance(values.get("pid"), int), values
     return int(values["pid"])
 
 
 async def test_agent_asks_before_it_calls_a_tool(client: httpx2.AsyncClient):
-    thread = (await asked(client, "POST", "/threads", metadata={}))["thread_id"]
+    thread = (await send(client, "POST", "/threads", metadata={}))["thread_id"]
     runs = f"/threads/{thread}/runs/wait"
-    values = await asked(client, "POST", runs, assistant_id="assistant", input=message("hello"))
+    values = await send(client, "POST", runs, assistant_id="assistant", input=message("hello"))
     (question,) = values["__interrupt__"]
     (request,) = question["value"]["actionRequests"]
     assert (request["name"], request["args"]) == ("send", {"text": "hello"})
     edited = {"type": "edit", "editedAction": {"name": "send", "args": {"text": "goodbye"}}}
     answer = {"resume": {"decisions": [edited]}}
-    values = await asked(client, "POST", runs, assistant_id="assistant", command=answer)
+    values = await send(client, "POST", runs, assistant_id="assistant", command=answer)
     assert (values["messages"][-1]["content"], values["calls"]) == ("done: sent goodbye", 2)
 
-    assert (await asked(client, "GET", f"/threads/{thread}/state"))["next"] == []
+    assert (await send(client, "GET", f"/threads/{thread}/state"))["next"] == []
 
 
 async def test_rows_of_encrypted_threads_leave_long_lists_out(client: httpx2.AsyncClient, module_database: str):
-    thread = (await asked(client, "POST", "/threads", metadata={}))["thread_id"]
+    thread = (await send(client, "POST", "/threads", metadata={}))["thread_id"]
     for number in range(3):
-        values = await asked(
+        values = await send(
             client,
             "POST",
             f"/threads/{thread}/runs/wait",
@@ -90,7 +90,7 @@ async def test_rows_of_encrypted_threads_leave_long_lists_out(client: httpx2.Asy
             input=message(f"{number} {'long ' * 900}"),
         )
 
-    assert (await asked(client, "GET", f"/threads/{thread}"))["values"] == values
+    assert (await send(client, "GET", f"/threads/{thread}"))["values"] == values
     db = await asyncpg.connect(module_database)
     row = await db.fetchrow(
         "select octet_length(values::text) as bytes, long_values from portside.threads where thread_id = $1",
@@ -104,8 +104,8 @@ async def test_rows_of_encrypted_threads_leave_long_lists_out(client: httpx2.Asy
 
 async def test_cron_runs_and_calls_its_webhook(client: httpx2.AsyncClient):
     receiver = Receiver()
-    async with serving(receiver) as url:
-        cron = await asked(
+    async with serve(receiver) as url:
+        cron = await send(
             client,
             "POST",
             "/runs/crons",
@@ -146,22 +146,22 @@ async def test_graphs_talk_to_other_agents(client: httpx2.AsyncClient):
 
 async def test_graphs_search_by_meaning(client: httpx2.AsyncClient):
     books = ["a cat sleeps", "how to make tea"]
-    found = await asked(client, "POST", "/runs/wait", assistant_id="library", input={"books": books, "query": "cat"})
+    found = await send(client, "POST", "/runs/wait", assistant_id="library", input={"books": books, "query": "cat"})
     assert found["found"] == ["a cat sleeps"]
-    items = await asked(client, "POST", "/store/items/search", namespace_prefix=["books"], query="tea", limit=1)
+    items = await send(client, "POST", "/store/items/search", namespace_prefix=["books"], query="tea", limit=1)
     assert items["items"][0]["key"] == "how to make tea"
 
 
 async def test_nothing_of_a_thread_is_stored_in_clear_text(client: httpx2.AsyncClient, module_database: str):
     word = "marzipan"
-    thread = (await asked(client, "POST", "/threads", metadata={}))["thread_id"]
+    thread = (await send(client, "POST", "/threads", metadata={}))["thread_id"]
     for _ in range(2):
-        values = await asked(
+        values = await send(
             client, "POST", f"/threads/{thread}/runs/wait", assistant_id="echo", input=message(word * 50)
         )
 
     assert values["messages"][-1]["content"] == f"echo: {word * 50}"
-    history = await asked(client, "POST", f"/threads/{thread}/history", limit=10)
+    history = await send(client, "POST", f"/threads/{thread}/history", limit=10)
     assert history[0]["values"] == values
     db = await asyncpg.connect(module_database)
     tables = await db.fetch("select tablename from pg_tables where schemaname = 'portside'")
@@ -174,7 +174,7 @@ async def test_nothing_of_a_thread_is_stored_in_clear_text(client: httpx2.AsyncC
     assert [name for name, rows in found.items() if rows] == []
 
 
-async def replaced_for(server: ServerProcess, reason: str, least: int, client: httpx2.AsyncClient) -> bool:
+async def is_replaced_for(server: ServerProcess, reason: str, least: int, client: httpx2.AsyncClient) -> bool:
     """Whether a process was replaced with this much of a reason; every look is a run."""
     await process_id(client)
     found = re.findall(rf"an executor is replaced.*{reason}=(\d+)", server.log.read_text())
@@ -183,7 +183,7 @@ async def replaced_for(server: ServerProcess, reason: str, least: int, client: h
 
 async def test_processes_are_replaced_by_runs(client: httpx2.AsyncClient, server: ServerProcess):
     first = await process_id(client)
-    await eventually(lambda: replaced_for(server, "runs", MAX_RUNS, client))
+    await eventually(lambda: is_replaced_for(server, "runs", MAX_RUNS, client))
     assert await process_id(client) != first
 
 
@@ -198,7 +198,7 @@ async def test_processes_are_replaced_by_memory(agent_databases: Callable[[], Aw
     with agent_server(await agent_databases(), tmp_path, project=str(project), **settings) as running:
         async with httpx2.AsyncClient(base_url=running.url, timeout=120) as client:
             heavy = await process_id(client, HELD_MB * 1_000_000)
-            await eventually(lambda: replaced_for(running, "memory_mb", MAX_MEMORY_MB, client))
+            await eventually(lambda: is_replaced_for(running, "memory_mb", MAX_MEMORY_MB, client))
             assert await process_id(client) != heavy
 
 
@@ -207,12 +207,12 @@ async def test_example_calculates_and_asks_before_it_sends(module_database: str,
     settings = {"EXECUTOR_JAVASCRIPT": str(javascript_runtime()), "EXECUTOR_START_SECS": "600"}
     with agent_server(module_database, tmp_path, project=str(project), **settings) as running:
         async with httpx2.AsyncClient(base_url=running.url, timeout=120) as client:
-            values = await asked(client, "POST", "/runs/wait", assistant_id="agent", input=message("what is 6*7"))
+            values = await send(client, "POST", "/runs/wait", assistant_id="agent", input=message("what is 6*7"))
             assert values["messages"][-1]["content"] == "The answer: 42"
-            thread = (await asked(client, "POST", "/threads", metadata={}))["thread_id"]
+            thread = (await send(client, "POST", "/threads", metadata={}))["thread_id"]
             runs = f"/threads/{thread}/runs/wait"
-            values = await asked(client, "POST", runs, assistant_id="agent", input=message("send hello to Ada"))
+            values = await send(client, "POST", runs, assistant_id="agent", input=message("send hello to Ada"))
             assert values["__interrupt__"][0]["value"]["actionRequests"][0]["args"] == {"text": "hello to Ada"}
             approved = {"resume": {"decisions": [{"type": "approve"}]}}
-            values = await asked(client, "POST", runs, assistant_id="agent", command=approved)
+            values = await send(client, "POST", runs, assistant_id="agent", command=approved)
             assert values["messages"][-1]["content"] == 'The answer: sent "hello to Ada"'

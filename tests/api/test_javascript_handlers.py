@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from tests.conftest import eventually
-from tests.javascript import guarded_in_javascript, webapp_in_javascript
+from tests.javascript import start_guarded_server, webapp_in_javascript
 from tests.node_packages import copy_of_project, javascript_runtime
 from tests.servers import KEY, PROJECTS, ServerProcess, agent_server, platform_server
 
@@ -216,7 +216,7 @@ def test_many_requests_at_once(site: httpx2.Client) -> None:
 
 
 @pytest.fixture(scope="module")
-def guarded(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
+def guarded_client(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
     """The application, with authentication in TypeScript before its routes."""
     folder = tmp_path_factory.mktemp("guarded")
     http = {"enable_custom_route_auth": True, "disable_store": True}
@@ -228,37 +228,37 @@ def guarded(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> I
         yield client
 
 
-def test_routes_of_the_project_require_authentication(guarded: httpx2.Client) -> None:
+def test_routes_of_the_project_require_authentication(guarded_client: httpx2.Client) -> None:
     hers = {"Authorization": "Bearer alice"}
 
     for method, path in (("GET", "/me"), ("GET", "/any/where"), ("POST", "/laps"), ("GET", "/"), ("POST", "/threads")):
-        refused = guarded.request(method, path)
+        refused = guarded_client.request(method, path)
         assert (refused.status_code, refused.json()) == (401, {"detail": "Who are you?"}), path
 
-    assert guarded.get("/me", headers=hers).json() == {"identity": "alice", "scopes": ["be:alice"]}
-    assert guarded.post("/laps", json={"laps": 1}, headers=hers).json() == {"laps": 2}
-    created = guarded.post("/threads", json={"metadata": {"x": 1}}, headers=hers)
+    assert guarded_client.get("/me", headers=hers).json() == {"identity": "alice", "scopes": ["be:alice"]}
+    assert guarded_client.post("/laps", json={"laps": 1}, headers=hers).json() == {"laps": 2}
+    created = guarded_client.post("/threads", json={"metadata": {"x": 1}}, headers=hers)
     assert created.json()["metadata"] == {"x": 1, "owner": "alice"}
     assert created.headers["x-user-in-middleware"] == "alice"
-    assert guarded.get("/ok").status_code == 200
+    assert guarded_client.get("/ok").status_code == 200
 
-    with talk_to(guarded, **hers) as socket:
+    with talk_to(guarded_client, **hers) as socket:
         socket.send("hello")
         assert socket.recv(120) == "alice said hello"
 
     with pytest.raises(InvalidStatus) as refused_socket:
-        talk_to(guarded)
+        talk_to(guarded_client)
 
     assert refused_socket.value.response.status_code == 401
     with pytest.raises(InvalidStatus) as refused_socket:
-        talk_to(guarded, f"/threads/{created.json()['thread_id']}/stream/events")
+        talk_to(guarded_client, f"/threads/{created.json()['thread_id']}/stream/events")
 
     assert refused_socket.value.response.status_code == 401
-    assert guarded.get("/store/items", headers=hers).text.startswith("page")
+    assert guarded_client.get("/store/items", headers=hers).text.startswith("page")
 
 
-def test_a_body_that_authentication_read_is_read_again(guarded: httpx2.Client) -> None:
-    refused = guarded.post("/laps", json={"laps": 1}, headers={"Authorization": "Bearer reader of bodies"})
+def test_a_body_that_authentication_read_is_read_again(guarded_client: httpx2.Client) -> None:
+    refused = guarded_client.post("/laps", json={"laps": 1}, headers={"Authorization": "Bearer reader of bodies"})
     assert (refused.status_code, refused.json()) == (402, {"detail": "laps"})
 
 
@@ -267,7 +267,7 @@ def test_a_body_that_authentication_read_is_read_again(guarded: httpx2.Client) -
 
 @pytest.fixture(scope="module")
 def alone(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with guarded_in_javascript(module_database, tmp_path_factory.mktemp("alone")) as running:
+    with start_guarded_server(module_database, tmp_path_factory.mktemp("alone")) as running:
         yield running
 
 
@@ -290,7 +290,7 @@ def test_typescript_graphs_get_the_user_of_python_handlers(
     module_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     settings = {"GRAPH_AUTH": '{"path": "./auth.py:auth"}', "LANGSERVE_GRAPHS": '{"told": "./graphs.ts:told"}'}
-    with guarded_in_javascript(module_database, tmp_path_factory.mktemp("python"), **settings) as running:
+    with start_guarded_server(module_database, tmp_path_factory.mktemp("python"), **settings) as running:
         test_graphs_of_both_languages_get_the_user(running, "told")
 
 

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from langsmith import Client
 
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 from tests.conftest import eventually
 from tests.javascript import javascript_server
 from tests.servers import in_thread
@@ -48,10 +48,10 @@ class Traced(NamedTuple):
 
 
 @pytest.fixture
-async def traced(
+async def traces(
     hosted_databases: Callable[[], Awaitable[str]], platform_database: str, tmp_path: Path
 ) -> AsyncIterator[Traced]:
-    async with hosted(await hosted_databases()) as platform:
+    async with open_hosted(await hosted_databases()) as platform:
         settings = {
             "LANGSMITH_TRACING": "true",
             "LANGSMITH_ENDPOINT": platform.url,
@@ -64,10 +64,10 @@ async def traced(
             yield Traced(agent, platform)
 
 
-async def test_runs_are_traced_with_usage_and_costs(traced: Traced):
+async def test_runs_are_traced_with_usage_and_costs(traces: Traced):
     given = {"messages": [{"role": "user", "content": "count"}]}
-    assert (await traced.run("counted", given))["messages"][-1]["content"] == "seven"
-    runs = {run["name"]: run for run in await traced.traces("in JavaScript")}
+    assert (await traces.run("counted", given))["messages"][-1]["content"] == "seven"
+    runs = {run["name"]: run for run in await traces.traces("in JavaScript")}
     (model,) = [run for run in runs.values() if run["run_type"] == "llm"]
 
     # gpt-4o-mini costs 0.15 USD for a million tokens that it reads, and 0.60 for those that it writes.
@@ -75,8 +75,8 @@ async def test_runs_are_traced_with_usage_and_costs(traced: Traced):
     assert float(model["completion_cost"]) == pytest.approx(4 * 0.60e-6)
     root = runs["counted"]
     assert (root["total_tokens"], float(root["total_cost"])) == (7, pytest.approx(float(model["total_cost"])))
-    await traced.run("counted", given, "elsewhere")
-    assert {run["name"]: run for run in await traced.traces("elsewhere")}["counted"]["total_tokens"] == 7
+    await traces.run("counted", given, "elsewhere")
+    assert {run["name"]: run for run in await traces.traces("elsewhere")}["counted"]["total_tokens"] == 7
 
 
 # How the runs of a trace end, and what the graph is given.
@@ -93,24 +93,24 @@ ENDS = {
 }
 
 
-async def ended_as(traced: Traced, graph: str, wanted: dict[str, str]) -> list[dict[str, Any]]:
+async def find_ended_runs(traced: Traced, graph: str, wanted: dict[str, str]) -> list[dict[str, Any]]:
     """Return the runs of a graph's trace; none while their statuses are not the wanted ones."""
     runs = await traced.traces(graph)
     found = {run["name"]: run["status"] for run in runs}
     return runs if wanted.items() <= found.items() else []
 
 
-async def test_interrupts_and_moves_between_graphs_are_not_failures(traced: Traced):
+async def test_interrupts_and_moves_between_graphs_are_not_failures(traces: Traced):
     failed = {}
     for graph, (given, wanted) in ENDS.items():
-        await traced.run(graph, given, graph)
+        await traces.run(graph, given, graph)
         # A root is told of interrupts after the batch that has them is stored.
-        runs = await eventually(partial(ended_as, traced, graph, wanted))
+        runs = await eventually(partial(find_ended_runs, traces, graph, wanted))
         found = {run["name"]: run["status"] for run in runs}
         body = {"session": [runs[0]["session_id"]], "filter": 'eq(status, "interrupted")', "is_root": True}
-        listed = (await traced.platform.client.post("/runs/query", json=body)).json()["runs"]
+        listed = (await traces.platform.client.post("/runs/query", json=body)).json()["runs"]
         assert bool(listed) == (found[graph] == "interrupted")
-        stats = (await traced.platform.client.post("/runs/stats", json={"session": body["session"]})).json()
+        stats = (await traces.platform.client.post("/runs/stats", json={"session": body["session"]})).json()
         failed[graph] = stats["error_rate"] > 0
 
     assert [graph for graph, has_failed in failed.items() if has_failed] == ["lookalike"]

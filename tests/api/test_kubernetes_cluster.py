@@ -130,12 +130,12 @@ async def report_like_a_node(api: Any, namespace: str) -> None:
                 if "deletionTimestamp" in pod["metadata"]:
                     await api._client.delete(Pod, name, namespace=namespace, grace_period=0)
                 elif not pod["status"].get("containerStatuses"):
-                    await api._client.patch(Pod.Status, name, {"status": reported(pod)}, namespace=namespace)
+                    await api._client.patch(Pod.Status, name, {"status": build_pod_status(pod)}, namespace=namespace)
 
         await asyncio.sleep(0.1)
 
 
-def reported(pod: dict[str, Any]) -> dict[str, Any]:
+def build_pod_status(pod: dict[str, Any]) -> dict[str, Any]:
     is_bad = pod["spec"]["containers"][0]["image"] == BAD_IMAGE
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": f"Back-off pulling {BAD_IMAGE}"}}
     state = waiting if is_bad else {"running": {"startedAt": pod["metadata"]["creationTimestamp"]}}

@@ -17,7 +17,7 @@ from portside.dataplane.failures import DeployFailed
 from portside.dataplane.logs import RevisionLog
 from tests.conftest import eventually
 from tests.kubernetes import objects, validate
-from tests.receiver import Receiver, serving
+from tests.receiver import Receiver, serve
 from tests.servers import ServerProcess, agent_server
 
 
@@ -64,7 +64,7 @@ async def test_until_healthy_waits_for_ok_or_says_why() -> None:
         await watch.until_healthy(f"http://127.0.0.1:{port}/agents/one", 0.05)
 
 
-def running_pod(component: str) -> dict[str, Any]:
+def build_running_pod(component: str) -> dict[str, Any]:
     """A pod of a deployment as a cluster shows it, checked against the published schemas."""
     found = objects()
     (workload,) = [one for one in found.of_kind("Deployment") if one["metadata"]["labels"][COMPONENT] == component]
@@ -123,11 +123,11 @@ async def test_status_names_who_refuses_the_servers(module_database: str, tmp_pa
     refusing = Receiver()
     refusing.status = 401
 
-    async with serving(refusing) as platform:
+    async with serve(refusing) as platform:
         traced = {"LANGSMITH_TRACING": "true", "LANGSMITH_ENDPOINT": platform, "LANGSMITH_API_KEY": "revoked"}
         with agent_server(module_database, tmp_path, project="webhooks", **traced) as agent:
-            cluster = PassingApiServer([running_pod("api"), running_pod("queue")], agent)
-            async with serving(cluster) as url, httpx2.AsyncClient(base_url=agent.url, timeout=120) as client:
+            cluster = PassingApiServer([build_running_pod("api"), build_running_pod("queue")], agent)
+            async with serve(cluster) as url, httpx2.AsyncClient(base_url=agent.url, timeout=120) as client:
                 api = KubernetesApi(KubeConfig.from_one(cluster=Cluster(server=url), user=User(token="any")))
                 follower = PodFollower(api, scope, lambda _: RevisionLog(ship), from_now=False)
                 body = {"assistant_id": "echo", "input": {"messages": [{"role": "user", "content": "hi"}]}}
@@ -196,8 +196,8 @@ async def test_log_that_is_cut_is_followed_again(monkeypatch: pytest.MonkeyPatch
     async def ship(entries: Any) -> None:
         lines.extend(entry.message for entry in entries)
 
-    cluster = CuttingApiServer([running_pod("api")])
-    async with serving(cluster) as url:
+    cluster = CuttingApiServer([build_running_pod("api")])
+    async with serve(cluster) as url:
         api = KubernetesApi(KubeConfig.from_one(cluster=Cluster(server=url), user=User(token="any")))
         follower = pods.PodFollower(api, objects().scope, lambda _: RevisionLog(ship), from_now=False)
         try:

@@ -120,10 +120,10 @@ def _look_at_it(shell: Shell, deployment_id: str, url: str) -> None:
     assert "Build finished" in shell.says("logs", "--deployment-id", deployment_id, "--type", "build")
     shell.wait_for_log("agent server ready", "--name", "demo", "--query", "ready")
 
-    assert "agent server ready" in _followed(shell, deployment_id)
+    assert "agent server ready" in _follow_logs(shell, deployment_id)
 
 
-def _followed(shell: Shell, deployment_id: str) -> str:
+def _follow_logs(shell: Shell, deployment_id: str) -> str:
     """What `logs -f` prints up to the line that is waited for; it would go on for ever."""
     command = [str(LANGGRAPH), "deploy", "logs", "-f", "--deployment-id", deployment_id]
     environment = {**os.environ, "LANGGRAPH_HOST_URL": shell.url, "LANGSMITH_API_KEY": KEY, "PYTHONUNBUFFERED": "1"}

@@ -99,7 +99,7 @@ async def test_deployment_survives_every_kind_of_death_without_rebuild(platform:
     await serves_again(platform, url, thread, 2, replica)
 
     (replica,) = find_servers(platform.home)
-    before_at = (await measured(platform, deployment))["measured_at"]
+    before_at = (await wait_for_metrics(platform, deployment))["measured_at"]
     os.kill(find_listener(platform.server), signal.SIGKILL)
     await eventually(lambda: is_measured_after(platform, deployment, before_at))
     assert find_servers(platform.home) == [replica], "the next listener adopts what serves"
@@ -117,7 +117,7 @@ async def test_deployment_survives_every_kind_of_death_without_rebuild(platform:
     assert found["latest_revision_id"] == found["active_revision_id"] == revision["id"]
 
 
-async def measured(platform: Platform, deployment: str) -> Any:
+async def wait_for_metrics(platform: Platform, deployment: str) -> Any:
     """Wait for the metrics of a deployment, and return them."""
 
     async def look() -> Any:
@@ -128,7 +128,7 @@ async def measured(platform: Platform, deployment: str) -> Any:
 
 
 async def is_measured_after(platform: Platform, deployment: str, moment: str) -> bool:
-    found = await measured(platform, deployment)
+    found = await wait_for_metrics(platform, deployment)
     return bool(found["measured_at"] > moment and found["replicas"] == 1 and found["restarts"] == 0)
 
 

@@ -34,7 +34,7 @@ if marker.exists():
 pytestmark = pytest.mark.timeout(900)
 
 
-async def shown(platform: Platform, deployment: str, status: str, words: str = "") -> Any:
+async def wait_for_status(platform: Platform, deployment: str, status: str, words: str = "") -> Any:
     """Wait until a deployment shows a status and a message with these words."""
 
     async def look() -> Any:
@@ -59,7 +59,7 @@ async def prints(platform: Platform, *words: str, of: tuple[str, ...]) -> None:
     await eventually(look)
 
 
-async def deployed(
+async def deploy(
     platform: Platform, repository: Repository, secrets: Mapping[str, str] | None = None
 ) -> tuple[str, str]:
     """Deploy, write to a thread, and return the ids of both."""
@@ -92,7 +92,7 @@ async def answers(platform: Platform, deployment: str) -> bool:
 async def test_lost_build_is_reported_and_rebuilt_later(
     platform: Platform, repository: Repository, tmp_path: Path
 ) -> None:
-    deployment, thread = await deployed(platform, repository)
+    deployment, thread = await deploy(platform, repository)
     await asyncio.to_thread(platform.server.stop)
     shutil.rmtree(platform.home / "dataplane")
     away = repository.folder.rename(tmp_path / "away")
@@ -100,7 +100,7 @@ async def test_lost_build_is_reported_and_rebuilt_later(
     await asyncio.to_thread(platform.server.start)
 
     # The message is another one during each attempt, so whoever reads it may have to read it again.
-    down = await shown(platform, deployment, "UNKNOWN", "The next attempt is in")
+    down = await wait_for_status(platform, deployment, "UNKNOWN", "The next attempt is in")
     assert str(repository.folder) in down["status_message"]
     path = f"/v2/deployments/{deployment}/revisions/{down['active_revision_id']}"
 
@@ -114,11 +114,11 @@ async def test_lost_build_is_reported_and_rebuilt_later(
     await prints(platform, str(repository.folder), "DEPLOYED (active)", of=("deployments", "show", deployment))
 
     away.rename(repository.folder)
-    up = await shown(platform, deployment, "READY")
+    up = await wait_for_status(platform, deployment, "READY")
     assert up["active_revision_id"] == down["active_revision_id"]
     await goes_on(platform, deployment, thread)
 
-    up = await shown(platform, deployment, "READY")
+    up = await wait_for_status(platform, deployment, "READY")
     assert up["status_message"] is None
 
 
@@ -126,7 +126,7 @@ async def test_lost_build_is_reported_and_rebuilt_later(
 async def test_lost_database_is_reported_and_not_replaced(
     platform: Platform, repository: Repository, forgot: str
 ) -> None:
-    deployment, _thread = await deployed(platform, repository)
+    deployment, _thread = await deploy(platform, repository)
     await asyncio.to_thread(platform.server.stop)
 
     # The restore of a backup forgot the dump of the deployment's database.
@@ -138,14 +138,16 @@ async def test_lost_database_is_reported_and_not_replaced(
     try:
         await admin.execute(f"drop database {name}")
         await asyncio.to_thread(platform.server.start)
-        down = await shown(platform, deployment, "UNKNOWN", f"its database {name} is not on this Postgres server")
+        down = await wait_for_status(
+            platform, deployment, "UNKNOWN", f"its database {name} is not on this Postgres server"
+        )
         assert "Restore the database from its dump." in down["status_message"]
         listed = await command(platform, "deployments", "show", deployment)
         assert f"create database {name}" in listed.stdout
         assert not await admin.fetchval("select count(*) from pg_database where datname = $1", name)
 
         await admin.execute(f"create database {name}")
-        await shown(platform, deployment, "READY")
+        await wait_for_status(platform, deployment, "READY")
     finally:
         await admin.close()
 
@@ -153,7 +155,7 @@ async def test_lost_database_is_reported_and_not_replaced(
 async def test_new_revision_replaces_one_that_cannot_be_restored(
     platform: Platform, repository: Repository, tmp_path: Path
 ) -> None:
-    deployment, thread = await deployed(platform, repository)
+    deployment, thread = await deploy(platform, repository)
     await asyncio.to_thread(platform.server.stop)
     folder = platform.home / "dataplane" / "deployments" / deployment
     shutil.rmtree(folder / "revisions")
@@ -162,13 +164,13 @@ async def test_new_revision_replaces_one_that_cannot_be_restored(
     shutil.rmtree(folder / "sources")
     shutil.rmtree(repository.folder)
     await asyncio.to_thread(platform.server.start)
-    await shown(platform, deployment, "UNKNOWN", "Nothing of this deployment runs.")
+    await wait_for_status(platform, deployment, "UNKNOWN", "Nothing of this deployment runs.")
 
     # Another repository at the same path: the commit of the active revision is lost for good.
     Repository(repository.folder).commit("two")
     await platform.redeploy(deployment)
     assert (await platform.ended(deployment))["status"] == "DEPLOYED"
-    await shown(platform, deployment, "READY")
+    await wait_for_status(platform, deployment, "READY")
     await goes_on(platform, deployment, thread)
 
 
@@ -178,15 +180,15 @@ async def test_crash_loop_is_reported_and_retried(platform: Platform, repository
     repository.commit("one", agent=agent.replace("{", "{{").replace("}", "}}"))
 
     # An executor that exits is started again by its server.
-    deployment, thread = await deployed(platform, repository, {"EXECUTORS": "0"})
+    deployment, thread = await deploy(platform, repository, {"EXECUTORS": "0"})
     marker.touch()
     await asyncio.to_thread(platform.server.stop)
     await asyncio.to_thread(platform.server.start)
-    await shown(platform, deployment, "UNKNOWN", "starting another in")
+    await wait_for_status(platform, deployment, "UNKNOWN", "starting another in")
     marker.unlink()
     await eventually(lambda: answers(platform, deployment))
 
-    await shown(platform, deployment, "READY")
+    await wait_for_status(platform, deployment, "READY")
     await goes_on(platform, deployment, thread)
 
 
@@ -200,7 +202,7 @@ async def test_executors_that_do_not_start_are_in_the_status(
     agent += AGENT.format(version="one")
     repository.commit("one", agent=agent.replace("{", "{{").replace("}", "}}"))
 
-    deployment, thread = await deployed(platform, repository)
+    deployment, thread = await deploy(platform, repository)
     marker.touch()
     await asyncio.to_thread(platform.server.stop)
     await asyncio.to_thread(platform.server.start)
@@ -211,7 +213,7 @@ async def test_executors_that_do_not_start_are_in_the_status(
         body = {"assistant_id": "agent", "input": {}}
         assert (await agent_api.post("/runs", json=body, timeout=60)).status_code == 200
 
-    await shown(platform, deployment, "READY", "exited with code 7 while it imported the project")
+    await wait_for_status(platform, deployment, "READY", "exited with code 7 while it imported the project")
     marker.unlink()
     await goes_on(platform, deployment, thread)
 
@@ -223,7 +225,7 @@ async def test_executors_that_do_not_start_are_in_the_status(
 
 
 async def test_deployment_moves_from_taken_port(platform: Platform, repository: Repository) -> None:
-    deployment, thread = await deployed(platform, repository)
+    deployment, thread = await deploy(platform, repository)
     address = await platform.url(deployment)
     await asyncio.to_thread(platform.server.stop)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx2
 from prometheus_client import REGISTRY
 
-from tests.api.hosted import hosted
+from tests.api.hosted import open_hosted
 from tests.conftest import eventually
 from tests.servers import agent_server, in_thread
 
@@ -14,7 +14,7 @@ from tests.servers import agent_server, in_thread
 async def test_an_agent_server_tells_its_log_to_the_platform(
     hosted_databases: Callable[[], Awaitable[str]], module_database: str, tmp_path: Path
 ) -> None:
-    async with hosted(await hosted_databases()) as platform:
+    async with open_hosted(await hosted_databases()) as platform:
         settings = {"SELF_HOSTED_LOGS_ENABLED": "true", "SELF_HOSTED_LOGS_ENDPOINT": platform.url}
         before = REGISTRY.get_sample_value("portside_reported_log_lines_total") or 0
         async with in_thread(agent_server(module_database, tmp_path, **settings)) as server:

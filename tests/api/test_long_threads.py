@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from tests.conftest import eventually
-from tests.receiver import Receiver, serving
+from tests.receiver import Receiver, serve
 from tests.servers import PROJECTS, ServerProcess, agent_server
 
 WORDS = "a long message about nothing, with \\ and \N{GREEK SMALL LETTER ALPHA} " * 20
@@ -165,7 +165,7 @@ def follow(server: ServerProcess, path: str, joined: threading.Semaphore) -> lis
     return found
 
 
-async def encoded_for(server: ServerProcess, gate: Path, followers: int) -> int:
+async def count_encodings(server: ServerProcess, gate: Path, followers: int) -> int:
     """Return how often the state of a run was encoded that so many clients followed."""
     counter = {"assistant_id": "counter", "input": {"gate": ""}}
     before = (await asyncio.to_thread(post, server, "/runs/wait", counter)).json()["steps"]
@@ -192,12 +192,12 @@ async def encoded_for(server: ServerProcess, gate: Path, followers: int) -> int:
 
 
 async def test_values_are_encoded_once_for_all_followers(server, tmp_path: Path):
-    alone = await encoded_for(server, tmp_path / "alone", 1)
+    alone = await count_encodings(server, tmp_path / "alone", 1)
     assert alone > 0
-    assert await encoded_for(server, tmp_path / "together", 3) == alone
+    assert await count_encodings(server, tmp_path / "together", 3) == alone
 
 
-async def stored_text(db: asyncpg.Connection, answer: bytes) -> str:
+async def normalize(db: asyncpg.Connection, answer: bytes) -> str:
     """Return values as a row that had them would give them."""
     return await db.fetchval("select $1::text::jsonb::text", answer.decode())
 
@@ -216,7 +216,7 @@ async def row_bytes(db: asyncpg.Connection, thread_id: str) -> int:
 
 async def test_the_row_lacks_the_list_and_every_answer_has_it(server, db):
     thread_id, answer = talk(server)
-    whole = await stored_text(db, answer)
+    whole = await normalize(db, answer)
     assert len(whole) > 20_000
     assert await row_bytes(db, thread_id) < 1000
     got = httpx2.get(f"{server.url}/threads/{thread_id}").content
@@ -259,7 +259,7 @@ async def test_a_changed_state_and_pruning_keep_the_answers(server, db):
     pruned = post(server, "/threads/prune", {"thread_ids": [thread_id], "strategy": "keep_latest"})
     assert pruned.json()
     got = httpx2.get(f"{server.url}/threads/{thread_id}").content
-    assert raw_values(got) == await stored_text(db, answer)
+    assert raw_values(got) == await normalize(db, answer)
     update = {"values": {"messages": [{"role": "user", "content": "added", "id": "added"}]}}
 
     post(server, f"/threads/{thread_id}/state", update)
@@ -279,7 +279,7 @@ async def test_a_changed_state_leaves_the_list_out_of_the_row(server, db):
     state = httpx2.get(f"{server.url}/threads/{thread_id}/state").json()["values"]
     assert len(state["messages"]) == 25
 
-    assert raw_values(got) == await stored_text(db, json.dumps(state).encode())
+    assert raw_values(got) == await normalize(db, json.dumps(state).encode())
     talk_on(server, thread_id)
     assert len(httpx2.get(f"{server.url}/threads/{thread_id}").json()["values"]["messages"]) == 27
 
@@ -314,7 +314,7 @@ async def test_webhooks_and_joined_runs_get_the_whole_values(server, db):
     assert len(joined["messages"]) == 26
 
     receiver = Receiver()
-    async with serving(receiver) as url:
+    async with serve(receiver) as url:
         hook = {"assistant_id": "echo", "input": given, "webhook": f"{url}/ended"}
         answer = await asyncio.to_thread(post, server, f"/threads/{thread_id}/runs/wait", hook)
 
@@ -334,7 +334,7 @@ async def test_a_webhook_of_a_run_without_values_gets_those_of_the_thread(server
     path = f"/threads/{thread_id}/runs"
     receiver = Receiver()
     waiting = {"assistant_id": "moody", "input": {"messages": [{"role": "user", "content": "wait"}]}}
-    async with serving(receiver) as url:
+    async with serve(receiver) as url:
         first = post(server, path, waiting).json()
         second = post(server, path, {**waiting, "webhook": f"{url}/late", "multitask_strategy": "enqueue"}).json()
         post(server, f"{path}/{second['run_id']}/cancel", {})
@@ -370,7 +370,7 @@ async def test_a_run_that_did_not_finish_leaves_the_list_out_of_the_row(server, 
     got = httpx2.get(path)
     state = httpx2.get(f"{path}/state").json()
     assert got.json()["values"] == state["values"]
-    assert raw_values(got.content) == await stored_text(db, json.dumps(state["values"]).encode())
+    assert raw_values(got.content) == await normalize(db, json.dumps(state["values"]).encode())
     [found] = post(server, "/threads/search", {"ids": [thread_id]}).json()
     assert found == got.json()
 

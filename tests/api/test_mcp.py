@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from langgraph_sdk.client import LangGraphClient
 
-from tests.api.streaming import opened
+from tests.api.streaming import open_stream
 from tests.conftest import eventually
 from tests.servers import ServerProcess, agent_server
 
@@ -236,7 +236,7 @@ async def test_stateless_calls_leave_no_thread(http: httpx2.AsyncClient, client:
 
 async def test_progress_is_sent_with_token(http: httpx2.AsyncClient) -> None:
     asked = message("tools/call", name="test_tool_with_progress", arguments={}, _meta={"progressToken": "p"})
-    async with opened(http, "POST", "/mcp", json=asked) as stream:
+    async with open_stream(http, "POST", "/mcp", json=asked) as stream:
         *reported, last = [event.data for event in await stream.all()]
 
     assert [event["params"] for event in reported] == [
@@ -249,7 +249,7 @@ async def test_progress_is_sent_with_token(http: httpx2.AsyncClient) -> None:
 
 async def test_steps_count_as_progress(http: httpx2.AsyncClient) -> None:
     asked = message("tools/call", name="echo", arguments={"messages": "hi"}, _meta={"progressToken": 0})
-    async with opened(http, "POST", "/mcp", json=asked) as stream:
+    async with open_stream(http, "POST", "/mcp", json=asked) as stream:
         reported, last = [event.data for event in await stream.all()]
 
     assert reported["params"] == {"progressToken": 0, "progress": 1, "message": "Done: answer"}
@@ -365,18 +365,20 @@ async def test_headers_are_checked(http: httpx2.AsyncClient, headers: dict[str, 
     assert (await http.post("/mcp", json=message("ping"), headers=headers)).status_code == status
 
 
-def declared(method: str, **changed: str) -> dict[str, str]:
+def build_headers(method: str, **changed: str) -> dict[str, str]:
     return {"MCP-Protocol-Version": NEWEST, "Mcp-Method": method, **changed}
 
 
 async def test_clients_may_declare_their_version(http: httpx2.AsyncClient) -> None:
-    found = await http.post("/mcp", json=message("server/discover", _meta=META), headers=declared("server/discover"))
+    found = await http.post(
+        "/mcp", json=message("server/discover", _meta=META), headers=build_headers("server/discover")
+    )
     result = found.json()["result"]
     assert result["supportedVersions"][0] == NEWEST
     assert (result["resultType"], result["ttlMs"], result["cacheScope"]) == ("complete", 0, "private")
     assert result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "Portside"
     asked = message("tools/call", name="shout", arguments={"input": "hi"}, _meta=META)
-    names = declared("tools/call", **{"Mcp-Name": "=?base64?c2hvdXQ=?="})
+    names = build_headers("tools/call", **{"Mcp-Name": "=?base64?c2hvdXQ=?="})
     called = (await http.post("/mcp", json=asked, headers=names)).json()["result"]
     assert (called["content"][0]["text"], called["resultType"]) == ("HI", "complete")
 
@@ -384,16 +386,28 @@ async def test_clients_may_declare_their_version(http: httpx2.AsyncClient) -> No
 @pytest.mark.parametrize(
     ("method", "params", "headers", "status", "code"),
     [
-        ("tools/list", {}, declared("tools/list"), 400, -32602),
+        ("tools/list", {}, build_headers("tools/list"), 400, -32602),
         ("tools/list", {"_meta": {**META, "io.modelcontextprotocol/clientCapabilities": {}}}, {}, 400, -32020),
         ("tools/list", {"_meta": META}, {"MCP-Protocol-Version": NEWEST}, 400, -32020),
-        ("tools/list", {"_meta": META}, declared("TOOLS/LIST"), 400, -32020),
-        ("tools/call", {"_meta": META, "name": "echo"}, declared("tools/call"), 400, -32020),
-        ("tools/call", {"_meta": META, "name": "echo"}, declared("tools/call", **{"Mcp-Name": "shout"}), 400, -32020),
-        ("tools/call", {"_meta": META, "name": "a"}, declared("tools/call", **{"Mcp-Name": "=?base64?"}), 400, -32020),
-        ("tools/call", {"_meta": META, "name": "no"}, declared("tools/call", **{"Mcp-Name": "no"}), 400, -32602),
-        ("ping", {"_meta": META}, declared("ping"), 404, -32601),
-        ("initialize", {"_meta": META}, declared("initialize"), 404, -32601),
+        ("tools/list", {"_meta": META}, build_headers("TOOLS/LIST"), 400, -32020),
+        ("tools/call", {"_meta": META, "name": "echo"}, build_headers("tools/call"), 400, -32020),
+        (
+            "tools/call",
+            {"_meta": META, "name": "echo"},
+            build_headers("tools/call", **{"Mcp-Name": "shout"}),
+            400,
+            -32020,
+        ),
+        (
+            "tools/call",
+            {"_meta": META, "name": "a"},
+            build_headers("tools/call", **{"Mcp-Name": "=?base64?"}),
+            400,
+            -32020,
+        ),
+        ("tools/call", {"_meta": META, "name": "no"}, build_headers("tools/call", **{"Mcp-Name": "no"}), 400, -32602),
+        ("ping", {"_meta": META}, build_headers("ping"), 404, -32601),
+        ("initialize", {"_meta": META}, build_headers("initialize"), 404, -32601),
     ],
 )
 async def test_invalid_declarations_are_refused(
@@ -406,7 +420,7 @@ async def test_invalid_declarations_are_refused(
 
 async def test_unsupported_version_lists_supported_ones(http: httpx2.AsyncClient) -> None:
     meta = {**META, "io.modelcontextprotocol/protocolVersion": "2099-01-01"}
-    headers = declared("tools/list", **{"MCP-Protocol-Version": "2099-01-01"})
+    headers = build_headers("tools/list", **{"MCP-Protocol-Version": "2099-01-01"})
     response = await http.post("/mcp", json=message("tools/list", _meta=meta), headers=headers)
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (400, -32022)

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from langgraph_sdk import get_sync_client
 
-from tests.api.streaming import opened
+from tests.api.streaming import open_stream
 from tests.servers import ServerProcess, agent_server
 
 BOTH = {"Accept": "application/json, text/event-stream"}
@@ -81,7 +81,7 @@ async def test_only_the_caller_answers_questions(server: ServerProcess) -> None:
 
         known = {**alice, "Mcp-Session-Id": begun.headers["mcp-session-id"]}
         message |= {"method": "tools/call", "params": {"name": "asking", "arguments": {}}}
-        async with opened(http, "POST", "/mcp", json=message, headers=known) as stream:
+        async with open_stream(http, "POST", "/mcp", json=message, headers=known) as stream:
             for answered in range(2):
                 question = (await stream.next()).data["id"]
                 reply: dict[str, Any] = {"jsonrpc": "2.0", "id": question}

@@ -16,7 +16,7 @@ from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import ElicitResult, ErrorData
 
-from tests.api.streaming import opened
+from tests.api.streaming import open_stream
 from tests.conftest import eventually
 from tests.servers import ServerProcess, agent_server
 
@@ -140,7 +140,7 @@ async def test_any_server_accepts_the_answer(server: ServerProcess, module_datab
         ):
             known = await begun(http, elicitation={})
             asked = message("tools/call", name="form", arguments={}, context={"name": "Ann"})
-            async with opened(http, "POST", "/mcp", json=asked, headers=known) as stream:
+            async with open_stream(http, "POST", "/mcp", json=asked, headers=known) as stream:
                 for content in ({"size": "S"}, {"answer": False}):
                     question = (await stream.next()).data
                     assert question["method"] == "elicitation/create"
@@ -170,7 +170,7 @@ async def test_waiting_call_can_be_left_and_cancelled(server: ServerProcess) -> 
     async with httpx2.AsyncClient(base_url=server.url, headers=BOTH, timeout=60) as http:
         known = await begun(http, elicitation={})
         asked = message("tools/call", 5, name="approval", arguments={"text": "draft"})
-        async with opened(http, "POST", "/mcp", json=asked, headers=known) as stream:
+        async with open_stream(http, "POST", "/mcp", json=asked, headers=known) as stream:
             question = (await stream.next()).data
 
         await threads_go(server.url)
@@ -178,7 +178,7 @@ async def test_waiting_call_can_be_left_and_cancelled(server: ServerProcess) -> 
         for request_id in (question["id"], "question:a:b:c:d", "question", 7):
             assert (await http.post("/mcp", json={**late, "id": request_id})).status_code == 202
 
-        async with opened(http, "POST", "/mcp", json=asked, headers=known) as stream:
+        async with open_stream(http, "POST", "/mcp", json=asked, headers=known) as stream:
             await stream.next()
             taken_back = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
             await http.post("/mcp", json=taken_back)

@@ -82,9 +82,9 @@ async def test_files_arrive_with_their_types(server: ServerProcess) -> None:
         {"type": "image", "data": "aGk=", "mimeType": "image/webp"},
         {"type": "audio", "data": "aGk=", "mimeType": "audio/ogg"},
         {"type": "audio", "data": "aGk=", "mimeType": "audio/mp3"},
-        embedded(uri="attachment:///a%20b.pdf", mimeType="application/pdf", blob="aGk="),
-        embedded(uri="attachment:///t.csv", mimeType="text/csv", blob="aGk="),
-        embedded(uri="memo://one", mimeType="text/plain", text="remember"),
+        build_resource(uri="attachment:///a%20b.pdf", mimeType="application/pdf", blob="aGk="),
+        build_resource(uri="attachment:///t.csv", mimeType="text/csv", blob="aGk="),
+        build_resource(uri="memo://one", mimeType="text/plain", text="remember"),
         {"type": "resource_link", "uri": "https://files.example/a.png", "name": "a.png", "mimeType": "image/png"},
         {"type": "resource_link", "uri": "memo://two", "name": "two"},
     ]
@@ -95,7 +95,7 @@ async def test_files_arrive_with_their_types(server: ServerProcess) -> None:
     assert json.loads(plain.content[0].text) == plain.structuredContent
 
 
-def embedded(**resource: str) -> dict[str, Any]:
+def build_resource(**resource: str) -> dict[str, Any]:
     return {"type": "resource", "resource": resource}
 
 

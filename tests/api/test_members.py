@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from portside.identity import passwords
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 from tests.conftest import eventually
 
 PASSWORD = "correct horse battery"
@@ -18,7 +18,7 @@ ROUTES_OF_WORKSPACES = ("/api-key", "/sessions", "/workspaces/current/members")
 
 @pytest.fixture
 async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with hosted(await hosted_databases()) as running:
+    async with open_hosted(await hosted_databases()) as running:
         yield running
 
 
@@ -31,18 +31,18 @@ async def send(server: Hosted, method: str, path: str, body: Any = None, **heade
     return await server.client.request(method, path, json=body, headers=named)
 
 
-async def made(server: Hosted, path: str, body: Any, **headers: str) -> Any:
+async def create(server: Hosted, path: str, body: Any, **headers: str) -> Any:
     response = await send(server, "POST", path, body, **headers)
     assert response.status_code == 200, response.text
     return response.json()
 
 
 async def new_member(server: Hosted, email: str, **fields: Any) -> dict[str, Any]:
-    return await made(server, "/orgs/current/members", {"email": email, "password": PASSWORD, **fields})
+    return await create(server, "/orgs/current/members", {"email": email, "password": PASSWORD, **fields})
 
 
 async def log_in(server: Hosted, email: str, tenant: str | None = None) -> dict[str, str]:
-    token = (await made(server, "/login", {"email": email, "password": PASSWORD}))["access_token"]
+    token = (await create(server, "/login", {"email": email, "password": PASSWORD}))["access_token"]
     return {"authorization": f"Bearer {token}"} | ({"x_tenant_id": tenant} if tenant else {})
 
 
@@ -51,7 +51,7 @@ async def statuses(server: Hosted, paths: tuple[str, ...], **headers: str) -> li
 
 
 async def test_a_workspace_is_made_listed_and_renamed(server: Hosted):
-    workspace = await made(server, "/workspaces", {"display_name": "Team B!"})
+    workspace = await create(server, "/workspaces", {"display_name": "Team B!"})
     assert (workspace["tenant_handle"], workspace["role_name"]) == ("team-b", "Admin")
     listed = (await send(server, "GET", "/workspaces")).json()
     assert [found["display_name"] for found in listed] == ["Default", "Team B!"]
@@ -64,14 +64,14 @@ async def test_a_workspace_is_made_listed_and_renamed(server: Hosted):
 
 
 async def test_a_personal_key_has_its_users_workspaces(server: Hosted):
-    other = (await made(server, "/workspaces", {"display_name": "Other"}))["id"]
+    other = (await create(server, "/workspaces", {"display_name": "Other"}))["id"]
     found = (await send(server, "GET", "/auth", x_tenant_id=other)).json()
     assert (found["tenant_id"], found["workspace_name"]) == (other, "Other")
     own = str(server.actor.workspace_id)
 
     await new_member(server, "b@example.com", workspaces=[own])
     login = await log_in(server, "b@example.com", own)
-    key = (await made(server, "/api-key/current", {"description": "mine"}, **login))["key"]
+    key = (await create(server, "/api-key/current", {"description": "mine"}, **login))["key"]
     assert key.startswith("lsv2_pt_")
     assert (await send(server, "GET", "/auth", x_api_key=key)).json()["tenant_id"] == own
     assert (await send(server, "GET", "/auth", x_api_key=key, x_tenant_id=other)).status_code == 403
@@ -110,7 +110,7 @@ async def test_a_removed_member_loses_keys_and_logins_at_once(server: Hosted):
     own = str(server.actor.workspace_id)
     user = (await new_member(server, "b@example.com", workspaces=[own]))["id"]
     login = await log_in(server, "b@example.com", own)
-    key = (await made(server, "/api-key/current", {}, **login))["key"]
+    key = (await create(server, "/api-key/current", {}, **login))["key"]
     assert (await send(server, "GET", "/sessions", x_api_key=key)).status_code == 200
     assert (await send(server, "DELETE", f"/orgs/current/members/{user}")).status_code == 204
     assert (await send(server, "GET", "/sessions", x_api_key=key)).status_code == 401
@@ -140,8 +140,8 @@ async def test_the_last_admin_stays_and_roles_cannot_be_escalated(server: Hosted
 
 
 async def test_a_key_of_the_organization_needs_a_workspace_where_one_is_needed(server: Hosted):
-    other = (await made(server, "/workspaces", {"display_name": "Other"}))["id"]
-    key = (await made(server, "/orgs/current/service-keys", {"description": "all"}))["key"]
+    other = (await create(server, "/workspaces", {"display_name": "Other"}))["id"]
+    key = (await create(server, "/orgs/current/service-keys", {"description": "all"}))["key"]
     assert (await send(server, "GET", "/orgs/current/members", x_api_key=key)).status_code == 200
 
     for path in ROUTES_OF_WORKSPACES:
@@ -153,7 +153,7 @@ async def test_a_key_of_the_organization_needs_a_workspace_where_one_is_needed(s
 
     assert len((await send(server, "GET", "/workspaces", x_api_key=key)).json()) == 2
     body = {"workspaces": [other], "role_id": "Viewer"}
-    limited = await made(server, "/orgs/current/service-keys", body)
+    limited = await create(server, "/orgs/current/service-keys", body)
     assert limited["workspace_names"] == ["Other"]
     own = str(server.actor.workspace_id)
     headers = {"x_api_key": limited["key"]}
@@ -164,7 +164,7 @@ async def test_a_key_of_the_organization_needs_a_workspace_where_one_is_needed(s
 
 
 async def test_a_read_only_key_reads(server: Hosted):
-    key = (await made(server, "/api-key", {"read_only": True}))["key"]
+    key = (await create(server, "/api-key", {"read_only": True}))["key"]
     assert (await send(server, "GET", "/sessions", x_api_key=key)).status_code == 200
     assert (await send(server, "POST", "/runs", {"name": "r"}, x_api_key=key)).status_code == 403
     assert (await send(server, "POST", "/api-key", {}, x_api_key=key)).status_code == 403
@@ -249,9 +249,9 @@ async def test_adding_a_member_twice_is_refused(server: Hosted):
 
 
 async def test_a_key_of_a_workspace_does_not_change_the_organization(server: Hosted):
-    other = (await made(server, "/workspaces", {"display_name": "Other"}))["id"]
-    bound = (await made(server, "/api-key", {}, x_tenant_id=other))["key"]
-    several = (await made(server, "/orgs/current/service-keys", {"workspaces": [other]}))["key"]
+    other = (await create(server, "/workspaces", {"display_name": "Other"}))["id"]
+    bound = (await create(server, "/api-key", {}, x_tenant_id=other))["key"]
+    several = (await create(server, "/orgs/current/service-keys", {"workspaces": [other]}))["key"]
     for key in (bound, several):
         headers = {"x_api_key": key, "x_tenant_id": other}
         for path, body in (
@@ -267,13 +267,13 @@ async def test_a_key_of_a_workspace_does_not_change_the_organization(server: Hos
         assert (await send(server, "POST", "/api-key", {}, **headers)).status_code == 200
         assert (await send(server, "GET", "/orgs/current", **headers)).status_code == 200
 
-    whole = (await made(server, "/orgs/current/service-keys", {}))["key"]
+    whole = (await create(server, "/orgs/current/service-keys", {}))["key"]
     assert (await send(server, "POST", "/workspaces", {"display_name": "Third"}, x_api_key=whole)).status_code == 200
 
 
 async def test_permissions_of_another_workspace_cannot_be_granted(server: Hosted):
     own = str(server.actor.workspace_id)
-    other = (await made(server, "/workspaces", {"display_name": "Other"}))["id"]
+    other = (await create(server, "/workspaces", {"display_name": "Other"}))["id"]
     role = {"role_id": "Organization Operator"}
     await new_member(server, "op@example.com", **role, workspaces=[own], workspace_role="Editor")
 
@@ -297,22 +297,22 @@ async def test_permissions_of_another_workspace_cannot_be_granted(server: Hosted
 
 
 async def test_a_limited_personal_key_cannot_escalate(server: Hosted):
-    reads = (await made(server, "/api-key/current", {"read_only": True}))["key"]
+    reads = (await create(server, "/api-key/current", {"read_only": True}))["key"]
     response = await send(server, "PUT", "/users/me/password", {"new": PASSWORD}, x_api_key=reads)
     assert (response.status_code, "password" in response.json()["detail"]) == (403, True)
-    makes = (await made(server, "/api-key/current", {"permissions": ["organization:pats:create"]}))["key"]
+    makes = (await create(server, "/api-key/current", {"permissions": ["organization:pats:create"]}))["key"]
     assert (await send(server, "POST", "/api-key/current", {}, x_api_key=makes)).status_code == 403
     assert (await send(server, "POST", "/api-key/current", {"read_only": True}, x_api_key=makes)).status_code == 403
     body = {"permissions": ["organization:pats:create"]}
 
-    mine = await made(server, "/api-key/current", body, x_api_key=makes)
+    mine = await create(server, "/api-key/current", body, x_api_key=makes)
     for path in ("/api-key/current", "/orgs/current/personal-access-tokens"):
         response = await send(server, "DELETE", f"{path}/{mine['id']}", x_api_key=reads)
         assert (response.status_code, "revoke" in response.json()["detail"]) == (403, True)
 
     assert (await send(server, "GET", "/auth", x_api_key=mine["key"])).status_code == 200
     body = {"permissions": ["organization:read", "organization:pats:create"]}
-    ends = (await made(server, "/api-key/current", body))["key"]
+    ends = (await create(server, "/api-key/current", body))["key"]
     assert (await send(server, "DELETE", f"/api-key/current/{mine['id']}", x_api_key=ends)).status_code == 204
 
 
@@ -323,7 +323,7 @@ async def test_higher_roles_cannot_be_removed(server: Hosted):
     roles = {role["name"]: role for role in (await send(server, "GET", "/orgs/current/roles")).json()}
     manages = ["workspaces:manage", *roles["WORKSPACE_VIEWER"]["permissions"]]
 
-    limited = (await made(server, "/api-key", {"permissions": manages}))["key"]
+    limited = (await create(server, "/api-key", {"permissions": manages}))["key"]
     path = "/workspaces/current/members"
     for method, body in (("PATCH", {"role_id": "Viewer"}), ("DELETE", None)):
         response = await send(server, method, f"{path}/{admin['id']}", body, x_api_key=limited)
@@ -331,7 +331,7 @@ async def test_higher_roles_cannot_be_removed(server: Hosted):
         assert (await send(server, method, f"{path}/{viewer['id']}", body, x_api_key=limited)).status_code < 300
 
     assert {member["role_name"] for member in (await send(server, "GET", path)).json()} == {"Admin"}
-    keeper = (await made(server, "/orgs/current/service-keys", {"permissions": ["organization:manage"]}))["key"]
+    keeper = (await create(server, "/orgs/current/service-keys", {"permissions": ["organization:manage"]}))["key"]
     for method, body in (("PATCH", {"role_id": "Organization Viewer"}), ("DELETE", None)):
         response = await send(server, method, f"/orgs/current/members/{viewer['id']}", body, x_api_key=keeper)
         assert response.status_code == 403
@@ -368,9 +368,9 @@ async def test_key_that_expires_makes_none_that_outlasts_it(server: Hosted):
     soon = "2990-01-01T00:00:00Z"
     later = "2990-01-01T00:00:01Z"
     routes = ("/api-key/current", "/orgs/current/personal-access-tokens", "/orgs/current/service-keys", "/api-key")
-    expiring = (await made(server, "/api-key/current", {"expires_at": soon}))["key"]
+    expiring = (await create(server, "/api-key/current", {"expires_at": soon}))["key"]
     for path in routes:
-        child = await made(server, path, {}, x_api_key=expiring)
+        child = await create(server, path, {}, x_api_key=expiring)
         assert child["expires_at"] == soon
 
         grandchild = await send(server, "POST", "/api-key", {"expires_at": later}, x_api_key=child["key"])
@@ -394,7 +394,7 @@ async def test_key_that_expires_makes_none_that_outlasts_it(server: Hosted):
     # A session ends sooner than the keys that its user makes.
     assert (await send(server, "PUT", "/users/me/password", {"new": PASSWORD})).status_code == 204
     login = await log_in(server, "admin@localhost")
-    assert (await made(server, "/api-key/current", {}, **login))["expires_at"] is None
+    assert (await create(server, "/api-key/current", {}, **login))["expires_at"] is None
 
 
 async def test_operators_rename_workspaces_without_membership(server: Hosted):

@@ -21,7 +21,7 @@ from portside.platform.home import Home
 from portside.platform.settings import PlatformSettings
 from tests.api.control_server import create_body
 from tests.conftest import eventually
-from tests.receiver import serving
+from tests.receiver import serve
 from tests.servers import ServerProcess, agent_server, free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -57,7 +57,7 @@ def labels_in(query: str) -> set[str]:
     return matched | grouped
 
 
-def declared_labels(metric: str) -> set[str]:
+def list_labels(metric: str) -> set[str]:
     collector: Any = REGISTRY._names_to_collectors[metric]
     return {*collector._labelnames, *({"le"} if metric.endswith("_bucket") else ())}
 
@@ -89,10 +89,10 @@ def agent(agent_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def measured(platform_database: str, agent: ServerProcess, tmp_path_factory: Any) -> AsyncIterator[Measured]:
+async def measurement(platform_database: str, agent: ServerProcess, tmp_path_factory: Any) -> AsyncIterator[Measured]:
     settings = PlatformSettings(rate_limits=False, alert_check_s=0.1)
     home = Home(tmp_path_factory.mktemp("home"))
-    async with open_platform(home, settings, platform_database) as app, serving(app.asgi) as url:
+    async with open_platform(home, settings, platform_database) as app, serve(app.asgi) as url:
         both = {"timeout": 60, "base_url": url}
         async with (
             httpx2.AsyncClient(headers={"x-api-key": app.new_key or ""}, **both) as client,
@@ -114,26 +114,26 @@ async def measured(platform_database: str, agent: ServerProcess, tmp_path_factor
 
 
 @pytest.mark.parametrize("query", QUERIES)
-async def test_a_query_names_metrics_and_labels_that_exist(measured: Measured, query: str) -> None:
+async def test_a_query_names_metrics_and_labels_that_exist(measurement: Measured, query: str) -> None:
     named = metrics_in(query) - {"up"}
-    families = await measured.families()
+    families = await measurement.families()
     may_be_absent = {"lg_api_leases_expired_total", "portside_webhook_calls_total"}
     assert named - families <= may_be_absent, "a metric with labels is shown once it has counted something"
 
     if named:
-        known = set.union(*(declared_labels(metric) for metric in named))
+        known = set.union(*(list_labels(metric) for metric in named))
         assert labels_in(query) <= known | ADDED
 
 
-async def test_a_query_with_a_wrong_name_would_fail(measured: Measured) -> None:
+async def test_a_query_with_a_wrong_name_would_fail(measurement: Measured) -> None:
     assert metrics_in('rate(lg_api_no_such_total{status="up"}[5m])') == {"lg_api_no_such_total"}
-    assert "lg_api_no_such_total" not in await measured.families()
+    assert "lg_api_no_such_total" not in await measurement.families()
     assert labels_in('sum by (job, le) (x{status=~"5..", path!="/a"})') == {"job", "le", "status", "path"}
     assert len(QUERIES) > 30
 
 
-async def test_rules_of_alerts_are_shown_to_prometheus(measured: Measured) -> None:
-    assert await measured.shows('portside_alert_measurement{rule="disk_used",subject="platform"}')
+async def test_rules_of_alerts_are_shown_to_prometheus(measurement: Measured) -> None:
+    assert await measurement.shows('portside_alert_measurement{rule="disk_used",subject="platform"}')
 
 
 def program(name: str) -> str:
@@ -158,12 +158,12 @@ async def test_promtool_accepts_the_files_and_their_tests(arguments: str) -> Non
 
 
 @pytest.mark.thorough
-async def test_a_real_prometheus_answers_every_query(measured: Measured, tmp_path: Path) -> None:
+async def test_a_real_prometheus_answers_every_query(measurement: Measured, tmp_path: Path) -> None:
     config = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(FOLDER / "rules.yml")]
 
-    for job, url in zip(config["scrape_configs"], measured, strict=True):
+    for job, url in zip(config["scrape_configs"], measurement, strict=True):
         (entry,) = job["static_configs"]
         entry["targets"] = [url.removeprefix("http://")]
         entry.get("labels", {}).pop("__metrics_path__", None)

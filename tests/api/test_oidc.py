@@ -32,8 +32,8 @@ from portside.identity.provisioning import AdmissionRules
 from portside.identity.services import OidcSignIn
 from portside.kernel.crypto import SecretBox
 from portside.kernel.errors import UserMistake
-from tests.api.hosted import Hosted, hosted
-from tests.node_packages import SCRIPTS, installed_packages
+from tests.api.hosted import Hosted, open_hosted
+from tests.node_packages import SCRIPTS, install_packages
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CLIENT = "portside"
@@ -65,7 +65,7 @@ def _time_for_the_provider() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[str]:
-    folder = installed_packages()
+    folder = install_packages()
     shutil.copy(SCRIPTS / "oidc.mjs", folder / "oidc.mjs")
 
     command = ["node", "oidc.mjs", CLIENT, SECRET, BACK]
@@ -78,7 +78,7 @@ def issuer() -> Iterator[str]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(platform_database: str, issuer: str) -> AsyncIterator[Hosted]:
     provider = OidcProvider(OidcClient(issuer, CLIENT, SECRET), SecretBox(os.urandom(32)))
-    async with hosted(platform_database, oidc=OidcSignIn(provider, build_rules())) as running:
+    async with open_hosted(platform_database, oidc=OidcSignIn(provider, build_rules())) as running:
         yield running
 
 
@@ -395,7 +395,7 @@ async def test_a_right_token_and_a_rotated_key(hostile: Hostile, monkeypatch: py
     hostile.keys.pop()
 
 
-def unsigned(claims: dict[str, Any], header: dict[str, str]) -> str:
+def build_unsigned_token(claims: dict[str, Any], header: dict[str, str]) -> str:
     parts = (base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in (header, claims))
     return ".".join(parts) + "."
 
@@ -408,11 +408,11 @@ async def test_a_token_that_the_provider_did_not_sign(hostile: Hostile) -> None:
     right = hostile.sign(claims)
 
     forged = [
-        unsigned(claims, {"alg": "none"}),
-        unsigned(claims, {"alg": "none", "kid": "one"}),
-        unsigned(claims, {"alg": "RS256", "kid": "one"}),
+        build_unsigned_token(claims, {"alg": "none"}),
+        build_unsigned_token(claims, {"alg": "none", "kid": "one"}),
+        build_unsigned_token(claims, {"alg": "RS256", "kid": "one"}),
         jwt.encode({"alg": "HS256", "kid": "one"}, claims, OctKey.import_key(SECRET), algorithms=["HS256"]),
-        signed_with_the_public_key(claims, public),
+        sign_with_public_key(claims, public),
         jwt.encode({"alg": "RS256", "kid": "one"}, claims, foreign, algorithms=["RS256"]),
         right[:-8] + ("A" * 8),
         "",
@@ -428,9 +428,9 @@ async def test_a_token_that_the_provider_did_not_sign(hostile: Hostile) -> None:
     assert (await provider.verify(right, "n"))["sub"] == "s"
 
 
-def signed_with_the_public_key(claims: dict[str, Any], public: bytes) -> str:
+def sign_with_public_key(claims: dict[str, Any], public: bytes) -> str:
     """Sign with the provider's public key as a shared secret, which careless libraries accept."""
-    head = unsigned(claims, {"alg": "HS256", "kid": "one"}).removesuffix(".")
+    head = build_unsigned_token(claims, {"alg": "HS256", "kid": "one"}).removesuffix(".")
     signature = hmac.digest(public, head.encode(), "sha256")
     return f"{head}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
 

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from portside.tracing.otlp_wire import MAX_SPANS
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 
 TRACE = "0190a0c0000070008000000000000001"
 ROOT = "00000000000000aa"
@@ -30,7 +30,7 @@ AT = 1_790_000_000 * SECOND
 
 @pytest.fixture
 async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with hosted(await hosted_databases()) as running:
+    async with open_hosted(await hosted_databases()) as running:
         yield running
 
 
@@ -72,7 +72,7 @@ def span(name: str, attributes: dict[str, Any] | None = None, **fields: Any) -> 
     }
 
 
-def nested(depth: int) -> dict[str, Any]:
+def build_nested(depth: int) -> dict[str, Any]:
     """An attribute with lists within lists."""
     value: dict[str, Any] = {"stringValue": "x"}
     for _ in range(depth):
@@ -291,7 +291,9 @@ async def test_an_error_status_sets_the_error(server: Hosted):
         ),
         (
             "application/json",
-            json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span("x") | {"attributes": [nested(60)]}]}]}]}),
+            json.dumps(
+                {"resourceSpans": [{"scopeSpans": [{"spans": [span("x") | {"attributes": [build_nested(60)]}]}]}]}
+            ),
             422,
             "more than 50 levels",
         ),

@@ -14,7 +14,7 @@ from bench.parity.servers import our_server
 
 @pytest.mark.timeout(900)
 async def test_no_unexplained_difference_from_the_reference(module_database: str, tmp_path: Path):
-    reference, _ = recordings.read()
+    reference, _ = recordings.read_record()
     with our_server(module_database, tmp_path) as url:
         verdict = compare(reference, await perform(url))
 

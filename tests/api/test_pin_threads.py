@@ -53,9 +53,9 @@ class Agent:
         """Deploy another version; return the id of its revision."""
         self.repository.commit(version, agent=ASKS)
         await self.platform.redeploy(self.id)
-        return await self.deployed()
+        return await self.wait_until_deployed()
 
-    async def deployed(self) -> str:
+    async def wait_until_deployed(self) -> str:
         revision = await self.platform.ended(self.id)
         assert revision["status"] == "DEPLOYED", revision
         return str(revision["id"])
@@ -68,7 +68,7 @@ class Agent:
         assert response.is_success, response.text
         return response.json()
 
-    async def asked(self) -> str:
+    async def ask_thread(self) -> str:
         thread = str((await self.call("POST", "/threads", metadata={}))["thread_id"])
         found = await self.call("POST", f"/threads/{thread}/runs/wait", assistant_id="agent", input={"version": ""})
         assert found["__interrupt__"], found
@@ -93,7 +93,7 @@ class Agent:
     def builds(self) -> set[str]:
         return {entry.name for entry in self.folder.iterdir()}
 
-    async def shown(self) -> Any:
+    async def print_deployment(self) -> Any:
         """Return what `portside deployments show` prints."""
         command = [sys.executable, "-m", "portside", "deployments", "show", self.id, "--url", self.platform.server.url]
         process = await asyncio.create_subprocess_exec(
@@ -107,7 +107,7 @@ class Agent:
         return output.decode()
 
 
-async def answered(agent: Agent, thread: str) -> str | None:
+async def try_answer(agent: Agent, thread: str) -> str | None:
     """Answer a thread, unless the platform has only just been started."""
     try:
         return await agent.answer(thread)
@@ -136,21 +136,21 @@ async def test_threads_keep_their_revision_until_it_is_used_no_more(platform: Pl
     found = await platform.call("PATCH", f"/v2/deployments/{deployment}", pin_threads=24)
     assert found["pin_threads"] == 24
     agent = Agent(platform, repository, deployment)
-    one = await agent.deployed()
-    first, second, third = [await agent.asked() for _ in range(3)]
+    one = await agent.wait_until_deployed()
+    first, second, third = [await agent.ask_thread() for _ in range(3)]
 
     two = await agent.deploy("two")
-    of_two = [await agent.asked() for _ in range(2)]
+    of_two = [await agent.ask_thread() for _ in range(2)]
     await agent.deploy("three")
     await agent.uses(**{one: 3, two: 2})
 
-    lines = [line.split() for line in (await agent.shown()).splitlines()]
+    lines = [line.split() for line in (await agent.print_deployment()).splitlines()]
     heading = next(line for line in lines if "THREADS" in line and "REVISION" in line)
     assert heading.index("THREADS") == len(heading) - 2
     counts = {line[0]: int(line[-1]) for line in lines if line and line[0] in {one, two}}
     assert counts == {one: 3, two: 2}
     assert await agent.answer(first) == "one!"
-    new = await agent.asked()
+    new = await agent.ask_thread()
     assert await agent.answer(new) == "three!"
 
     # The platform, its listener and the servers end, and come back in a version whose executor earlier builds lack.
@@ -160,12 +160,12 @@ async def test_threads_keep_their_revision_until_it_is_used_no_more(platform: Pl
         make_executor_older(agent.folder / revision)
 
     await asyncio.to_thread(platform.server.start)
-    assert await eventually(partial(answered, agent, second)) == "one!"
+    assert await eventually(partial(try_answer, agent, second)) == "one!"
     assert await agent.answer(of_two[0]) == "two!"
 
     # A rollback to the first build: its threads and those of the revisions between go on.
     await platform.call("POST", f"/v2/deployments/{deployment}/revisions/{one}/redeploy")
-    again = await agent.deployed()
+    again = await agent.wait_until_deployed()
     assert {one, two, again} <= agent.builds()
     assert await agent.answer(third) == "one!"
     await agent.uses(**{two: 1})
@@ -190,7 +190,7 @@ async def test_threads_keep_their_revision_until_it_is_used_no_more(platform: Pl
 
     await eventually(is_removed)
     assert {one, again} <= agent.builds()
-    assert await agent.answer(await agent.asked()) == "one!"
+    assert await agent.answer(await agent.ask_thread()) == "one!"
     await platform.delete(deployment)
     assert not (platform.home / "dataplane" / "deployments" / deployment).exists()
 
@@ -203,11 +203,11 @@ async def test_threads_of_an_agent_that_sleeps_wake_it_and_keep_their_revision(
     deployment = await platform.deploy(repository)
     await platform.call("PATCH", f"/v2/deployments/{deployment}", pin_threads=24)
     agent = Agent(platform, repository, deployment)
-    one = await agent.deployed()
-    first, second, third = [await agent.asked() for _ in range(3)]
+    one = await agent.wait_until_deployed()
+    first, second, third = [await agent.ask_thread() for _ in range(3)]
     two = await agent.deploy("two")
 
-    of_two = await agent.asked()
+    of_two = await agent.ask_thread()
     await agent.uses(**{one: 3, two: 1})
     await sleeps(platform, deployment)
 
@@ -223,13 +223,13 @@ async def test_threads_of_an_agent_that_sleeps_wake_it_and_keep_their_revision(
     await asyncio.to_thread(platform.server.stop)
     await asyncio.to_thread(platform.server.start)
     assert {one, two} <= agent.builds()
-    assert await eventually(partial(answered, agent, second)) == "one!"
+    assert await eventually(partial(try_answer, agent, second)) == "one!"
     assert await agent.answer(of_two) == "two!"
 
-    assert await agent.answer(await agent.asked()) == "three!"
+    assert await agent.answer(await agent.ask_thread()) == "three!"
     # While it sleeps, its threads are not counted. One more is left, and its build is kept.
     await platform.call("PATCH", f"/v2/deployments/{deployment}", sleep_after_s=3600)
-    assert await agent.answer(await agent.asked()) == "three!"
+    assert await agent.answer(await agent.ask_thread()) == "three!"
     await agent.uses(**{one: 1})
     assert await agent.answer(third) == "one!"
     await agent.uses()
@@ -247,7 +247,7 @@ async def test_combined_layout_is_refused_with_the_reason(platform: Platform, re
 
     agent = Agent(platform, repository, deployment)
     await platform.redeploy(deployment)
-    await agent.deployed()
+    await agent.wait_until_deployed()
     await platform.call("PATCH", f"/v2/deployments/{deployment}", pin_threads=1)
 
     async def says_so() -> bool:

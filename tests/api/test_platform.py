@@ -57,7 +57,7 @@ class Platform:
 
         return self.http.post("/v2/deployments", json=body)
 
-    def deployed(self, name: str, repository: Repository, **changes: Any) -> dict[str, Any]:
+    def create_deployed(self, name: str, repository: Repository, **changes: Any) -> dict[str, Any]:
         made = self.create(name, repository, **changes)
         assert made.status_code == 201, made.text
         assert self.follow(made.json())["status"] == "DEPLOYED", self.log(made.json())
@@ -87,7 +87,7 @@ class Platform:
         """
         wanted = f"LANGSMITH_HOST_REVISION_ID={deployment['active_revision_id']}".encode()
         found = {pid for pid in processes() if wanted in environment(pid)}
-        return max((pid for pid in found if parent(pid) not in found), key=started, default=0)
+        return max((pid for pid in found if parent(pid) not in found), key=read_start_time, default=0)
 
 
 def wait_for(probe: Any, within_s: float = 120) -> Any:
@@ -127,7 +127,7 @@ def process_file(pid: int, name: str) -> bytes:
     return b""
 
 
-def started(pid: int) -> int:
+def read_start_time(pid: int) -> int:
     return status_field(pid, 19)
 
 
@@ -226,7 +226,7 @@ def traces(platform: Platform, project: str) -> int:
 
 @pytest.mark.thorough
 async def test_new_commit_takes_over_without_a_failed_request(platform: Platform, repository: Repository):
-    deployment = platform.deployed("switched", repository)
+    deployment = platform.create_deployed("switched", repository)
     url = deployment["source_config"]["custom_url"]
     answers: list[str] = []
     done = asyncio.Event()
@@ -278,7 +278,7 @@ def thorough(*values: object) -> object:
 def test_failed_revision_leaves_the_old_one_serving(
     platform: Platform, repository: Repository, change: dict[str, str], status: str, says: str, request: Any
 ):
-    deployment = platform.deployed(f"kept-{request.node.callspec.id}", repository)
+    deployment = platform.create_deployed(f"kept-{request.node.callspec.id}", repository)
     repository.commit_agent("broken", **change)
     changed = platform.change(deployment, source_revision_config={"repo_ref": "main"})
     revision = platform.follow(changed)
@@ -292,7 +292,7 @@ def test_failed_revision_leaves_the_old_one_serving(
 
 
 def test_killed_agent_restarts_with_its_state(platform: Platform, repository: Repository):
-    deployment = platform.deployed("killed", repository)
+    deployment = platform.create_deployed("killed", repository)
     url = deployment["source_config"]["custom_url"]
     thread = httpx2.post(f"{url}/threads", json={}, headers=ALLOWED).json()["thread_id"]
     body = {"assistant_id": "agent", "input": {"text": "hi"}}
@@ -323,7 +323,7 @@ def list_listeners(platform: Platform) -> set[int]:
 
 
 def test_killed_listener_is_restarted_and_adopts_running_agents(platform: Platform, repository: Repository):
-    deployment = platform.deployed("adopted", repository)
+    deployment = platform.create_deployed("adopted", repository)
     url = deployment["source_config"]["custom_url"]
 
     # A process that the listener has just begun to start looks like a second one.
@@ -341,7 +341,7 @@ def test_killed_listener_is_restarted_and_adopts_running_agents(platform: Platfo
 
 
 def test_deleted_deployment_leaves_nothing(platform: Platform, repository: Repository):
-    deployment = platform.deployed("deleted", repository)
+    deployment = platform.create_deployed("deleted", repository)
     replica = platform.replica(deployment)
     assert platform.http.delete(f"/v2/deployments/{deployment['id']}").status_code == 204
     wait_for(lambda: platform.http.get(f"/v2/deployments/{deployment['id']}").status_code == 404)
@@ -390,7 +390,7 @@ def test_killed_platform_loses_nothing(tmp_path: Path):
     home = tmp_path / "home"
     with platform_server(home) as server:
         platform = Platform(server, home)
-        deployment = platform.deployed("survivor", repository)
+        deployment = platform.create_deployed("survivor", repository)
         url = deployment["source_config"]["custom_url"]
         thread = httpx2.post(f"{url}/threads", json={"metadata": {"kept": "yes"}}, headers=ALLOWED).json()["thread_id"]
         body = {"assistant_id": "agent", "input": {"text": "hi"}}

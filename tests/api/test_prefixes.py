@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from langgraph_sdk import get_client
 
-from tests.fronted import HEADERS, fronted
+from tests.fronted import HEADERS, start_fronted
 from tests.servers import KEY, agent_server
 
 pytestmark = pytest.mark.timeout(300)
@@ -33,7 +33,7 @@ def behind_front(
     tmp_path_factory: pytest.TempPathFactory, platform_database: str, agent_database: str
 ) -> Iterator[Agent]:
     with (
-        fronted(tmp_path_factory.mktemp("home") / "portside", platform_database) as platform,
+        start_fronted(tmp_path_factory.mktemp("home") / "portside", platform_database) as platform,
         platform.real_agent("app", agent_database, project=PROJECT, **OWN_AUTH) as made,
     ):
         url = made["source_config"]["custom_url"]
@@ -48,13 +48,13 @@ def direct_address(home: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def mounted(tmp_path_factory: pytest.TempPathFactory, agent_database: str) -> Iterator[Agent]:
+def mounted_agent(tmp_path_factory: pytest.TempPathFactory, agent_database: str) -> Iterator[Agent]:
     folder = tmp_path_factory.mktemp("mounted")
     with agent_server(agent_database, folder, project=PROJECT, MOUNT_PREFIX="/my/agent") as server:
         yield Agent(f"{server.url}/my/agent", server.url)
 
 
-@pytest.fixture(params=["behind_front", "mounted"])
+@pytest.fixture(params=["behind_front", pytest.param("mounted_agent", id="mounted")])
 def agent(request: pytest.FixtureRequest) -> Agent:
     found: Agent = request.getfixturevalue(request.param)
     return found

@@ -19,7 +19,7 @@ from langsmith.schemas import FileEntry, SkillEntry
 from langsmith.utils import LangSmithConflictError, LangSmithNotFoundError, LangSmithUserError
 
 from portside.prompts.types import PromptNotFound
-from tests.api.hosted import Hosted, hosted, until_a_statement_waits
+from tests.api.hosted import Hosted, open_hosted, until_a_statement_waits
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -30,7 +30,7 @@ pytestmark = [
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(platform_database: str) -> AsyncIterator[Hosted]:
-    async with hosted(platform_database) as running:
+    async with open_hosted(platform_database) as running:
         yield running
 
 

@@ -10,7 +10,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.api.streaming import Sent, new_id, opened
+from tests.api.streaming import Sent, new_id, open_stream
 from tests.servers import ServerProcess, agent_server
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
@@ -53,11 +53,11 @@ def is_completed(event: Sent) -> bool:
 
 async def follow(http: httpx2.AsyncClient, thread_id: str, **wanted) -> list[Sent]:
     body = {"channels": ALL, **wanted}
-    async with opened(http, "POST", f"/threads/{thread_id}/stream/events", json=body) as stream:
+    async with open_stream(http, "POST", f"/threads/{thread_id}/stream/events", json=body) as stream:
         return await stream.until(is_over)
 
 
-def received(events: list[Sent]) -> list[tuple[str, Any]]:
+def list_events(events: list[Sent]) -> list[tuple[str, Any]]:
     return [(event.name, event.data["params"]["data"]) for event in events]
 
 
@@ -69,10 +69,10 @@ async def test_the_transcript_of_a_question(http):
     assert reply["meta"] == {"applied_through_seq": 0}
 
     channels = ["values", "input", "lifecycle"]
-    async with opened(http, "POST", f"/threads/{thread_id}/stream/events", json={"channels": channels}) as stream:
+    async with open_stream(http, "POST", f"/threads/{thread_id}/stream/events", json={"channels": channels}) as stream:
         events = await stream.until(is_over)
         asked = events[-2].data["params"]["data"]
-        assert received(events) == [
+        assert list_events(events) == [
             ("lifecycle", {"event": "running", "graph_name": "approval"}),
             ("values", {"text": "a"}),
             ("values", {"text": "a!"}),
@@ -95,7 +95,7 @@ async def test_the_transcript_of_a_question(http):
         events += await stream.until(is_over)
         again = await command(http, thread_id, "input.respond", **answer)
 
-    assert received(events[5:]) == [
+    assert list_events(events[5:]) == [
         ("lifecycle", {"event": "running", "graph_name": "approval"}),
         ("values", {"text": "a!"}),
         ("values", {"text": "a!", "decision": "yes"}),
@@ -115,7 +115,7 @@ async def test_the_transcript_of_a_question(http):
 async def test_every_channel_of_a_run(http):
     thread_id = new_id()
     await start(http, thread_id, "agent", HI)
-    events = received(await follow(http, thread_id))
+    events = list_events(await follow(http, thread_id))
 
     assert {name for name, _ in events} == {
         "lifecycle",
@@ -137,23 +137,23 @@ async def test_namespaces_and_depth(http):
     everything = await follow(http, thread_id)
     places = {tuple(event.data["params"]["namespace"]) for event in everything}
     inner = next(place for place in places if place)
-    lifecycle = [received([event])[0][1]["event"] for event in everything if event.name == "lifecycle"]
+    lifecycle = [list_events([event])[0][1]["event"] for event in everything if event.name == "lifecycle"]
     assert lifecycle == ["running", "started", "completed", "completed"]
 
     assert {tuple(event.data["params"]["namespace"]) for event in await follow(http, thread_id, depth=0)} == {()}
     for namespace in (["child"], list(inner)):
         wanted = {"channels": ALL, "namespaces": [namespace]}
-        async with opened(http, "POST", f"/threads/{thread_id}/stream/events", json=wanted) as stream:
+        async with open_stream(http, "POST", f"/threads/{thread_id}/stream/events", json=wanted) as stream:
             below = await stream.until(is_completed)
 
         assert {tuple(event.data["params"]["namespace"]) for event in below} == {inner}
 
     custom = {"channels": ["custom:progress", "lifecycle"]}
-    async with opened(http, "POST", f"/threads/{thread_id}/stream/events", json=custom) as stream:
+    async with open_stream(http, "POST", f"/threads/{thread_id}/stream/events", json=custom) as stream:
         written = [event for event in await stream.until(is_over) if event.name == "custom"]
 
-    assert received(written) == [("custom", {"name": "progress", "payload": {"step": 2}})]
-    assert ("custom", "plain") in received(everything)
+    assert list_events(written) == [("custom", {"name": "progress", "payload": {"step": 2}})]
+    assert ("custom", "plain") in list_events(everything)
 
 
 async def test_since_resumes_and_sequence_continues_over_runs(http):
@@ -168,7 +168,7 @@ async def test_since_resumes_and_sequence_continues_over_runs(http):
     assert second[0].data["event_id"] != first[0].data["event_id"]
     path = f"/threads/{thread_id}/stream/events"
     sent = {"Last-Event-ID": second[-2].event_id or ""}
-    async with opened(http, "POST", path, json={"channels": ALL}, headers=sent) as stream:
+    async with open_stream(http, "POST", path, json={"channels": ALL}, headers=sent) as stream:
         assert (await stream.next()).raw == second[-1].raw
 
 
@@ -177,7 +177,7 @@ async def test_unknown_since_replays_all_kept_events(http):
     await start(http, thread_id, "echo", HI)
     await follow(http, thread_id)
     events = await follow(http, thread_id, since=5000)
-    assert received(events)[0][1]["event"] == "running"
+    assert list_events(events)[0][1]["event"] == "running"
     reply = await start(http, thread_id, "echo", HI)
     assert reply["meta"]["applied_through_seq"] == 5000
 
@@ -202,7 +202,7 @@ async def test_run_of_the_resource_api_emits_its_stream_modes(http):
     }
 
     assert (await http.post(f"/threads/{thread_id}/runs/wait", json=body)).status_code == 200
-    events = received(await follow(http, thread_id))
+    events = list_events(await follow(http, thread_id))
     assert [name for name, _ in events][:2] == ["lifecycle", "values"]
     assert events[-1] == ("lifecycle", {"event": "completed", "graph_name": "chat"})
     deltas = [data["delta"]["text"] for name, data in events if data.get("event") == "content-block-delta"]
@@ -217,7 +217,7 @@ async def test_the_tree_of_a_run_under_way(http, tmp_path):
     assert (idle["type"], idle["error"]) == ("error", "no_such_run")
     run_id = (await start(http, thread_id, "gate", {"path": str(gate)}))["result"]["run_id"]
 
-    async with opened(http, "POST", f"/threads/{thread_id}/stream/events", json={"channels": ALL}) as stream:
+    async with open_stream(http, "POST", f"/threads/{thread_id}/stream/events", json={"channels": ALL}) as stream:
         await stream.until(lambda event: event.name == "updates")
         tree = (await command(http, thread_id, "agent.getTree"))["result"]["tree"]
         assert tree == {"namespace": [], "status": "running", "graph_name": "gate"}
@@ -244,7 +244,7 @@ async def test_the_state_is_read_listed_and_forked(http):
     forked = (await command(http, thread_id, "state.fork", checkpoint_id=listed[1]["id"]))["result"]
     assert forked["thread_id"] == thread_id
     again = await follow(http, thread_id, since=events[-1].data["seq"])
-    assert [name for name, _ in received(again)][-2:] == ["input.requested", "lifecycle"]
+    assert [name for name, _ in list_events(again)][-2:] == ["input.requested", "lifecycle"]
 
     for method, params, code in [
         ("state.fork", {"checkpoint_id": new_id()}, "no_such_checkpoint"),
@@ -259,11 +259,11 @@ async def test_the_state_is_read_listed_and_forked(http):
 async def test_several_answers_and_a_jump(http):
     thread_id = new_id()
     await start(http, thread_id, "approval", {"text": "a"})
-    asked = received(await follow(http, thread_id, channels=["input", "lifecycle"]))[-2][1]["interrupt_id"]
+    asked = list_events(await follow(http, thread_id, channels=["input", "lifecycle"]))[-2][1]["interrupt_id"]
     answers = [{"namespace": [], "interrupt_id": asked, "response": "no"}]
     reply = await command(http, thread_id, "input.respond", responses=answers, update={"text": "changed"})
     events = await follow(http, thread_id, since=reply["meta"]["applied_through_seq"])
-    assert [data for name, data in received(events) if name == "values"][-1]["decision"] == "no"
+    assert [data for name, data in list_events(events) if name == "values"][-1]["decision"] == "no"
 
 
 async def test_how_commands_fail(http):
@@ -323,16 +323,16 @@ def follower(server: ServerProcess, thread_id: str) -> connect:
     return connection(server, f"threads/{thread_id}/stream/events")
 
 
-async def read(socket: ClientConnection) -> dict[str, Any]:
+async def receive(socket: ClientConnection) -> dict[str, Any]:
     return json.loads(await asyncio.wait_for(socket.recv(), 60))
 
 
 async def ask(socket: ClientConnection, number: int, method: str, **params) -> list[dict[str, Any]]:
     """Send a command; return the events before its answer, and the answer."""
     await socket.send(json.dumps({"id": number, "method": method, "params": params}))
-    frames = [await read(socket)]
+    frames = [await receive(socket)]
     while frames[-1]["type"] == "event":
-        frames.append(await read(socket))
+        frames.append(await receive(socket))
 
     return frames
 
@@ -345,7 +345,7 @@ async def say(socket: ClientConnection, number: int, method: str, **params) -> d
 async def test_commands_and_events_over_one_websocket(server):
     async with follower(server, new_id()) as socket:
         await socket.send("garbage")
-        assert await read(socket) == {
+        assert await receive(socket) == {
             "type": "error",
             "id": None,
             "error": "invalid_argument",
@@ -353,7 +353,7 @@ async def test_commands_and_events_over_one_websocket(server):
         }
 
         await socket.send(json.dumps({"channels": ["values"]}))
-        assert (await read(socket))["id"] is None
+        assert (await receive(socket))["id"] is None
         subscribed = await say(socket, 1, "subscription.subscribe", channels=["values", "lifecycle"])
         assert subscribed["result"]["replayed_events"] == 0
 
@@ -362,12 +362,12 @@ async def test_commands_and_events_over_one_websocket(server):
         assert started["type"] == "success"
 
         while not events or events[-1]["params"]["data"].get("event") != "completed":
-            events.append(await read(socket))
+            events.append(await receive(socket))
 
         assert {event["method"] for event in events} <= {"values", "lifecycle"}
         again = await say(socket, 3, "subscription.subscribe", channels=["lifecycle"])
         assert again["result"]["replayed_events"] == 2
-        assert [(await read(socket))["params"]["data"]["event"] for _ in range(2)] == ["running", "completed"]
+        assert [(await receive(socket))["params"]["data"]["event"] for _ in range(2)] == ["running", "completed"]
 
         for subscription in (subscribed, again):
             left = await say(
@@ -383,7 +383,7 @@ async def test_subscriptions_that_are_sent_together_share_one_sequence(server):
     async with follower(server, new_id()) as socket:
         await say(socket, 1, "run.start", assistant_id="echo", input=HI)
         watched = await say(socket, 2, "subscription.subscribe", channels=["lifecycle"])
-        seen = [await read(socket) for _ in range(2)]
+        seen = [await receive(socket) for _ in range(2)]
         assert [event["params"]["data"]["event"] for event in seen] == ["running", "completed"]
 
         # The run is over. What a client sends together must not hear of its end before it has heard of the rest.
@@ -391,11 +391,11 @@ async def test_subscriptions_that_are_sent_together_share_one_sequence(server):
             params = {"channels": channels}
             await socket.send(json.dumps({"id": number, "method": "subscription.subscribe", "params": params}))
 
-        answers = [await read(socket) for _ in range(3)]
+        answers = [await receive(socket) for _ in range(3)]
         assert [answer["id"] for answer in answers] == [3, 4, 5]
         replayed = [answer["result"]["replayed_events"] for answer in answers]
         assert replayed == [2, 2, 4]
-        events = [await read(socket) for _ in range(4)]
+        events = [await receive(socket) for _ in range(4)]
         numbers = [event["seq"] for event in events]
         assert numbers == sorted(set(numbers))
 
@@ -405,7 +405,7 @@ async def test_subscriptions_that_are_sent_together_share_one_sequence(server):
         left = watched["result"]["subscription_id"]
         await say(socket, 6, "subscription.unsubscribe", subscription_id=left)
         *early, _ = await ask(socket, 7, "run.start", assistant_id="echo", input=HI)
-        later = [*early, *[await read(socket) for _ in range(4 - len(early))]]
+        later = [*early, *[await receive(socket) for _ in range(4 - len(early))]]
         numbers += [event["seq"] for event in later]
         assert numbers == sorted(set(numbers))
         assert later[-1]["params"]["data"]["event"] == "completed"
@@ -424,7 +424,7 @@ async def test_a_frame_that_is_too_large_ends_the_connection(server):
     async with follower(server, new_id()) as socket:
         with pytest.raises(ConnectionClosed) as closed:
             await socket.send("x" * 26_000_000)
-            await read(socket)
+            await receive(socket)
 
     assert closed.value.rcvd.code == 1009
 
@@ -435,7 +435,7 @@ async def test_a_thread_that_is_deleted_ends_the_connection(server, http):
         await say(socket, 1, "subscription.subscribe", channels=["values"])
         await http.delete(f"/threads/{thread_id}")
         with pytest.raises(ConnectionClosed) as closed:
-            await read(socket)
+            await receive(socket)
 
     assert closed.value.rcvd.code == 1000
 
@@ -446,6 +446,6 @@ async def test_stopping_server_closes_with_try_again(module_database, tmp_path):
             await say(socket, 1, "subscription.subscribe", channels=["values"])
             await asyncio.to_thread(leaving.stop)
             with pytest.raises(ConnectionClosed) as closed:
-                await read(socket)
+                await receive(socket)
 
     assert closed.value.rcvd.code == 1012

@@ -103,7 +103,7 @@ def process(platform_database: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="module")
-def filled(process: ServerProcess, platform_database: str) -> dict[str, Any]:
+def large_rows(process: ServerProcess, platform_database: str) -> dict[str, Any]:
     """A trace of many large runs, and a dataset of as many large examples."""
 
     async def fill() -> dict[str, Any]:
@@ -159,9 +159,9 @@ async def walk(platform: Server, path: str, body: dict[str, Any]) -> list[list[d
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
 async def test_pages_of_large_runs_end_early_and_cursors_skip_and_double_nothing(
-    platform: Server, filled: dict[str, Any], order: str
+    platform: Server, large_rows: dict[str, Any], order: str
 ) -> None:
-    pages = await walk(platform, "/runs/query", {"session": [filled["project"]], "order": order})
+    pages = await walk(platform, "/runs/query", {"session": [large_rows["project"]], "order": order})
     names = [run["name"] for page in pages for run in page]
     expected = ["root", *(f"large {number}" for number in range(1, RUNS + 1))]
     assert names == (expected if order == "asc" else expected[::-1])
@@ -169,10 +169,10 @@ async def test_pages_of_large_runs_end_early_and_cursors_skip_and_double_nothing
 
 
 async def test_a_page_before_ends_early_on_the_side_away_from_its_cursor(
-    platform: Server, filled: dict[str, Any]
+    platform: Server, large_rows: dict[str, Any]
 ) -> None:
-    body = {"session": [filled["project"]], "select": ["inputs"]}
-    small = {"session": [filled["project"]], "select": ["id"]}
+    body = {"session": [large_rows["project"]], "select": ["inputs"]}
+    small = {"session": [large_rows["project"]], "select": ["id"]}
     everything = (await platform.client.post("/runs/query", json={**small, "limit": 40})).json()
     after = (await platform.client.post("/runs/query", json={**small, "cursor": everything["cursors"]["next"]})).json()
     before = (await platform.client.post("/runs/query", json={**body, "cursor": after["cursors"]["prev"]})).json()
@@ -181,14 +181,14 @@ async def test_a_page_before_ends_early_on_the_side_away_from_its_cursor(
     assert 1 <= len(shown) < len(ids) and shown == ids[-len(shown) :]
 
 
-async def test_what_is_not_shown_does_not_count(platform: Server, filled: dict[str, Any]) -> None:
-    body = {"session": [filled["project"]], "select": ["id"]}
+async def test_what_is_not_shown_does_not_count(platform: Server, large_rows: dict[str, Any]) -> None:
+    body = {"session": [large_rows["project"]], "select": ["id"]}
     assert [len(page) for page in await walk(platform, "/runs/query", body)] == [RUNS + 1]
 
 
-async def test_pages_of_the_newer_form_end_early_as_well(platform: Server, filled: dict[str, Any]) -> None:
+async def test_pages_of_the_newer_form_end_early_as_well(platform: Server, large_rows: dict[str, Any]) -> None:
     body = {
-        "project_ids": [filled["project"]],
+        "project_ids": [large_rows["project"]],
         "selects": ["ID", "INPUTS"],
         "min_start_time": "2025-01-01T00:00:00Z",
         "page_size": 1000,
@@ -199,10 +199,10 @@ async def test_pages_of_the_newer_form_end_early_as_well(platform: Server, fille
     assert len(ids) == len(set(ids)) == RUNS + 1
 
 
-async def test_memory_stays_small_for_queries_of_runs(platform: Server, filled: dict[str, Any]) -> None:
-    body = {"session": [filled["project"]], "limit": 100}
+async def test_memory_stays_small_for_queries_of_runs(platform: Server, large_rows: dict[str, Any]) -> None:
+    body = {"session": [large_rows["project"]], "limit": 100}
     client = platform.client
-    shared = f"/public/{filled['token']}/runs/query"
+    shared = f"/public/{large_rows['token']}/runs/query"
     for ask in (
         partial(client.post, "/runs/query", json=body),
         partial(client.post, shared, json={"limit": 100}, headers={"X-Api-Key": ""}),
@@ -212,7 +212,7 @@ async def test_memory_stays_small_for_queries_of_runs(platform: Server, filled: 
         assert grown < MOST_MORE_MEMORY
 
 
-def compressed(run: dict[str, Any], **fields: int) -> bytes:
+def build_compressed_body(run: dict[str, Any], **fields: int) -> bytes:
     """The body of one run with fields of these sizes, zstd-compressed by less than the ratio that is refused."""
     pieces = {
         name: [secrets.token_hex(500) + "x" * 19_000 for _ in range(size // 20_000)] for name, size in fields.items()
@@ -238,7 +238,7 @@ ENCODED = {"Content-Encoding": "zstd", "Content-Type": "application/json"}
 
 
 async def test_ingest_of_large_bodies_keeps_memory_small(platform: Server) -> None:
-    bodies = [compressed(large_run(), inputs=20_000_000) for _ in range(CALLERS)]
+    bodies = [build_compressed_body(large_run(), inputs=20_000_000) for _ in range(CALLERS)]
     post = platform.client.post
     grown, responses = await platform.memory_over(
         [partial(post, "/runs", content=body, headers=ENCODED) for body in bodies]
@@ -248,7 +248,7 @@ async def test_ingest_of_large_bodies_keeps_memory_small(platform: Server) -> No
 
 
 async def test_bodies_that_decompress_beyond_the_limit_are_refused_by_name(platform: Server) -> None:
-    body = compressed(large_run(), inputs=MAX_INGEST_BYTES + 1_000_000)
+    body = build_compressed_body(large_run(), inputs=MAX_INGEST_BYTES + 1_000_000)
     response = await platform.client.post("/runs", content=body, headers=ENCODED)
     assert response.status_code == 413
     assert str(MAX_INGEST_BYTES) in response.json()["detail"] and "INGEST_MAX_BODY_BYTES" in response.json()["detail"]
@@ -256,22 +256,24 @@ async def test_bodies_that_decompress_beyond_the_limit_are_refused_by_name(platf
 
 async def test_runs_do_not_grow_beyond_the_limit_by_several_requests(platform: Server) -> None:
     run = large_run()
-    response = await platform.client.post("/runs", content=compressed(run, inputs=20_000_000), headers=ENCODED)
+    response = await platform.client.post(
+        "/runs", content=build_compressed_body(run, inputs=20_000_000), headers=ENCODED
+    )
     assert response.status_code == 202
     path = f"/runs/{run['id']}"
-    response = await platform.client.patch(path, content=compressed({}, outputs=20_000_000), headers=ENCODED)
+    response = await platform.client.patch(path, content=build_compressed_body({}, outputs=20_000_000), headers=ENCODED)
     assert response.status_code == 413
     assert response.json()["detail"].startswith("With this request a run would hold more than 30000000 bytes")
 
     kept = await platform.client.get(path)
     assert kept.status_code == 200 and kept.json()["outputs"] is None
-    response = await platform.client.patch(path, content=compressed({}, outputs=5_000_000), headers=ENCODED)
+    response = await platform.client.patch(path, content=build_compressed_body({}, outputs=5_000_000), headers=ENCODED)
     assert response.status_code == 202
 
 
-async def test_an_answer_without_cursor_says_how_many_fit(platform: Server, filled: dict[str, Any]) -> None:
+async def test_an_answer_without_cursor_says_how_many_fit(platform: Server, large_rows: dict[str, Any]) -> None:
     client = platform.client
-    path = f"/examples?dataset={filled['dataset']}"
+    path = f"/examples?dataset={large_rows['dataset']}"
     grown, responses = await platform.memory_over([partial(client.get, f"{path}&limit=100")] * CALLERS)
     assert [response.status_code for response in responses] == [413] * CALLERS
     assert grown < MOST_MORE_MEMORY
@@ -282,8 +284,8 @@ async def test_an_answer_without_cursor_says_how_many_fit(platform: Server, fill
     assert fitting.status_code == 200 and len(fitting.json()) == int(said[1]) == ANSWER_BYTES // RUN_BYTES + 1
 
 
-async def test_a_file_of_large_examples_is_written_in_pieces(platform: Server, filled: dict[str, Any]) -> None:
-    path = f"/datasets/{filled['dataset']}/jsonl"
+async def test_a_file_of_large_examples_is_written_in_pieces(platform: Server, large_rows: dict[str, Any]) -> None:
+    path = f"/datasets/{large_rows['dataset']}/jsonl"
 
     grown, (response,) = await platform.memory_over([partial(platform.client.get, path)])
     assert len(response.content.splitlines()) == RUNS
@@ -291,18 +293,20 @@ async def test_a_file_of_large_examples_is_written_in_pieces(platform: Server, f
 
 
 async def test_one_object_above_the_budget_is_read_alone(
-    platform: Server, filled: dict[str, Any], platform_database: str
+    platform: Server, large_rows: dict[str, Any], platform_database: str
 ) -> None:
     connection = await asyncpg.connect(platform_database)
-    await connection.execute("update runs set outputs = $1 where id = $2", build_json(3 * ANSWER_BYTES), filled["root"])
+    await connection.execute(
+        "update runs set outputs = $1 where id = $2", build_json(3 * ANSWER_BYTES), large_rows["root"]
+    )
     try:
-        response = await platform.client.get(f"/runs/{filled['root']}")
+        response = await platform.client.get(f"/runs/{large_rows['root']}")
         assert response.status_code == 200 and len(response.json()["outputs"]["a"]) == 3 * ANSWER_BYTES - 9
-        body = {"session": [filled["project"]], "order": "asc"}
+        body = {"session": [large_rows["project"]], "order": "asc"}
         page = (await platform.client.post("/runs/query", json=body)).json()
         assert [run["name"] for run in page["runs"]] == ["root"] and page["cursors"]["next"]
     finally:
-        await connection.execute("update runs set outputs = null where id = $1", filled["root"])
+        await connection.execute("update runs set outputs = null where id = $1", large_rows["root"])
         await connection.close()
 
 

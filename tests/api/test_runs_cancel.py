@@ -55,7 +55,7 @@ async def begun(client: LangGraphClient, thread_id: str, done: list[str] | None 
     return run["run_id"]
 
 
-async def running(client: LangGraphClient, thread_id: str, **options) -> str:
+async def start_run(client: LangGraphClient, thread_id: str, **options) -> str:
     run = await client.runs.create(thread_id, options.pop("graph", "steps"), input=SLOW, **options)
 
     async def is_running() -> bool:
@@ -65,7 +65,7 @@ async def running(client: LangGraphClient, thread_id: str, **options) -> str:
     return run["run_id"]
 
 
-async def settled(client: LangGraphClient, thread_id: str) -> dict:
+async def wait_until_settled(client: LangGraphClient, thread_id: str) -> dict:
     async def look() -> dict | None:
         thread = await client.threads.get(thread_id)
         return None if thread["status"] == "busy" else thread
@@ -108,7 +108,7 @@ async def test_cancel_rolls_back_checkpoints(client: LangGraphClient, thread_id:
     await client.runs.wait(thread_id, "approval", input={"text": "a"})
     before = await client.threads.get(thread_id)
     history = await client.threads.get_history(thread_id, limit=50)
-    run_id = await running(client, thread_id)
+    run_id = await start_run(client, thread_id)
 
     await client.runs.cancel(thread_id, run_id, wait=True, action="rollback")
     after = await client.threads.get(thread_id)
@@ -125,10 +125,10 @@ async def test_cancel_rolls_back_checkpoints(client: LangGraphClient, thread_id:
 
 
 async def test_rollback_without_waiting_frees_the_thread(client: LangGraphClient, thread_id: str):
-    run_id = await running(client, thread_id, metadata={"run_id": NOBODY}, durability="sync")
+    run_id = await start_run(client, thread_id, metadata={"run_id": NOBODY}, durability="sync")
     await eventually(lambda: client.threads.get_history(thread_id))
     await client.runs.cancel(thread_id, run_id, action="rollback")
-    thread = await settled(client, thread_id)
+    thread = await wait_until_settled(client, thread_id)
     assert (thread["status"], thread["values"]) == ("idle", None)
     assert await client.threads.get_history(thread_id) == []
     assert await client.runs.list(thread_id) == []
@@ -136,7 +136,7 @@ async def test_rollback_without_waiting_frees_the_thread(client: LangGraphClient
 
 async def test_rollback_keeps_the_error_of_the_earlier_run(client: LangGraphClient, thread_id: str):
     await client.runs.wait(thread_id, "boom", input={"done": []}, raise_error=False)
-    run_id = await running(client, thread_id)
+    run_id = await start_run(client, thread_id)
     await client.runs.cancel(thread_id, run_id, wait=True, action="rollback")
     thread = await client.threads.get(thread_id)
     assert (thread["status"], thread["error"]["message"]) == ("error", "kaboom")
@@ -158,7 +158,7 @@ async def test_pending_runs_end_at_once(client: LangGraphClient, thread_id: str,
 
 
 async def test_cancel_of_a_queued_run_keeps_the_order(client: LangGraphClient, thread_id: str):
-    first = await running(client, thread_id)
+    first = await start_run(client, thread_id)
     middle = await client.runs.create(thread_id, "echo", input={"messages": []})
     last = await client.runs.create(thread_id, "steps", input={"done": ["last"], "pause_s": 0})
     await client.runs.cancel(thread_id, middle["run_id"])
@@ -237,28 +237,28 @@ async def test_refused_cancels_name_the_reason(client: LangGraphClient, thread_i
 
 async def test_cancel_status_codes_and_headers(server: ServerProcess, client: LangGraphClient, thread_id: str):
     async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
-        path = f"/threads/{thread_id}/runs/{await running(client, thread_id)}"
+        path = f"/threads/{thread_id}/runs/{await start_run(client, thread_id)}"
         response = await http.post(f"{path}/cancel?wait=0&action=interrupt")
         assert (response.status_code, response.content) == (202, b"")
-        await settled(client, thread_id)
+        await wait_until_settled(client, thread_id)
 
-        path = f"/threads/{thread_id}/runs/{await running(client, thread_id)}"
+        path = f"/threads/{thread_id}/runs/{await start_run(client, thread_id)}"
         response = await http.post(f"{path}/cancel?wait=true")
         assert (response.status_code, response.json(), response.headers["location"]) == (200, {}, f"{path}/join")
         assert (await http.post(f"{path}/cancel?action=destroy")).status_code == 422
 
 
 async def test_cancel_many_by_ids(client: LangGraphClient, thread_id: str):
-    first = await running(client, thread_id)
+    first = await start_run(client, thread_id)
     second = await client.runs.create(thread_id, "echo", input={"messages": []})
     await client.runs.cancel_many(thread_id=thread_id, run_ids=[first, second["run_id"]])
-    await settled(client, thread_id)
+    await wait_until_settled(client, thread_id)
     assert [run["status"] for run in await client.runs.list(thread_id)] == ["interrupted", "interrupted"]
 
 
 async def test_cancel_many_by_status(client: LangGraphClient):
     threads = [(await client.threads.create())["thread_id"] for _ in range(3)]
-    runs = [await running(client, thread) for thread in threads]
+    runs = [await start_run(client, thread) for thread in threads]
     waiting = [await client.runs.create(thread, "steps", input=SLOW) for thread in threads]
     await client.runs.cancel_many(status="pending")
 
@@ -268,7 +268,7 @@ async def test_cancel_many_by_status(client: LangGraphClient):
     await client.runs.cancel_many(status="running")
 
     for thread, run in zip(threads, runs, strict=True):
-        await settled(client, thread)
+        await wait_until_settled(client, thread)
         assert (await client.runs.get(thread, run))["status"] == "interrupted"
 
     with pytest.raises(NotFoundError):
@@ -323,7 +323,7 @@ async def test_many_superseding_runs_at_once_leave_one(client: LangGraphClient, 
     )
 
     assert len({run["run_id"] for run in made}) == len(strategies)
-    thread = await settled(client, thread_id)
+    thread = await wait_until_settled(client, thread_id)
     statuses = [run["status"] for run in await client.runs.list(thread_id, limit=50)]
     assert thread["status"] == "idle"
     assert statuses[0] == "success"
@@ -346,7 +346,7 @@ async def test_on_disconnect_cancel_cancels_the_run(
         with pytest.raises(asyncio.CancelledError):
             await asking
 
-    thread = await settled(client, found)
+    thread = await wait_until_settled(client, found)
     assert thread["error"] == {
         "error": "UserInterrupt",
         "message": "the client disconnected (on_disconnect=cancel)",
@@ -368,7 +368,7 @@ async def a_running_thread(client: LangGraphClient, thread_id: str | None) -> st
 async def test_join_with_cancel_on_disconnect_cancels_the_run(
     server: ServerProcess, client: LangGraphClient, thread_id: str, path: str
 ):
-    run_id = await running(client, thread_id)
+    run_id = await start_run(client, thread_id)
     async with httpx2.AsyncClient(base_url=server.url) as http:
         for question, is_taken in (("", False), ("?cancel_on_disconnect=true", True)):
             # The client leaves once the answer has begun.
@@ -380,7 +380,7 @@ async def test_join_with_cancel_on_disconnect_cancels_the_run(
             if not is_taken:
                 assert (await client.runs.get(thread_id, run_id))["status"] == "running"
 
-    await settled(client, thread_id)
+    await wait_until_settled(client, thread_id)
     assert (await client.runs.get(thread_id, run_id))["status"] == "interrupted"
 
 
@@ -403,7 +403,7 @@ async def test_deleting_runs(client: LangGraphClient, thread_id: str):
 async def test_deleting_runs_that_are_not_over(client: LangGraphClient, thread_id: str):
     done = await client.runs.create(thread_id, "steps", input={"done": ["a"], "pause_s": 0})
     await client.runs.join(thread_id, done["run_id"])
-    under_way = await running(client, thread_id)
+    under_way = await start_run(client, thread_id)
     waiting = await client.runs.create(thread_id, "echo", input={"messages": []})
 
     with pytest.raises(APIStatusError) as refused:

@@ -33,7 +33,7 @@ def methods(prefix: str = "") -> set[str]:
     }
 
 
-def called_in(file: Path) -> set[str]:
+def find_calls(file: Path) -> set[str]:
     """Everything of the form `client.<resource>.<method>` in a test file."""
     return {
         f"{node.value.attr}.{node.attr}"
@@ -55,7 +55,7 @@ def table() -> dict[str, dict[str, str]]:
 )
 def test_every_method_is_exercised_or_waits(file: str, prefix: str):
     waiting = {name for name, row in table().items() if row["state"] == "later"}
-    assert methods(prefix) - called_in(Path(__file__).parent / file) - waiting == set()
+    assert methods(prefix) - find_calls(Path(__file__).parent / file) - waiting == set()
 
 
 def test_the_table_has_every_method_and_no_other():

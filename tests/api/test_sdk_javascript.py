@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.hosted import hosted
+from tests.api.hosted import open_hosted
 from tests.api.test_sdk_coverage import table
-from tests.node_packages import SCRIPTS, installed_packages
+from tests.node_packages import SCRIPTS, install_packages
 from tests.servers import PARITY_PROJECT, ServerProcess, agent_server
 
 pytestmark = pytest.mark.timeout(400)
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(400)
 @pytest.fixture(scope="session")
 def packages() -> Path:
     """A folder with the client installed."""
-    return installed_packages()
+    return install_packages()
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_the_hook_for_web_pages(packages: Path, server: ServerProcess):
 
 async def test_datasets_evaluations_and_prompts(packages: Path, hosted_databases: Callable[[], Awaitable[str]]):
     shutil.copy(SCRIPTS / "datasets.mjs", packages / "datasets.mjs")
-    async with hosted(await hosted_databases()) as running:
+    async with open_hosted(await hosted_databases()) as running:
         command = ["node", "datasets.mjs", running.url, running.key]
         done = await asyncio.to_thread(
             subprocess.run, command, cwd=packages, capture_output=True, text=True, timeout=360, check=False

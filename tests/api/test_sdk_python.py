@@ -284,7 +284,7 @@ async def test_runs_in_batches(client: LangGraphClient):
     assert texts(await client.runs.join(runs[0]["thread_id"], runs[0]["run_id"])) == ["hi", "echo: hi"]
 
 
-async def running(client: LangGraphClient) -> tuple[str, str]:
+async def start_run(client: LangGraphClient) -> tuple[str, str]:
     thread_id = await new_thread(client)
     run = await client.runs.create(thread_id, "slow", input={"count": 10_000, "pause_s": 0.05})
 
@@ -296,16 +296,16 @@ async def running(client: LangGraphClient) -> tuple[str, str]:
 
 
 async def test_runs_are_cancelled(client: LangGraphClient):
-    thread_id, run_id = await running(client)
+    thread_id, run_id = await start_run(client)
     await client.runs.cancel(thread_id, run_id, wait=True)
     assert (await client.runs.get(thread_id, run_id))["status"] == "interrupted"
-    thread_id, run_id = await running(client)
+    thread_id, run_id = await start_run(client)
 
     await client.runs.cancel(thread_id, run_id, wait=True, action="rollback")
     with pytest.raises(NotFoundError):
         await client.runs.get(thread_id, run_id)
 
-    thread_id, run_id = await running(client)
+    thread_id, run_id = await start_run(client)
     await client.runs.cancel_many(thread_id=thread_id, run_ids=[run_id])
 
     async def stopped() -> bool:

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PASSWORD = "correct horse battery"
@@ -20,7 +20,7 @@ SAME = {"sec-fetch-site": "same-origin"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(platform_database: str) -> AsyncIterator[Hosted]:
-    async with hosted(platform_database) as running:
+    async with open_hosted(platform_database) as running:
         yield running
 
 
@@ -57,7 +57,7 @@ async def status(browser: httpx2.AsyncClient) -> int:
     return (await browser.get("/auth")).status_code
 
 
-async def signed_in_sessions(client: httpx2.AsyncClient) -> list[dict[str, Any]]:
+async def list_sessions(client: httpx2.AsyncClient) -> list[dict[str, Any]]:
     return list((await client.get("/users/me/sessions")).json())
 
 
@@ -111,7 +111,7 @@ async def test_a_pasted_key_makes_a_session_that_may_do_what_the_key_may(
     assert seen["tenant_id"] == str(server.actor.workspace_id)
     assert (await browser.post("/api-key", json={})).status_code == 403
 
-    (own,) = await signed_in_sessions(browser)
+    (own,) = await list_sessions(browser)
     assert (own["method"], own["is_current"], own["user_id"]) == ("key", True, None)
     await server.client.delete(f"/api-key/{made['id']}")
     assert await status(browser) == 401
@@ -225,11 +225,11 @@ async def test_sessions_are_listed_and_ended_by_their_owner_and_by_admins(server
         for browser, named in ((one, email), (two, email), (other, another)):
             await sign_in(browser, named)
 
-        newest, oldest = await signed_in_sessions(one)
+        newest, oldest = await list_sessions(one)
         assert (oldest["is_current"], newest["is_current"]) == (True, False)
         assert (newest["client"], newest["method"], newest["kind"]) == ("Firefox", "password", "cookie")
         assert newest["address"] == "127.0.0.1"
-        (foreign,) = await signed_in_sessions(other)
+        (foreign,) = await list_sessions(other)
         assert (await one.delete(f"/users/me/sessions/{foreign['id']}")).status_code == 404
         assert (await one.get("/orgs/current/sessions")).status_code == 403
 
@@ -249,7 +249,7 @@ async def test_a_limited_key_does_not_end_sessions_of_its_user(server: Hosted, e
         await sign_in(browser, email)
         made = await browser.post("/api-key/current", json={"permissions": ["organization:read"]})
         await limited.post("/login/key", data={"key": made.json()["key"]})
-        target = next(found["id"] for found in await signed_in_sessions(limited) if not found["is_current"])
+        target = next(found["id"] for found in await list_sessions(limited) if not found["is_current"])
         assert (await limited.delete(f"/users/me/sessions/{target}")).status_code == 403
         assert await status(browser) == 200
         assert (await limited.post("/logout")).status_code == 204

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from tests.api.pair import Pair, start_pair
-from tests.api.streaming import Sent, Stream, new_id, opened
+from tests.api.streaming import Sent, Stream, new_id, open_stream
 from tests.conftest import eventually
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
@@ -61,7 +61,7 @@ async def new_thread(http: httpx2.AsyncClient) -> str:
 
 async def run_on(http: httpx2.AsyncClient, thread_id: str | None, **body) -> tuple[list[Sent], httpx2.Headers]:
     path = f"/threads/{thread_id}/runs/stream" if thread_id else "/runs/stream"
-    async with opened(http, "POST", path, json=body) as stream:
+    async with open_stream(http, "POST", path, json=body) as stream:
         return await stream.all(), stream.headers
 
 
@@ -104,7 +104,7 @@ async def test_join_run_of_another_server(two, tmp_path):
     run = (await two.worker.post(f"/threads/{thread_id}/runs", json=body)).json()
 
     await eventually(lambda: _has_passed_first_node(two.worker, thread_id))
-    async with opened(two.front, "GET", f"/threads/{thread_id}/runs/{run['run_id']}/stream") as stream:
+    async with open_stream(two.front, "GET", f"/threads/{thread_id}/runs/{run['run_id']}/stream") as stream:
         path.touch()
         events = await stream.all()
 
@@ -125,14 +125,14 @@ async def test_resume_on_another_server(two):
 
     path = headers["location"]
     for mark, expected in (("-1", events), (events[1].event_id, events[2:]), ("garbage", [])):
-        async with opened(two.front, "GET", path, headers={"Last-Event-ID": mark}) as stream:
+        async with open_stream(two.front, "GET", path, headers={"Last-Event-ID": mark}) as stream:
             assert [event.raw for event in await stream.all()] == [event.raw for event in expected]
 
 
 async def test_thread_stream_over_runs_of_several_servers(two):
     thread_id = await new_thread(two.front)
     query = "stream_modes=run_modes&stream_modes=state_update"
-    async with opened(two.front, "GET", f"/threads/{thread_id}/stream?{query}") as stream:
+    async with open_stream(two.front, "GET", f"/threads/{thread_id}/stream?{query}") as stream:
         for http in (two.worker, two.front, two.worker):
             await http.post(f"/threads/{thread_id}/runs/wait", json={"assistant_id": "echo", "input": HI})
 
@@ -147,7 +147,7 @@ async def test_thread_stream_over_runs_of_several_servers(two):
 
 async def test_state_update_reaches_other_servers(two):
     thread_id = await new_thread(two.front)
-    async with opened(two.front, "GET", f"/threads/{thread_id}/stream?stream_modes=state_update") as stream:
+    async with open_stream(two.front, "GET", f"/threads/{thread_id}/stream?stream_modes=state_update") as stream:
         await two.worker.post(f"/threads/{thread_id}/runs/wait", json={"assistant_id": "echo", "input": HI})
         await two.worker.post(f"/threads/{thread_id}/state", json={"values": {"messages": []}})
         assert (await stream.next()).name == "state_update"
@@ -157,7 +157,7 @@ async def test_event_protocol_over_two_servers(two):
     thread_id = new_id()
     begin = {"id": 1, "method": "run.start", "params": {"assistant_id": "approval", "input": {"text": "a"}}}
     asked = {"channels": ["values", "lifecycle", "input"]}
-    async with opened(two.front, "POST", f"/threads/{thread_id}/stream/events", json=asked) as stream:
+    async with open_stream(two.front, "POST", f"/threads/{thread_id}/stream/events", json=asked) as stream:
         assert (await two.front.post(f"/threads/{thread_id}/commands", json=begin)).json()["type"] == "success"
         first = await stream.until(lambda event: event.data["params"]["data"].get("event") == "interrupted")
         question = next(event for event in first if event.name == "input.requested")
@@ -181,7 +181,7 @@ async def test_event_protocol_over_two_servers(two):
     # A client that reconnects to another server continues with the same numbers.
     last = first[-1].data["seq"]
     again = {**asked, "since": last}
-    async with opened(two.worker, "POST", f"/threads/{thread_id}/stream/events", json=again) as stream:
+    async with open_stream(two.worker, "POST", f"/threads/{thread_id}/stream/events", json=again) as stream:
         rest = await stream.until(lambda event: event.data["params"]["data"].get("event") == "completed")
 
     assert [event.data["seq"] for event in rest] == [event.data["seq"] for event in second]
@@ -195,7 +195,7 @@ async def test_cancelled_pending_protocol_run_emits_failed(two, tmp_path):
     before = (await two.worker.post(f"/threads/{thread_id}/runs", json=body)).json()
 
     begin = {"id": 1, "method": "run.start", "params": {"assistant_id": "echo", "input": HI}}
-    async with opened(
+    async with open_stream(
         two.front, "POST", f"/threads/{thread_id}/stream/events", json={"channels": ["lifecycle"]}
     ) as stream:
         reply = (await two.front.post(f"/threads/{thread_id}/commands", json=begin)).json()
@@ -216,8 +216,8 @@ async def test_deleted_thread_ends_followers_of_all_servers(two, way, module_dat
     thread_id = await new_thread(two.front)
     assistant_id = (await two.worker.post("/assistants", json={"graph_id": "echo"})).json()["assistant_id"]
     async with (
-        opened(two.front, "GET", f"/threads/{thread_id}/stream") as stream,
-        opened(two.worker, "GET", f"/threads/{thread_id}/stream") as other,
+        open_stream(two.front, "GET", f"/threads/{thread_id}/stream") as stream,
+        open_stream(two.worker, "GET", f"/threads/{thread_id}/stream") as other,
     ):
         # Events of the thread tell both servers that it exists.
         body = {"assistant_id": assistant_id, "input": HI, "stream_resumable": True}
@@ -251,11 +251,11 @@ async def test_fifty_followers_of_ten_thousand_events(two):
     async def read(stream: Stream) -> list[Sent]:
         return [event for event in await stream.all() if event.name == "custom"]
 
-    async with opened(two.front, "POST", f"/threads/{thread_id}/runs/stream", json=body) as first:
+    async with open_stream(two.front, "POST", f"/threads/{thread_id}/runs/stream", json=body) as first:
         path = first.headers["location"]
 
         async def follow() -> list[Sent]:
-            async with opened(two.front, "GET", path, headers={"Last-Event-ID": "-1"}) as stream:
+            async with open_stream(two.front, "GET", path, headers={"Last-Event-ID": "-1"}) as stream:
                 return await read(stream)
 
         everything = await asyncio.gather(read(first), *(follow() for _ in range(49)))

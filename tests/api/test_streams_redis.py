@@ -7,7 +7,7 @@ import pytest
 
 from portside.agent.streams import bus
 from tests.api.pair import Pair, start_pair
-from tests.api.streaming import opened
+from tests.api.streaming import open_stream
 from tests.conftest import eventually
 from tests.redis_server import RedisServer
 
@@ -47,7 +47,7 @@ async def test_a_run_is_followed_over_redis(pair: Pair, redis_url: str):
             """Follow a run. Redis may still be busy with what waited for it in another test, and then carries none."""
             async with (
                 httpx2.AsyncClient(base_url=pair.front.url, timeout=60) as http,
-                opened(http, "POST", "/runs/stream", json=body) as stream,
+                open_stream(http, "POST", "/runs/stream", json=body) as stream,
             ):
                 events = await stream.all()
 
@@ -69,7 +69,7 @@ async def test_large_events_go_over_redis_as_well(pair: Pair):
     body = {"assistant_id": "flood", "input": {"pieces": 5}, "stream_mode": ["custom"]}
     async with (
         httpx2.AsyncClient(base_url=pair.front.url, timeout=60) as http,
-        opened(http, "POST", "/runs/stream", json=body) as stream,
+        open_stream(http, "POST", "/runs/stream", json=body) as stream,
     ):
         events = await stream.all()
 
@@ -83,7 +83,7 @@ async def test_stalled_redis_blocks_no_stream(pair: Pair, redis_server: RedisSer
     try:
         async with (
             httpx2.AsyncClient(base_url=pair.front.url, timeout=60) as http,
-            opened(http, "POST", "/runs/stream", json=body) as stream,
+            open_stream(http, "POST", "/runs/stream", json=body) as stream,
         ):
             events = await stream.all()
     finally:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx2
 
-from tests.api.streaming import new_id, opened
+from tests.api.streaming import new_id, open_stream
 from tests.servers import agent_server
 
 EVENTS = 30_000
@@ -58,7 +58,7 @@ async def test_long_replays_are_complete_and_bounded_in_memory(module_database, 
 
             assert (await http.get("/ok")).status_code == 200
             followers[0][1].transport.abort()
-            async with opened(http, "GET", path, headers={"Last-Event-ID": "-1"}) as stream:
+            async with open_stream(http, "GET", path, headers={"Last-Event-ID": "-1"}) as stream:
                 received = b"".join([event.raw async for event in stream if event.name == "custom"])
 
             assert numbers(received) == list(range(EVENTS))

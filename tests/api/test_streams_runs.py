@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from langgraph_sdk import get_client
 
-from tests.api.streaming import Sent, opened
+from tests.api.streaming import Sent, open_stream
 from tests.servers import ServerProcess, agent_server
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
@@ -33,11 +33,11 @@ async def new_thread(http: httpx2.AsyncClient) -> str:
 
 async def run(http: httpx2.AsyncClient, **body) -> tuple[list[Sent], httpx2.Headers]:
     thread_id = body.pop("thread_id", None) or await new_thread(http)
-    async with opened(http, "POST", f"/threads/{thread_id}/runs/stream", json=body) as stream:
+    async with open_stream(http, "POST", f"/threads/{thread_id}/runs/stream", json=body) as stream:
         return await stream.all(), stream.headers
 
 
-def named(events: list[Sent]) -> list[tuple]:
+def list_names_and_data(events: list[Sent]) -> list[tuple]:
     return [(event.name, event.data) for event in events]
 
 
@@ -71,7 +71,7 @@ async def test_an_interrupt_in_values_and_updates(http):
     asked = events[-1].data["__interrupt__"]
     assert asked == [{"value": {"question": "approve?", "text": "a!"}, "id": asked[0]["id"], "response_schema": None}]
 
-    assert named(events[1:]) == [
+    assert list_names_and_data(events[1:]) == [
         ("values", {"text": "a"}),
         ("updates", {"draft": {"text": "a!"}}),
         ("values", {"text": "a!"}),
@@ -81,7 +81,7 @@ async def test_an_interrupt_in_values_and_updates(http):
 
     assert list(asked[0]) == ["value", "id", "response_schema"]
     events, _ = await run(http, command={"resume": "yes"}, **modes)
-    assert named(events[1:]) == [
+    assert list_names_and_data(events[1:]) == [
         ("values", {"text": "a!"}),
         ("updates", {"ask": {"decision": "yes"}}),
         ("values", {"text": "a!", "decision": "yes"}),
@@ -94,7 +94,10 @@ async def test_a_static_interrupt_is_an_empty_one(http):
     events, _ = await run(
         http, assistant_id="approval", input={"text": "a"}, stream_mode=["updates"], interrupt_before=["ask"]
     )
-    assert named(events[1:]) == [("updates", {"draft": {"text": "a!"}}), ("updates", {"__interrupt__": []})]
+    assert list_names_and_data(events[1:]) == [
+        ("updates", {"draft": {"text": "a!"}}),
+        ("updates", {"__interrupt__": []}),
+    ]
 
 
 async def test_subgraphs_are_named_behind_the_mode(http):
@@ -133,7 +136,7 @@ async def test_an_error_is_the_last_event(http):
     assert failed["error"] == {"error": "ValueError", "message": "kaboom"}
 
 
-async def gated(http: httpx2.AsyncClient, tmp_path: Path, **body) -> tuple[str, Path]:
+async def start_gated_run(http: httpx2.AsyncClient, tmp_path: Path, **body) -> tuple[str, Path]:
     """Start a run that waits at a gate; return its path and the gate."""
     gate = tmp_path / "gate"
     thread_id = await new_thread(http)
@@ -143,11 +146,11 @@ async def gated(http: httpx2.AsyncClient, tmp_path: Path, **body) -> tuple[str, 
 
 
 async def test_late_join_gets_new_events(http, tmp_path):
-    path, gate = await gated(http, tmp_path, stream_resumable=True)
+    path, gate = await start_gated_run(http, tmp_path, stream_resumable=True)
     # From the start, to know where the run is; the second joins when it waits at the gate.
-    async with opened(http, "GET", f"{path}/stream", headers={"Last-Event-ID": "-1"}) as first:
+    async with open_stream(http, "GET", f"{path}/stream", headers={"Last-Event-ID": "-1"}) as first:
         before = await first.until(lambda event: event.name == "updates")
-        async with opened(http, "GET", f"{path}/stream") as late:
+        async with open_stream(http, "GET", f"{path}/stream") as late:
             assert late.headers["location"] == f"{path}/stream"
             await first.next()
             gate.touch()
@@ -155,12 +158,12 @@ async def test_late_join_gets_new_events(http, tmp_path):
             joined = await late.all()
 
     assert [event.name for event in before] == ["metadata", "values", "updates"]
-    assert named(joined)[-len(rest) :] == named(rest)
+    assert list_names_and_data(joined)[-len(rest) :] == list_names_and_data(rest)
 
     assert "metadata" not in {event.name for event in joined}
     everything = [event.raw for event in (*before, *rest)]
     for place in ("-1", "0"):
-        async with opened(http, "GET", f"{path}/stream", headers={"Last-Event-ID": place}) as again:
+        async with open_stream(http, "GET", f"{path}/stream", headers={"Last-Event-ID": place}) as again:
             replay = [event.raw for event in await again.all()]
         assert [raw for raw in replay if raw in everything] == everything
 
@@ -171,7 +174,7 @@ async def test_client_resumes_at_last_event_id(http, tmp_path):
 
     async def after(place: str | None, **query) -> list[bytes]:
         sent = {} if place is None else {"Last-Event-ID": place}
-        async with opened(http, "GET", path, headers=sent, params=query) as stream:
+        async with open_stream(http, "GET", path, headers=sent, params=query) as stream:
             return [event.raw for event in await stream.all()]
 
     everything = [event.raw for event in events]
@@ -188,8 +191,8 @@ async def test_client_resumes_at_last_event_id(http, tmp_path):
 
 
 async def test_invalid_last_event_id_ends_a_join(http, tmp_path):
-    path, gate = await gated(http, tmp_path, stream_resumable=True)
-    async with opened(http, "GET", f"{path}/stream", headers={"Last-Event-ID": "garbage"}) as stream:
+    path, gate = await start_gated_run(http, tmp_path, stream_resumable=True)
+    async with open_stream(http, "GET", f"{path}/stream", headers={"Last-Event-ID": "garbage"}) as stream:
         assert await stream.all() == []
 
     gate.touch()
@@ -213,7 +216,7 @@ async def test_a_filter_lets_subgraphs_and_the_error_through(http):
     )
 
     query = {"params": {"stream_mode": "updates"}, "headers": {"Last-Event-ID": "-1"}}
-    async with opened(http, "GET", headers["location"], **query) as stream:
+    async with open_stream(http, "GET", headers["location"], **query) as stream:
         modes = [event.name.partition("|") for event in await stream.all()]
 
     assert {mode for mode, _, _ in modes} == {"updates"}

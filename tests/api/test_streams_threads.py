@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from langgraph_sdk import get_client
 
-from tests.api.streaming import Sent, Stream, new_id, opened
+from tests.api.streaming import Sent, Stream, new_id, open_stream
 from tests.servers import ServerProcess, agent_server
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
@@ -44,7 +44,7 @@ async def both_runs(stream: Stream) -> list[Sent]:
 
 async def test_a_thread_is_followed_before_it_exists_and_over_its_runs(http):
     thread_id = new_id()
-    async with opened(http, "GET", f"/threads/{thread_id}/stream") as stream:
+    async with open_stream(http, "GET", f"/threads/{thread_id}/stream") as stream:
         assert stream.status == 200
         first = await echo(http, thread_id)
         second = await echo(http, thread_id)
@@ -64,15 +64,17 @@ async def test_follower_resumes_at_last_event_id(http):
     await echo(http, thread_id)
 
     for beginning in ("-", "0"):
-        async with opened(http, "GET", f"/threads/{thread_id}/stream", headers={"Last-Event-ID": beginning}) as stream:
+        async with open_stream(
+            http, "GET", f"/threads/{thread_id}/stream", headers={"Last-Event-ID": beginning}
+        ) as stream:
             everything = await both_runs(stream)
 
     middle = everything[3].event_id
-    async with opened(http, "GET", f"/threads/{thread_id}/stream", headers={"Last-Event-ID": middle}) as stream:
+    async with open_stream(http, "GET", f"/threads/{thread_id}/stream", headers={"Last-Event-ID": middle}) as stream:
         rest = await stream.until(is_done)
 
     assert [event.raw for event in rest] == [event.raw for event in everything[4:]]
-    async with opened(http, "GET", f"/threads/{thread_id}/stream") as stream:
+    async with open_stream(http, "GET", f"/threads/{thread_id}/stream") as stream:
         third = await echo(http, thread_id)
         new = await stream.until(is_done)
 
@@ -93,7 +95,7 @@ async def test_stream_mode_parameter_has_two_names(http, name):
     assert response.status_code == 422
     assert "Invalid stream mode: bogus" in response.text
 
-    async with opened(http, "GET", f"/threads/{thread_id}/stream", params={name: "lifecycle"}) as stream:
+    async with open_stream(http, "GET", f"/threads/{thread_id}/stream", params={name: "lifecycle"}) as stream:
         await echo(http, thread_id)
         events = await stream.until(is_done)
 
@@ -105,7 +107,7 @@ async def test_a_change_of_the_state_shows_up(http):
     await echo(http, thread_id)
 
     modes = {"stream_modes": ["state_update", "lifecycle"]}
-    async with opened(http, "GET", f"/threads/{thread_id}/stream", params=modes) as stream:
+    async with open_stream(http, "GET", f"/threads/{thread_id}/stream", params=modes) as stream:
         made = await http.post(f"/threads/{thread_id}/state", json={"values": HI})
         await echo(http, thread_id)
         events = await stream.until(is_done)
@@ -131,7 +133,7 @@ async def test_idle_stream_has_heartbeats_and_ends_with_its_thread(http):
 
 async def test_the_events_of_a_run_of_the_protocol_do_not_leak(http):
     thread_id = new_id()
-    async with opened(http, "GET", f"/threads/{thread_id}/stream") as stream:
+    async with open_stream(http, "GET", f"/threads/{thread_id}/stream") as stream:
         start = {"id": 1, "method": "run.start", "params": {"assistant_id": "echo", "input": HI}}
         await http.post(f"/threads/{thread_id}/commands", json=start)
         events = await stream.until(is_done)
@@ -157,7 +159,7 @@ async def test_stopping_server_cuts_thread_streams(module_database, tmp_path):
     with agent_server(module_database, tmp_path, project="streams") as leaving:
         http = httpx2.AsyncClient(base_url=leaving.url, timeout=60)
         path = f"/threads/{new_id()}/stream"
-        async with http, opened(http, "GET", f"{path}?stream_modes=lifecycle") as stream:
+        async with http, open_stream(http, "GET", f"{path}?stream_modes=lifecycle") as stream:
             # Where the SDKs join again.
             assert stream.headers["location"] == f"{path}?stream_modes=lifecycle"
             leaving.send(signal.SIGTERM)

@@ -51,7 +51,7 @@ def server(home: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="module")
-def planted(server: ServerProcess, home: Path) -> list[str]:
+def planted_secrets(server: ServerProcess, home: Path) -> list[str]:
     """Plant secrets in the database and in logs; return all that the bundle must not hold."""
     body = create_body("secretive", secrets=[]) | {"secrets": [{"name": "MODEL_KEY", "value": SECRET}]}
     made = httpx2.post(f"{server.url}/v2/deployments", json=body, headers={"X-Api-Key": KEY}, timeout=60)
@@ -110,7 +110,7 @@ def list_forms(value: str) -> list[str]:
     return [value, quote(value, safe=""), encoded, json.dumps(value)[1:-1]]
 
 
-def test_bundle_holds_no_secret(server: ServerProcess, home: Path, planted: list[str], tmp_path: Path):
+def test_bundle_holds_no_secret(server: ServerProcess, home: Path, planted_secrets: list[str], tmp_path: Path):
     output, files = make_bundle(server, home, tmp_path / "bundle.tar.gz")
     assert set(files) >= {
         "versions.json",
@@ -127,7 +127,7 @@ def test_bundle_holds_no_secret(server: ServerProcess, home: Path, planted: list
     }
 
     for name, text in files.items():
-        for value in planted:
+        for value in planted_secrets:
             for form in list_forms(value):
                 assert form not in text, f"{name} holds {value}"
 
@@ -151,7 +151,7 @@ def test_bundle_holds_no_secret(server: ServerProcess, home: Path, planted: list
 
 @pytest.mark.thorough
 def test_output_of_deployments_is_left_out_if_their_secrets_are_unknown(
-    server: ServerProcess, home: Path, planted: list[str], tmp_path: Path
+    server: ServerProcess, home: Path, planted_secrets: list[str], tmp_path: Path
 ):
     key = home / "master-key"
     kept = key.read_text()
@@ -164,7 +164,7 @@ def test_output_of_deployments_is_left_out_if_their_secrets_are_unknown(
 
     assert "left out: logs and states of deployments" in output
     assert not [name for name in files if "deployments" in name or "logs" in name]
-    assert SECRET in planted
+    assert SECRET in planted_secrets
     assert not [name for name, text in files.items() if SECRET in text]
 
 

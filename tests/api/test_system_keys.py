@@ -32,7 +32,7 @@ async def find_key_id(plane: Control, used_by: str) -> str:
     return str(next(key["id"] for key in found if key["used_by"] == used_by))
 
 
-async def given_key(plane: Control) -> str:
+async def read_deployed_key(plane: Control) -> str:
     """Return the key that the only deployment's servers are given."""
     (deployment,) = (await plane.listener.desired(await plane.listener.connect()))["deployments"]
     return str(deployment["environment"]["LANGSMITH_API_KEY"])
@@ -45,7 +45,7 @@ async def status(plane: Control, key: str) -> int:
 @pytest.mark.parametrize("path", ["/api-key", "/orgs/current/service-keys"])
 async def test_a_deployment_key_is_revoked_only_with_force_and_replaced(plane: Control, path: str):
     await plane.create("mine")
-    first = await given_key(plane)
+    first = await read_deployed_key(plane)
     key_id = await find_key_id(plane, "deployment mine")
     refused = await plane.client.delete(f"{path}/{key_id}")
     assert refused.status_code == 409
@@ -54,10 +54,10 @@ async def test_a_deployment_key_is_revoked_only_with_force_and_replaced(plane: C
 
     assert (await plane.client.delete(f"{path}/{key_id}", params={"force": "true"})).status_code == 204
     assert await status(plane, first) == 401
-    second = await given_key(plane)
+    second = await read_deployed_key(plane)
     assert second != first
     assert await status(plane, second) == 200
-    assert await given_key(plane) == second
+    assert await read_deployed_key(plane) == second
     made = (await plane.client.post("/api-key", json={})).json()
     assert made["used_by"] is None
 
@@ -90,12 +90,12 @@ async def test_a_rotated_key_works_until_servers_have_the_new_one(plane: Control
     deployment = (await plane.create("mine"))["id"]
     listener = await plane.listener.connect()
     generation = (await plane.listener.desired(listener))["generation"]
-    first = await given_key(plane)
+    first = await read_deployed_key(plane)
     response = await plane.client.post(f"/v2/deployments/{deployment}/service-key/rotate")
     assert response.status_code == 204
     assert (await plane.listener.desired(listener))["generation"] > generation
 
-    second = await given_key(plane)
+    second = await read_deployed_key(plane)
     assert second != first
     assert [await status(plane, key) for key in (first, second)] == [200, 200]
     ends = {key["id"]: key["expires_at"] for key in (await plane.client.get("/api-key")).json()}

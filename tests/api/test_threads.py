@@ -24,7 +24,7 @@ def post(server: ServerProcess, path: str, body: object, **headers: str) -> http
     return httpx2.post(server.url + path, json=body, headers=headers, timeout=60)
 
 
-async def refused(call) -> APIStatusError:
+async def expect_refusal(call) -> APIStatusError:
     with pytest.raises(APIStatusError) as caught:
         await call
     return caught.value
@@ -59,7 +59,7 @@ async def test_after_a_run_interrupts_and_error_are_there(client):
 async def test_creating_twice(client):
     thread_id = str(uuid4())
     first = await client.threads.create(thread_id=thread_id, metadata={"n": 1})
-    assert (await refused(client.threads.create(thread_id=thread_id))).status_code == 409
+    assert (await expect_refusal(client.threads.create(thread_id=thread_id))).status_code == 409
     again = await client.threads.create(thread_id=thread_id, metadata={"n": 2}, if_exists="do_nothing")
     assert again == first
 
@@ -104,7 +104,7 @@ async def test_an_update_merges_metadata_and_moves_updated_at_alone(client):
     assert await client.threads.update(thread["thread_id"], metadata={"d": 1}, return_minimal=True) is None
     assert (await client.threads.get(thread["thread_id"]))["metadata"]["d"] == 1
 
-    assert (await refused(client.threads.update(str(uuid4()), metadata={}))).status_code == 404
+    assert (await expect_refusal(client.threads.update(str(uuid4()), metadata={}))).status_code == 404
 
 
 async def test_deleting(client):
@@ -113,15 +113,15 @@ async def test_deleting(client):
     await client.threads.delete(thread_id)
 
     for call in (client.threads.get(thread_id), client.threads.get_state(thread_id), client.threads.delete(thread_id)):
-        assert (await refused(call)).status_code == 404
+        assert (await expect_refusal(call)).status_code == 404
 
 
-async def made(client: LangGraphClient, mark: dict[str, str], count: int, **more: object) -> list[str]:
+async def create_threads(client: LangGraphClient, mark: dict[str, str], count: int, **more: object) -> list[str]:
     return [(await client.threads.create(metadata={**mark, "n": n, **more}))["thread_id"] for n in range(count)]
 
 
 async def test_search_finds_the_last_updated_first(client, mark):
-    threads = await made(client, mark, 4)
+    threads = await create_threads(client, mark, 4)
     await client.threads.update(threads[1], metadata={"touched": True})
     found = await client.threads.search(metadata=mark)
     assert [thread["thread_id"] for thread in found] == [threads[1], threads[3], threads[2], threads[0]]
@@ -130,7 +130,7 @@ async def test_search_finds_the_last_updated_first(client, mark):
 
 
 async def test_search_returns_total_and_next_offset(client, server, mark):
-    await made(client, mark, 5)
+    await create_threads(client, mark, 5)
     pages = [post(server, "/threads/search", {"metadata": mark, "limit": 2, "offset": n}) for n in (0, 2, 4, 9)]
     assert [len(page.json()) for page in pages] == [2, 2, 1, 0]
     assert [page.headers["x-pagination-total"] for page in pages] == ["5"] * 4
@@ -144,7 +144,7 @@ async def test_search_returns_total_and_next_offset(client, server, mark):
 
 
 async def test_search_by_ids(client, server):
-    threads = await made(client, {}, 3)
+    threads = await create_threads(client, {}, 3)
     found = await client.threads.search(ids=[threads[0], threads[2], str(uuid4())])
     assert {thread["thread_id"] for thread in found} == {threads[0], threads[2]}
     assert post(server, "/threads/search", {"ids": []}).json() != []
@@ -154,7 +154,7 @@ async def test_search_by_ids(client, server):
 
 
 async def test_search_by_status_and_values(client, mark):
-    threads = await made(client, mark, 3)
+    threads = await create_threads(client, mark, 3)
     await client.runs.wait(threads[0], "echo", input=HI)
     await client.runs.wait(threads[1], "approval", input={"text": "a"})
     assert [t["thread_id"] for t in await client.threads.search(metadata=mark, status="interrupted")] == [threads[1]]
@@ -171,7 +171,7 @@ async def test_search_by_status_and_values(client, mark):
 
 @pytest.mark.parametrize("by", ["thread_id", "status", "created_at", "updated_at", "state_updated_at"])
 async def test_every_sort_order_is_total_and_reversible(client, mark, by):
-    threads = await made(client, mark, 3)
+    threads = await create_threads(client, mark, 3)
     await client.runs.wait(threads[1], "approval", input={"text": "a"})
 
     orders = {}
@@ -189,7 +189,7 @@ async def test_every_sort_order_is_total_and_reversible(client, mark, by):
 
 
 async def test_select_returns_only_selected_fields(client, mark):
-    thread_id = (await made(client, mark, 1))[0]
+    thread_id = (await create_threads(client, mark, 1))[0]
     await client.runs.wait(thread_id, "echo", input=HI)
     [thread] = await client.threads.search(metadata=mark, select=["thread_id", "status"])
     assert thread == {"thread_id": thread_id, "status": "idle"}
@@ -198,7 +198,7 @@ async def test_select_returns_only_selected_fields(client, mark):
 
 
 async def test_extract_returns_values_at_paths(client, mark):
-    thread_id = (await made(client, mark, 1, deep={"a": [{"b": 1}, {"b": 2}]}))[0]
+    thread_id = (await create_threads(client, mark, 1, deep={"a": [{"b": 1}, {"b": 2}]}))[0]
     await client.runs.wait(thread_id, "echo", input=HI)
     paths = {
         "last": "values.messages[-1].content",
@@ -322,7 +322,7 @@ async def test_thread_of_a_stateless_run_is_gone_after_it(client, server):
 
 
 async def test_pruning(client):
-    threads = await made(client, {}, 3)
+    threads = await create_threads(client, {}, 3)
     for thread_id in threads[:2]:
         await client.runs.wait(thread_id, "echo", input=HI)
 

@@ -32,7 +32,7 @@ FIELDS = {
 
 
 @pytest.fixture
-async def asked(client: LangGraphClient) -> str:
+async def waiting_thread(client: LangGraphClient) -> str:
     """A thread that waits for an answer: draft has run, ask has not."""
     thread_id = (await client.threads.create())["thread_id"]
     await client.runs.wait(thread_id, "approval", input={"text": "a"})
@@ -40,14 +40,14 @@ async def asked(client: LangGraphClient) -> str:
 
 
 @pytest.fixture
-async def nested(client: LangGraphClient) -> str:
+async def nested_thread(client: LangGraphClient) -> str:
     """A thread whose subgraph waits for an answer."""
     thread_id = (await client.threads.create())["thread_id"]
     await client.runs.wait(thread_id, "nested", input={"text": "a"})
     return thread_id
 
 
-async def refused(call) -> tuple[int, str]:
+async def expect_refusal(call) -> tuple[int, str]:
     with pytest.raises(APIStatusError) as caught:
         await call
     return caught.value.status_code, caught.value.response.text
@@ -62,80 +62,88 @@ async def test_a_thread_without_a_checkpoint_has_the_empty_state(client):
     assert await client.threads.get_history(thread_id) == []
 
 
-async def test_state_of_an_interrupted_thread(client, asked):
-    state = await client.threads.get_state(asked)
+async def test_state_of_an_interrupted_thread(client, waiting_thread):
+    state = await client.threads.get_state(waiting_thread)
     assert state.keys() == FIELDS
     assert (state["values"], state["next"]) == ({"text": "a!"}, ["ask"])
-    assert state["checkpoint"] == {"thread_id": asked, "checkpoint_ns": "", "checkpoint_id": state["checkpoint_id"]}
+    assert state["checkpoint"] == {
+        "thread_id": waiting_thread,
+        "checkpoint_ns": "",
+        "checkpoint_id": state["checkpoint_id"],
+    }
     assert [task["name"] for task in state["tasks"]] == ["ask"]
     assert [one.keys() for one in state["interrupts"]] == [{"id", "value"}]
-    assert state["metadata"]["thread_id"] == asked
+    assert state["metadata"]["thread_id"] == waiting_thread
 
 
-async def test_a_state_by_its_checkpoint(client, asked):
-    latest, before = (await client.threads.get_history(asked, limit=2))[:2]
+async def test_a_state_by_its_checkpoint(client, waiting_thread):
+    latest, before = (await client.threads.get_history(waiting_thread, limit=2))[:2]
     for at in ({"checkpoint_id": before["checkpoint_id"]}, {"checkpoint": before["checkpoint"]}):
-        state = await client.threads.get_state(asked, **at)
+        state = await client.threads.get_state(waiting_thread, **at)
         assert (state["values"], state["next"]) == ({"text": "a"}, ["draft"])
 
     assert latest["parent_checkpoint"] == before["checkpoint"]
-    newest = await client.threads.get_state(asked, checkpoint={"thread_id": asked, "checkpoint_ns": ""})
+    newest = await client.threads.get_state(
+        waiting_thread, checkpoint={"thread_id": waiting_thread, "checkpoint_ns": ""}
+    )
     assert newest["checkpoint_id"] == latest["checkpoint_id"]
 
 
 @pytest.mark.parametrize("unknown", ["abc", "1f1e5503-cdc6-6000-8000-000000000000", "~", "é"])
-async def test_missing_checkpoint_is_404(client, asked, unknown):
+async def test_missing_checkpoint_is_404(client, waiting_thread, unknown):
     fresh = (await client.threads.create())["thread_id"]
-    for thread_id in (asked, fresh):
+    for thread_id in (waiting_thread, fresh):
         # The peer answers with an empty state.
         for at in ({"checkpoint_id": unknown}, {"checkpoint": {"checkpoint_id": unknown, "checkpoint_ns": ""}}):
-            status, text = await refused(client.threads.get_state(thread_id, **at))
+            status, text = await expect_refusal(client.threads.get_state(thread_id, **at))
             assert (status, unknown in text) == (404, True)
 
-    status, _ = await refused(client.threads.update_state(asked, {"text": "x"}, checkpoint_id=unknown))
+    status, _ = await expect_refusal(client.threads.update_state(waiting_thread, {"text": "x"}, checkpoint_id=unknown))
     assert status == 404
-    assert len(await client.threads.get_history(asked, limit=10)) == 3
+    assert len(await client.threads.get_history(waiting_thread, limit=10)) == 3
 
 
-async def test_a_subgraph_with_and_without_its_own_state(client, nested):
-    state = await client.threads.get_state(nested)
+async def test_a_subgraph_with_and_without_its_own_state(client, nested_thread):
+    state = await client.threads.get_state(nested_thread)
     [task] = state["tasks"]
-    assert task["checkpoint"] == {"thread_id": nested, "checkpoint_ns": f"child:{task['id']}"}
+    assert task["checkpoint"] == {"thread_id": nested_thread, "checkpoint_ns": f"child:{task['id']}"}
     assert task["state"] is None
-    deep = (await client.threads.get_state(nested, subgraphs=True))["tasks"][0]
+    deep = (await client.threads.get_state(nested_thread, subgraphs=True))["tasks"][0]
     assert deep["checkpoint"] is None
     assert deep["state"]["next"] == ["inquire"]
 
-    inner = await client.threads.get_state(nested, checkpoint=task["checkpoint"])
+    inner = await client.threads.get_state(nested_thread, checkpoint=task["checkpoint"])
     assert (inner["next"], inner["values"]) == (["inquire"], {"text": "a!"})
-    history = await client.threads.get_history(nested, checkpoint=task["checkpoint"], limit=10)
+    history = await client.threads.get_history(nested_thread, checkpoint=task["checkpoint"], limit=10)
     assert {one["checkpoint"]["checkpoint_ns"] for one in history} == {f"child:{task['id']}"}
 
 
 @pytest.mark.needs("langgraph", "1.2.15")
-async def test_missing_subgraph_has_no_state_and_cannot_be_changed(client, asked):
-    at = {"thread_id": asked, "checkpoint_ns": "bogus:1"}
-    state = await client.threads.get_state(asked, checkpoint=at)
+async def test_missing_subgraph_has_no_state_and_cannot_be_changed(client, waiting_thread):
+    at = {"thread_id": waiting_thread, "checkpoint_ns": "bogus:1"}
+    state = await client.threads.get_state(waiting_thread, checkpoint=at)
     assert (state["values"], state["next"]) == ({}, [])
-    assert await client.threads.get_history(asked, checkpoint=at) == []
-    status, text = await refused(client.threads.update_state(asked, {"text": "x"}, checkpoint=at))
+    assert await client.threads.get_history(waiting_thread, checkpoint=at) == []
+    status, text = await expect_refusal(client.threads.update_state(waiting_thread, {"text": "x"}, checkpoint=at))
     assert (status, "bogus" in text) == (400, True)
 
 
-async def test_select_returns_only_selected_fields(client, asked):
-    before = (await client.threads.get_history(asked, limit=2))[1]
+async def test_select_returns_only_selected_fields(client, waiting_thread):
+    before = (await client.threads.get_history(waiting_thread, limit=2))[1]
     for at in ({}, {"checkpoint_id": before["checkpoint_id"]}, {"checkpoint": before["checkpoint"]}):
-        state = await client.threads.get_state(asked, **at, select=["next", "values.text", "values.nothing"])
+        state = await client.threads.get_state(waiting_thread, **at, select=["next", "values.text", "values.nothing"])
         assert state.keys() == {"next", "values"}
         assert state["values"].keys() == {"text"}
-        assert (await refused(client.threads.get_state(asked, **at, select=["secrets"])))[0] == 422
+        assert (await expect_refusal(client.threads.get_state(waiting_thread, **at, select=["secrets"])))[0] == 422
 
-    assert [set(one) for one in await client.threads.get_history(asked, limit=5, select=["values"])] == [{"values"}] * 3
-    assert (await refused(client.threads.get_history(asked, select=["secrets"])))[0] == 422
+    assert [set(one) for one in await client.threads.get_history(waiting_thread, limit=5, select=["values"])] == [
+        {"values"}
+    ] * 3
+    assert (await expect_refusal(client.threads.get_history(waiting_thread, select=["secrets"])))[0] == 422
 
 
-async def test_history_is_one_checkpoint_unless_more_is_asked_for(server, asked):
-    url = f"{server.url}/threads/{asked}/history"
+async def test_history_is_one_checkpoint_unless_more_is_asked_for(server, waiting_thread):
+    url = f"{server.url}/threads/{waiting_thread}/history"
     assert [len(response.json()) for response in (httpx2.get(url), httpx2.post(url, json={}))] == [1, 1]
     everything = httpx2.post(url, json={"limit": 10, "before": None, "metadata": None, "checkpoint": None}).json()
     assert [state["metadata"]["step"] for state in everything] == [1, 0, -1]
@@ -146,15 +154,15 @@ async def test_history_is_one_checkpoint_unless_more_is_asked_for(server, asked)
         assert httpx2.post(url, json={"limit": limit}).status_code == 422
 
 
-async def test_history_before_a_checkpoint_in_every_form(client, server, asked):
-    everything = await client.threads.get_history(asked, limit=10)
+async def test_history_before_a_checkpoint_in_every_form(client, server, waiting_thread):
+    everything = await client.threads.get_history(waiting_thread, limit=10)
     first = everything[0]
 
     # The peer answers the second with a 500 and the first with a 422.
     for before in (first["checkpoint_id"], first["checkpoint"], {"configurable": first["checkpoint"]}):
-        assert await client.threads.get_history(asked, limit=10, before=before) == everything[1:]
+        assert await client.threads.get_history(waiting_thread, limit=10, before=before) == everything[1:]
 
-    url = f"{server.url}/threads/{asked}/history"
+    url = f"{server.url}/threads/{waiting_thread}/history"
     assert httpx2.get(url, params={"limit": 10, "before": first["checkpoint_id"]}).json() == everything[1:]
 
     for bad in (3, {}, {"checkpoint_id": 1}, {"configurable": None}):
@@ -162,18 +170,22 @@ async def test_history_before_a_checkpoint_in_every_form(client, server, asked):
         assert (response.status_code, response.json()["errors"][0]["loc"]) == (422, ["body", "before"])
 
 
-async def test_history_filtered_by_metadata(client, asked):
-    found = await client.threads.get_history(asked, limit=10, metadata={"source": "input"})
+async def test_history_filtered_by_metadata(client, waiting_thread):
+    found = await client.threads.get_history(waiting_thread, limit=10, metadata={"source": "input"})
     assert [state["metadata"]["step"] for state in found] == [-1]
-    assert await client.threads.get_history(asked, limit=10, metadata={"source": "nowhere"}) == []
+    assert await client.threads.get_history(waiting_thread, limit=10, metadata={"source": "nowhere"}) == []
 
 
-async def test_an_update_refreshes_the_thread(client, asked):
-    before = await client.threads.get(asked)
-    made = await client.threads.update_state(asked, {"text": "edited"}, as_node="draft")
+async def test_an_update_refreshes_the_thread(client, waiting_thread):
+    before = await client.threads.get(waiting_thread)
+    made = await client.threads.update_state(waiting_thread, {"text": "edited"}, as_node="draft")
     assert made["checkpoint"] == made["configurable"]
-    assert made["checkpoint"] == {"thread_id": asked, "checkpoint_ns": "", "checkpoint_id": made["checkpoint_id"]}
-    state = await client.threads.get_state(asked)
+    assert made["checkpoint"] == {
+        "thread_id": waiting_thread,
+        "checkpoint_ns": "",
+        "checkpoint_id": made["checkpoint_id"],
+    }
+    state = await client.threads.get_state(waiting_thread)
 
     assert (state["values"], state["next"], state["checkpoint_id"]) == (
         {"text": "edited"},
@@ -182,12 +194,12 @@ async def test_an_update_refreshes_the_thread(client, asked):
     )
 
     assert (state["metadata"]["source"], state["metadata"]["graph_id"]) == ("update", "approval")
-    thread = await client.threads.get(asked)
+    thread = await client.threads.get(waiting_thread)
     assert (thread["values"], thread["status"]) == ({"text": "edited"}, "interrupted")
     assert thread["state_updated_at"] > before["state_updated_at"]
-    await client.threads.update_state(asked, {"decision": "no"}, as_node="ask")
+    await client.threads.update_state(waiting_thread, {"decision": "no"}, as_node="ask")
 
-    thread = await client.threads.get(asked)
+    thread = await client.threads.get(waiting_thread)
     assert (thread["values"], thread["status"], thread["interrupts"]) == (
         {"text": "edited", "decision": "no"},
         "idle",
@@ -196,22 +208,22 @@ async def test_an_update_refreshes_the_thread(client, asked):
 
 
 @pytest.mark.parametrize("by", ["checkpoint", "checkpoint_id"])
-async def test_an_update_of_an_old_checkpoint_forks(client, asked, by):
-    old = (await client.threads.get_history(asked, limit=3))[2]
-    made = await client.threads.update_state(asked, {"text": "fork"}, as_node="__start__", **{by: old[by]})
-    state = await client.threads.get_state(asked)
+async def test_an_update_of_an_old_checkpoint_forks(client, waiting_thread, by):
+    old = (await client.threads.get_history(waiting_thread, limit=3))[2]
+    made = await client.threads.update_state(waiting_thread, {"text": "fork"}, as_node="__start__", **{by: old[by]})
+    state = await client.threads.get_state(waiting_thread)
     assert (state["checkpoint_id"], state["parent_checkpoint_id"]) == (made["checkpoint_id"], old["checkpoint_id"])
 
     # The peer leaves the values of the thread as they were.
-    assert (await client.threads.get(asked))["values"] == {"text": "fork"}
-    assert (await client.runs.wait(asked, "approval", input=None))["text"] == "fork!"
+    assert (await client.threads.get(waiting_thread))["values"] == {"text": "fork"}
+    assert (await client.runs.wait(waiting_thread, "approval", input=None))["text"] == "fork!"
 
 
-async def test_an_update_inside_a_subgraph(client, nested):
-    [task] = (await client.threads.get_state(nested))["tasks"]
-    made = await client.threads.update_state(nested, {"text": "inside"}, checkpoint=task["checkpoint"])
+async def test_an_update_inside_a_subgraph(client, nested_thread):
+    [task] = (await client.threads.get_state(nested_thread))["tasks"]
+    made = await client.threads.update_state(nested_thread, {"text": "inside"}, checkpoint=task["checkpoint"])
     assert made["checkpoint"]["checkpoint_ns"] == f"child:{task['id']}"
-    inner = (await client.threads.get_state(nested, subgraphs=True))["tasks"][0]["state"]
+    inner = (await client.threads.get_state(nested_thread, subgraphs=True))["tasks"][0]["state"]
     assert inner["values"] == {"text": "inside"}
 
 
@@ -219,18 +231,18 @@ async def test_an_update_inside_a_subgraph(client, nested):
     ("values", "as_node", "said"),
     [({"text": "x"}, "bogus", "Node bogus does not exist"), ([1, 2], "draft", "dict"), (["a"], None, "dict")],
 )
-async def test_invalid_update_changes_nothing(client, asked, values, as_node, said):
-    before = await client.threads.get_history(asked, limit=10)
-    status, text = await refused(client.threads.update_state(asked, values, as_node=as_node))
+async def test_invalid_update_changes_nothing(client, waiting_thread, values, as_node, said):
+    before = await client.threads.get_history(waiting_thread, limit=10)
+    status, text = await expect_refusal(client.threads.update_state(waiting_thread, values, as_node=as_node))
     assert (status, said in text) == (400, True)
-    assert await client.threads.get_history(asked, limit=10) == before
+    assert await client.threads.get_history(waiting_thread, limit=10) == before
 
 
 async def test_an_update_needs_a_graph(client):
     thread_id = (await client.threads.create())["thread_id"]
-    status, text = await refused(client.threads.update_state(thread_id, {"text": "x"}))
+    status, text = await expect_refusal(client.threads.update_state(thread_id, {"text": "x"}))
     assert (status, f"Thread '{thread_id}' has no assigned graph ID" in text) == (400, True)
-    assert (await refused(client.threads.update_state(str(uuid4()), {"text": "x"})))[0] == 404
+    assert (await expect_refusal(client.threads.update_state(str(uuid4()), {"text": "x"})))[0] == 404
 
 
 async def test_thread_of_a_removed_graph_is_a_clear_error(client):
@@ -242,14 +254,14 @@ async def test_thread_of_a_removed_graph_is_a_clear_error(client):
     )
 
     for call in calls:
-        status, text = await refused(call)
+        status, text = await expect_refusal(call)
         assert (status, "Graph 'gone' not found" in text) == (404, True)
 
 
 async def test_an_update_is_refused_while_a_run_is_in_flight(client):
     thread_id = (await client.threads.create())["thread_id"]
     run = await client.runs.create(thread_id, "steps", input={"done": [], "pause_s": 600})
-    status, text = await refused(client.threads.update_state(thread_id, {"done": ["x"]}, as_node="one"))
+    status, text = await expect_refusal(client.threads.update_state(thread_id, {"done": ["x"]}, as_node="one"))
     assert (status, f"Thread {thread_id} has in-flight runs" in text) == (409, True)
     await client.runs.cancel(thread_id, run["run_id"], wait=True)
     await client.threads.update_state(thread_id, {"done": ["x"]}, as_node="three")
@@ -279,16 +291,16 @@ async def test_concurrent_updates_and_runs_are_serialized(client):
     assert thread["status"] == "idle"
 
 
-async def test_metadata_of_a_checkpoint_can_be_patched(client, server, asked):
-    url = f"{server.url}/threads/{asked}/state"
-    state = await client.threads.get_state(asked)
+async def test_metadata_of_a_checkpoint_can_be_patched(client, server, waiting_thread):
+    url = f"{server.url}/threads/{waiting_thread}/state"
+    state = await client.threads.get_state(waiting_thread)
     made = httpx2.patch(url, json={"metadata": {"label": "good"}}).json()
     assert made["checkpoint"] == state["checkpoint"]
-    assert (await client.threads.get_state(asked))["metadata"] == {**state["metadata"], "label": "good"}
+    assert (await client.threads.get_state(waiting_thread))["metadata"] == {**state["metadata"], "label": "good"}
     older = state["parent_checkpoint_id"]
 
     httpx2.patch(url, json={"metadata": {"label": "old"}, "checkpoint_id": older}).raise_for_status()
-    found = await client.threads.get_history(asked, limit=10, metadata={"label": "old"})
+    found = await client.threads.get_history(waiting_thread, limit=10, metadata={"label": "old"})
     assert [one["checkpoint_id"] for one in found] == [older]
 
     for body, status in (
@@ -301,9 +313,9 @@ async def test_metadata_of_a_checkpoint_can_be_patched(client, server, asked):
     assert httpx2.patch(f"{server.url}/threads/{uuid4()}/state", json={"metadata": {}}).status_code == 404
 
 
-async def test_a_remote_graph_reads_and_changes_states(client, asked):
+async def test_a_remote_graph_reads_and_changes_states(client, waiting_thread):
     remote = RemoteGraph("approval", client=client)
-    config = {"configurable": {"thread_id": asked}}
+    config = {"configurable": {"thread_id": waiting_thread}}
     state = await remote.aget_state(config)
     assert (state.values, state.next) == ({"text": "a!"}, ("ask",))
     history = [one async for one in remote.aget_state_history(config, limit=10)]
@@ -331,20 +343,20 @@ async def test_a_thread_whose_run_failed_on_its_input_can_be_read(client: LangGr
     assert len((await client.threads.get_state(thread_id))["values"]["messages"]) == 2
 
 
-async def test_two_servers_read_each_others_changes(client, module_database, tmp_path, asked):
+async def test_two_servers_read_each_others_changes(client, module_database, tmp_path, waiting_thread):
     with agent_server(module_database, tmp_path) as second:
         async with get_client(url=second.url, api_key="") as other:
             for by in (other, client):
-                await by.threads.update_state(asked, {"text": str(id(by))}, as_node="draft")
+                await by.threads.update_state(waiting_thread, {"text": str(id(by))}, as_node="draft")
                 for reader in (client, other, client, other):
-                    assert (await reader.threads.get_state(asked))["values"]["text"] == str(id(by))
+                    assert (await reader.threads.get_state(waiting_thread))["values"]["text"] == str(id(by))
 
-            await other.runs.wait(asked, "approval", command={"resume": "yes"})
-            states = [await reader.threads.get_state(asked) for reader in (client, other)]
+            await other.runs.wait(waiting_thread, "approval", command={"resume": "yes"})
+            states = [await reader.threads.get_state(waiting_thread) for reader in (client, other)]
             assert states[0] == states[1]
             assert (states[0]["next"], states[0]["values"]["decision"]) == ([], "yes")
-            await other.threads.delete(asked)
-            assert (await refused(client.threads.get_state(asked)))[0] == 404
+            await other.threads.delete(waiting_thread)
+            assert (await expect_refusal(client.threads.get_state(waiting_thread)))[0] == 404
 
 
 @pytest.mark.parametrize("place", ["run", "assistant"])

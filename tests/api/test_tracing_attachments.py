@@ -12,7 +12,7 @@ import pytest_asyncio
 from langsmith import Client
 
 from portside.tracing import attachments
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -23,11 +23,11 @@ PAGE = b"<script>alert(1)</script>\r\n--\x00\xff"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(platform_database: str) -> AsyncIterator[Hosted]:
-    async with hosted(platform_database) as running:
+    async with open_hosted(platform_database) as running:
         yield running
 
 
-async def stored(server: Hosted) -> UUID:
+async def store_run(server: Hosted) -> UUID:
     """Store a run with two attachments, as the stock client does."""
     run_id = uuid4()
 
@@ -60,7 +60,7 @@ async def links(server: Hosted, run_id: UUID) -> dict[str, str]:
 
 
 async def test_the_sdk_reads_the_attachments_that_it_stored(server: Hosted):
-    run_id = await stored(server)
+    run_id = await store_run(server)
 
     def work() -> None:
         client = Client(api_url=server.url, api_key=server.key)
@@ -84,7 +84,7 @@ async def test_the_sdk_reads_the_attachments_that_it_stored(server: Hosted):
 
 
 async def test_a_download_link_needs_no_key_and_is_never_rendered(server: Hosted):
-    found = await links(server, await stored(server))
+    found = await links(server, await store_run(server))
     async with httpx2.AsyncClient() as nobody:
         page = await nobody.get(found["page é"])
         assert (page.content, page.headers["content-type"].split(";")[0]) == (PAGE, "text/html")
@@ -95,7 +95,7 @@ async def test_a_download_link_needs_no_key_and_is_never_rendered(server: Hosted
 
 
 async def test_changed_expired_and_dangling_links_are_refused(server: Hosted, monkeypatch):
-    run_id = await stored(server)
+    run_id = await store_run(server)
     (token,) = parse_qs(urlparse((await links(server, run_id))["big"]).query)["token"]
     middle = len(token) // 2
 

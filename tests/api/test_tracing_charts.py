@@ -8,7 +8,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 DAY = {"start_time": "2026-03-01T00:00:00Z", "end_time": "2026-03-01T04:00:00Z", "stride": {"hours": 1}}
@@ -17,7 +17,7 @@ USAGE = {"metadata": {"usage_metadata": {"input_tokens": 7, "output_tokens": 5, 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(platform_database: str) -> AsyncIterator[Hosted]:
-    async with hosted(platform_database) as running:
+    async with open_hosted(platform_database) as running:
         for hour, minute, name, seconds in ((0, 5, "a", 2), (0, 55, "b", 4), (2, 0, "a", 6), (4, 0, "a", 1)):
             start = f"2026-03-01T0{hour}:{minute:02}:00Z"
             times = {"start_time": start, "end_time": start.replace(":00Z", f":0{seconds}Z")}

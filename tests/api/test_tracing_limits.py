@@ -10,14 +10,14 @@ import pytest_asyncio
 
 from portside.tracing import quotas
 from portside.tracing.quotas import list_reached_limits
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(platform_database: str) -> AsyncIterator[Hosted]:
-    async with hosted(platform_database) as running:
+    async with open_hosted(platform_database) as running:
         yield running
 
 
@@ -27,7 +27,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "CACHE_S", -1.0)
 
 
-async def sent(server: Hosted, **headers: str) -> httpx2.Response:
+async def send_run(server: Hosted, **headers: str) -> httpx2.Response:
     run = {"id": str(uuid4()), "name": "r", "run_type": "chain", "session_name": "p"}
     return await server.client.post("/runs", json=run, headers=headers)
 
@@ -45,9 +45,9 @@ async def test_traces_beyond_the_monthly_limit_are_refused(server: Hosted):
         limited = Hosted(server.url, headers["x-api-key"], server.actor, server.db, client)
         assert (await client.get("/workspaces/current/usage_limits")).json()["in_reject_set"] is False
         made = await limit(limited, "monthly_traces", 2)
-        first = await sent(limited)
-        assert [first.status_code, (await sent(limited)).status_code] == [202, 202]
-        refused = await sent(limited)
+        first = await send_run(limited)
+        assert [first.status_code, (await send_run(limited)).status_code] == [202, 202]
+        refused = await send_run(limited)
         assert (refused.status_code, refused.headers.get("retry-after")) == (429, None)
 
         text = "Too many requests: tenant exceeded usage limits: Monthly unique traces usage limit exceeded"
@@ -58,22 +58,22 @@ async def test_traces_beyond_the_monthly_limit_are_refused(server: Hosted):
 
         state = (await client.get("/workspaces/current/usage_limits")).json()
         assert state == {"in_reject_set": True, "usage_limit_type": "monthly_traces", "tenant_limit": 2}
-        assert (await sent(server)).status_code == 202, "another workspace has no limit"
+        assert (await send_run(server)).status_code == 202, "another workspace has no limit"
         await server.db.pool.execute(
             "update traces set received_at = received_at - interval '40 days' where workspace_id = $1", workspace
         )
-        assert (await sent(limited)).status_code == 202, "another month"
+        assert (await send_run(limited)).status_code == 202, "another month"
 
         assert (await limit(limited, "monthly_traces", 1))["id"] == made["id"]
-        assert (await sent(limited)).status_code == 429
+        assert (await send_run(limited)).status_code == 429
         assert (await server.client.delete(f"/usage-limits/{made['id']}")).status_code == 404, "not theirs"
         assert (await client.delete(f"/usage-limits/{made['id']}")).status_code == 204
-        assert (await sent(limited)).status_code == 202
+        assert (await send_run(limited)).status_code == 202
         assert (await client.get("/usage-limits")).json() == []
 
 
 async def test_longlived_traces_beyond_the_monthly_limit_are_refused(server: Hosted):
-    await sent(server)
+    await send_run(server)
     await limit(server, "monthly_longlived_traces", 1)
     body: dict[str, Any] = {"run_id": str(uuid4()), "key": "k"}
     refused = await server.client.post("/feedback", json=body)
@@ -81,13 +81,13 @@ async def test_longlived_traces_beyond_the_monthly_limit_are_refused(server: Hos
     unextending = await server.client.post("/feedback", json={**body, "extend_trace_retention": False})
     assert unextending.status_code == 200
 
-    assert (await sent(server)).status_code == 202
+    assert (await send_run(server)).status_code == 202
 
 
 async def test_the_month_in_which_a_trace_became_longlived_counts(server: Hosted):
     workspace = await server.new_workspace("Extended")
     headers = {"x-api-key": await server.new_key(workspace_id=workspace)}
-    assert (await sent(server, **headers)).status_code == 202
+    assert (await send_run(server, **headers)).status_code == 202
     body = {"limit_type": "monthly_longlived_traces", "limit_value": 1}
     assert (await server.client.put("/usage-limits", json=body, headers=headers)).status_code == 200
 
@@ -114,7 +114,7 @@ async def test_traces_and_their_extensions_are_billed(server: Hosted):
     workspace = await server.new_workspace("Billed")
     key = await server.new_key(workspace_id=workspace)
     for _ in range(3):
-        assert (await sent(server, **{"x-api-key": key})).status_code == 202
+        assert (await send_run(server, **{"x-api-key": key})).status_code == 202
 
     insert = "update traces set {} where ctid in (select ctid from traces where workspace_id = $1 limit 1)"
     await server.db.pool.execute(insert.format("tier = 'shortlived'"), workspace)

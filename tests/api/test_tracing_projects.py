@@ -11,14 +11,14 @@ import pytest_asyncio
 from langsmith import Client
 from langsmith.utils import LangSmithConflictError, LangSmithNotFoundError
 
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(platform_database: str) -> AsyncIterator[Hosted]:
-    async with hosted(platform_database) as running:
+    async with open_hosted(platform_database) as running:
         yield running
 
 
@@ -29,7 +29,7 @@ async def make(server: Hosted, name: str, **fields: Any) -> dict[str, Any]:
     return made
 
 
-async def listed(server: Hosted, **params: Any) -> list[str]:
+async def list_projects(server: Hosted, **params: Any) -> list[str]:
     response = await server.client.get("/sessions", params=params)
     assert response.status_code == 200, response.text
     return [project["name"] for project in response.json()]
@@ -64,15 +64,15 @@ async def test_lists_are_filtered_and_sorted(server: Hosted):
     await make(server, "sort-a", start_time="2026-01-02T02:00:00+02:00", extra={"metadata": {"k": "v", "n": 1}})
 
     some = {"name_contains": "SORT-"}
-    assert await listed(server, **some) == ["sort-b", "sort-a", "sort-c"]
-    assert await listed(server, **some, sort_by_desc=False) == ["sort-c", "sort-a", "sort-b"]
-    assert await listed(server, **some, sort_by="name", sort_by_desc=False) == ["sort-a", "sort-b", "sort-c"]
-    assert await listed(server, **some, sort_by="name", limit=1, offset=1) == ["sort-b"]
-    assert await listed(server, reference_dataset=dataset) == ["sort-c"]
-    assert await listed(server, **some, reference_free=True) == ["sort-b", "sort-a"]
+    assert await list_projects(server, **some) == ["sort-b", "sort-a", "sort-c"]
+    assert await list_projects(server, **some, sort_by_desc=False) == ["sort-c", "sort-a", "sort-b"]
+    assert await list_projects(server, **some, sort_by="name", sort_by_desc=False) == ["sort-a", "sort-b", "sort-c"]
+    assert await list_projects(server, **some, sort_by="name", limit=1, offset=1) == ["sort-b"]
+    assert await list_projects(server, reference_dataset=dataset) == ["sort-c"]
+    assert await list_projects(server, **some, reference_free=True) == ["sort-b", "sort-a"]
 
-    assert await listed(server, metadata='{"k": "v"}') == ["sort-a"]
-    assert await listed(server, metadata='{"k": "w"}') == []
+    assert await list_projects(server, metadata='{"k": "v"}') == ["sort-a"]
+    assert await list_projects(server, metadata='{"k": "w"}') == []
 
     for params in ({"metadata": "[1]"}, {"metadata": "{"}, {"sort_by": "colour"}, {"facets": True}, {"limit": 101}):
         response = await server.client.get("/sessions", params=params)
@@ -88,7 +88,7 @@ async def test_project_names_are_unique_and_reusable_after_deletion(server: Host
     ids = [("session_ids", one["id"]), ("session_ids", two["id"]), ("session_ids", str(uuid4()))]
     assert (await server.client.delete("/sessions", params=ids)).status_code == 202
 
-    assert await listed(server, name_contains="taken-") == []
+    assert await list_projects(server, name_contains="taken-") == []
     await make(server, "taken-1")
 
 
@@ -126,7 +126,7 @@ async def test_projects_are_filtered_by_their_fields(server: Hosted):
         ('and(eq(metadata_key, "team"), eq(metadata_value, "y"))', ["filter-b"]),
         ("or(has(metadata, '{\"n\": 1}'), not(exists(id)))", ["filter-a"]),
     ):
-        assert await listed(server, **some, filter=text) == expected, text
+        assert await list_projects(server, **some, filter=text) == expected, text
 
     for text in ("eq(run_type, 'llm')", "has(tags, 'x')", "x", "eq(is_root, true)"):
         assert (await server.client.get("/sessions", params={"filter": text})).status_code == 400, text
@@ -155,16 +155,16 @@ async def test_projects_are_sorted_by_statistics_of_their_runs(server: Hosted):
 
     assert (c["latency_p50"], c["last_run_start_time"], c["session_feedback_stats"]) == (None, None, {})
     assert (await server.client.get(f"/sessions/{b['id']}", params={"include_stats": True})).json() == b
-    assert await listed(server, **some, sort_by="runs_count") == ["figures-b", "figures-a", "figures-c"]
+    assert await list_projects(server, **some, sort_by="runs_count") == ["figures-b", "figures-a", "figures-c"]
 
-    assert await listed(server, **some, sort_by="error_rate", sort_by_desc=False) == [
+    assert await list_projects(server, **some, sort_by="error_rate", sort_by_desc=False) == [
         "figures-a",
         "figures-b",
         "figures-c",
     ]
 
     by_feedback = {"sort_by": "feedback", "sort_by_feedback_key": "k"}
-    assert await listed(server, **some, **by_feedback, limit=1, offset=1) == ["figures-a"]
+    assert await list_projects(server, **some, **by_feedback, limit=1, offset=1) == ["figures-a"]
     assert (await server.client.get("/sessions", params={"sort_by": "feedback"})).status_code == 422
     shown = (await server.client.get("/sessions", params={**some, "sort_by": "latency_p99", "limit": 1})).json()
     assert (shown[0]["name"], shown[0]["run_count"]) == ("figures-b", None)
@@ -189,7 +189,7 @@ async def test_another_workspace_cannot_see_or_change_projects(server: Hosted):
             "id"
         ]
 
-    assert await listed(server, id=made["id"]) == ["mine"]
+    assert await list_projects(server, id=made["id"]) == ["mine"]
 
 
 async def test_upsert_requires_the_update_permission(server: Hosted):

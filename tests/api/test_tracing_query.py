@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from langsmith import Client
 
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ROOT, MODEL, TOOL, FAILED, OPEN = (UUID(int=n) for n in range(1, 6))
@@ -116,7 +116,7 @@ BROKEN = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(platform_database: str) -> AsyncIterator[Hosted]:
-    async with hosted(platform_database) as running:
+    async with open_hosted(platform_database) as running:
         assert (await running.client.post("/runs/batch", json={"post": RUNS[:4]})).status_code == 202
         # A half of a surrogate pair, which no jsonb holds.
         response = await running.client.post("/runs", content=json.dumps(RUNS[4]))
@@ -128,14 +128,14 @@ async def server(platform_database: str) -> AsyncIterator[Hosted]:
         yield running
 
 
-async def found(server: Hosted, **body: Any) -> list[str]:
+async def query_names(server: Hosted, **body: Any) -> list[str]:
     response = await server.client.post("/runs/query", json=body)
     assert response.status_code == 200, response.text
     return [item["name"] for item in response.json()["runs"]]
 
 
 async def test_filters_find_matching_runs(server: Hosted):
-    received = {text: set(await found(server, filter=text)) for text in FILTERS}
+    received = {text: set(await query_names(server, filter=text)) for text in FILTERS}
     assert received == FILTERS
 
 
@@ -185,23 +185,29 @@ async def test_no_filter_breaks_the_server(server: Hosted):
 async def test_query_fields_filter_runs(server: Hosted):
     project = (await server.client.get(f"/runs/{ROOT}")).json()["session_id"]
     everything = ["open", "failed", "tool", "model", "root"]
-    assert await found(server, session=[project], start_time=None) == everything
-    assert await found(server, session=[project, str(uuid4())], order="asc") == everything[::-1]
-    assert await found(server, session=[str(uuid4())]) == []
-    assert await found(server, trace=str(ROOT)) == ["tool", "model", "root"]
-    assert await found(server, parent_run=str(ROOT)) == ["tool", "model"]
+    assert await query_names(server, session=[project], start_time=None) == everything
+    assert await query_names(server, session=[project, str(uuid4())], order="asc") == everything[::-1]
+    assert await query_names(server, session=[str(uuid4())]) == []
+    assert await query_names(server, trace=str(ROOT)) == ["tool", "model", "root"]
+    assert await query_names(server, parent_run=str(ROOT)) == ["tool", "model"]
 
-    assert await found(server, id=[str(OPEN), str(TOOL)]) == ["open", "tool"]
-    assert await found(server, run_type="llm") == ["model"]
-    assert await found(server, is_root=True) == await found(server, execution_order=1) == ["open", "failed", "root"]
-    assert await found(server, error=True) == ["failed"]
-    assert await found(server, start_time="2026-11-21T02:00:11", end_time="2026-11-21T02:00:20Z") == everything[1:4]
-    assert await found(server, query="GRÜSSE") == []
-    assert await found(server, query="valueerror") == ["failed"]
+    assert await query_names(server, id=[str(OPEN), str(TOOL)]) == ["open", "tool"]
+    assert await query_names(server, run_type="llm") == ["model"]
+    assert (
+        await query_names(server, is_root=True)
+        == await query_names(server, execution_order=1)
+        == ["open", "failed", "root"]
+    )
+    assert await query_names(server, error=True) == ["failed"]
+    assert (
+        await query_names(server, start_time="2026-11-21T02:00:11", end_time="2026-11-21T02:00:20Z") == everything[1:4]
+    )
+    assert await query_names(server, query="GRÜSSE") == []
+    assert await query_names(server, query="valueerror") == ["failed"]
 
-    assert await found(server, trace_filter='has(tags, "a")', run_type="llm") == ["model"]
-    assert await found(server, tree_filter='eq(name, "tool")', is_root=True) == ["root"]
-    assert await found(server, reference_example=[str(uuid4())]) == []
+    assert await query_names(server, trace_filter='has(tags, "a")', run_type="llm") == ["model"]
+    assert await query_names(server, tree_filter='eq(name, "tool")', is_root=True) == ["root"]
+    assert await query_names(server, reference_example=[str(uuid4())]) == []
 
 
 async def test_invalid_queries_are_refused(server: Hosted):
@@ -259,7 +265,7 @@ async def test_cursors_page_forwards_and_backwards(server: Hosted, order: str):
     first, one = await page(None)
     second, two = await page(one["next"])
     third, three = await page(two["next"])
-    expected = await found(server, order=order)
+    expected = await query_names(server, order=order)
     assert (first, second, third) == (expected[:2], expected[2:4], expected[4:])
     assert (one["prev"], three["next"]) == (None, None)
     back, four = await page(three["prev"])

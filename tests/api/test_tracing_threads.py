@@ -14,7 +14,7 @@ import pytest_asyncio
 from langsmith import Client
 
 from portside.tracing import threads_v2
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -55,7 +55,7 @@ def turn(thread: str, started: float, key: str = "thread_id", **fields: Any) -> 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(platform_database: str) -> AsyncIterator[Hosted]:
-    async with hosted(platform_database) as running:
+    async with open_hosted(platform_database) as running:
         talks = [*turn("a", 1), *turn("a", 10, error="broken"), *turn("b", 5, "session_id"), *turn("c", 3)]
         assert (await running.client.post("/runs/batch", json={"post": talks})).status_code == 202
         yield running

@@ -15,7 +15,7 @@ import pytest_asyncio
 from langsmith import Client
 
 from portside.tracing import run_pages
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -96,7 +96,7 @@ RUNS = [
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(platform_database: str) -> AsyncIterator[Hosted]:
-    async with hosted(platform_database) as running:
+    async with open_hosted(platform_database) as running:
         assert (await running.client.post("/runs/batch", json={"post": RUNS})).status_code == 202
         for run_id in (ROOT, MODEL, DEEP):
             await running.client.post("/feedback", json={"run_id": str(run_id), "key": "k", "score": 1})

@@ -161,7 +161,7 @@ def test_mistake_in_a_component_is_named(tmp_path: Path):
 
 
 @contextmanager
-def served_page(project: Path) -> Iterator[str]:
+def serve_page(project: Path) -> Iterator[str]:
     """Build the page of the project as its users do, and serve it from an origin of its own."""
     page = project / "page"
     page.mkdir()
@@ -217,7 +217,7 @@ async def test_browser_shows_components_and_their_changes(tmp_path: Path):
 
     try:
         await eventually(lambda: serves("sun in"), 300)
-        with served_page(project) as origin:
+        with serve_page(project) as origin:
             async with open_chromium() as chromium, open_page(chromium) as page:
                 await page.goto(f"{origin}?agent={url}")
                 await page.click("#ask")

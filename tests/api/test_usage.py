@@ -12,14 +12,14 @@ from portside.kernel import spool
 from portside.usage.exports import export_usage
 from portside.usage.ranges import read_range
 from portside.usage.types import GroupBy, UsageQuery
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 
 PATH = "/api/v1/orgs/current/billing/granular-usage"
 
 
 @pytest.fixture
 async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with hosted(await hosted_databases()) as running:
+    async with open_hosted(await hosted_databases()) as running:
         yield running
 
 
@@ -35,7 +35,7 @@ async def receive(server: Hosted, project: str, count: int = 1, key: str | None 
     return roots
 
 
-async def received_at(server: Hosted, roots: list[UUID], moment: str) -> None:
+async def set_received_at(server: Hosted, roots: list[UUID], moment: str) -> None:
     """Let traces have been received at another time."""
     update = "update traces set received_at = $2 where trace_id = any($1)"
     await server.db.pool.execute(update, roots, datetime.fromisoformat(moment))
@@ -76,7 +76,7 @@ async def test_counts_by_each_dimension(server: Hosted):
 
 async def test_buckets_and_the_half_open_range(server: Hosted):
     for moment in ("2026-01-15T00:00:00Z", "2026-01-15T23:59:59.999999Z", "2026-01-16T00:00:00Z"):
-        await received_at(server, await receive(server, "a"), moment)
+        await set_received_at(server, await receive(server, "a"), moment)
 
     response = await ask(server, start_time="2026-01-15T00:00:00Z", end_time="2026-01-16T00:00:00Z")
     day = {"workspace_id": str(server.actor.workspace_id), "workspace_name": "Default"}
@@ -95,7 +95,7 @@ async def test_buckets_and_the_half_open_range(server: Hosted):
 
 
 async def test_offsets_with_and_without_their_plus_sign(server: Hosted):
-    await received_at(server, await receive(server, "a"), "2026-01-15T00:30:00Z")
+    await set_received_at(server, await receive(server, "a"), "2026-01-15T00:30:00Z")
 
     for plus in ("%2B", "+"):
         query = f"start_time=2026-01-15T02:00:00{plus}02:00&end_time=2026-01-15T03:00:00{plus}02:00"
@@ -182,7 +182,7 @@ async def export(server: Hosted, **params: Any) -> Any:
 
 
 async def test_all_columns_are_exported_and_those_of_the_grouping_filled(server: Hosted):
-    await received_at(server, await receive(server, "a", 2), "2026-01-15T10:00:00Z")
+    await set_received_at(server, await receive(server, "a", 2), "2026-01-15T10:00:00Z")
     actor = server.actor
     span = "2026-01-15T00:00:00Z,2026-01-16T00:00:00Z"
     project = await server.db.pool.fetchval("select id from projects where name = 'a'")
@@ -208,7 +208,7 @@ async def test_an_empty_export_has_its_header(server: Hosted):
 async def test_a_name_is_never_a_formula_nor_breaks_its_line(server: Hosted):
     names = ["=1+1", "+1", "-1", "@sum", "a,b", 'say "x"', "plain"]
     for name in names:
-        await received_at(server, await receive(server, name), "2026-01-15T10:00:00Z")
+        await set_received_at(server, await receive(server, name), "2026-01-15T10:00:00Z")
 
     rows = list(csv.DictReader((await export(server, group_by="project")).text.splitlines()))
     expected = {f"'{name}" if name[0] in "=+-@" else name for name in names}

@@ -81,7 +81,7 @@ def hi(text: str = "hi") -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}]}
 
 
-def verified(headers: dict[str, str], body: bytes) -> dict[str, Any]:
+def verify(headers: dict[str, str], body: bytes) -> dict[str, Any]:
     """Verify a call as the guide says a receiver should, and return its content."""
     moment = headers["webhook-timestamp"]
     assert abs(time.time() - int(moment)) < 300
@@ -97,7 +97,7 @@ async def test_a_run_on_a_thread(client: LangGraphClient, host: Host):
     run = await client.runs.create(thread["thread_id"], "echo", input=hi(), webhook=f"{host.url}/thread?x=1")
     assert run["kwargs"]["webhook"] == f"{host.url}/thread?x=1"
     headers, body = await host.received("/thread?x=1")
-    received = verified(headers, body)
+    received = verify(headers, body)
     assert (headers["authorization"], headers["content-type"]) == ("Bearer t0k3n", "application/json")
 
     assert (received["run_id"], received["thread_id"], received["status"]) == (
@@ -157,7 +157,7 @@ async def test_metrics_name_a_refused_tracing_key(
 Start = Callable[[LangGraphClient, str], Awaitable[Any]]
 
 
-async def _streamed(client: LangGraphClient, url: str) -> None:
+async def _stream_run(client: LangGraphClient, url: str) -> None:
     async for _part in client.runs.stream(None, "echo", input=hi(), webhook=url):
         pass
 
@@ -165,7 +165,7 @@ async def _streamed(client: LangGraphClient, url: str) -> None:
 STARTS: dict[str, tuple[Start, str]] = {
     "stateless": (lambda client, url: client.runs.create(None, "echo", input=hi(), webhook=url), "success"),
     "wait": (lambda client, url: client.runs.wait(None, "echo", input=hi(), webhook=url), "success"),
-    "stream": (_streamed, "success"),
+    "stream": (_stream_run, "success"),
     "error": (lambda client, url: client.runs.create(None, "boom", input=hi(), webhook=url), "error"),
     "interrupt": (lambda client, url: client.runs.create(None, "approval", input=hi(), webhook=url), "success"),
 }
@@ -175,7 +175,7 @@ STARTS: dict[str, tuple[Start, str]] = {
 async def test_every_way_to_run(client: LangGraphClient, host: Host, name: str):
     start, status = STARTS[name]
     await start(client, f"{host.url}/{name}")
-    received = verified(*await host.received(f"/{name}"))
+    received = verify(*await host.received(f"/{name}"))
     assert received["status"] == status
     assert received["error"] == ({"error": "ValueError", "message": "kaboom"} if name == "error" else None)
 
@@ -186,7 +186,7 @@ async def test_every_way_to_run(client: LangGraphClient, host: Host, name: str):
 async def test_batch_delivers_for_each_run(client: LangGraphClient, host: Host):
     payloads = [{"assistant_id": "echo", "input": hi(), "webhook": f"{host.url}/batch/{place}"} for place in range(3)]
     runs = await client.http.post("/runs/batch", json=payloads)
-    received = [verified(*await host.received(f"/batch/{place}"))["run_id"] for place in range(3)]
+    received = [verify(*await host.received(f"/batch/{place}"))["run_id"] for place in range(3)]
     assert received == [run["run_id"] for run in runs]
 
 
@@ -194,13 +194,13 @@ async def test_a_run_that_was_cancelled(client: LangGraphClient, host: Host):
     thread = await client.threads.create()
     run = await client.runs.create(thread["thread_id"], "echo", input=hi("wait"), webhook=f"{host.url}/cancelled")
     await client.runs.cancel(thread["thread_id"], run["run_id"], wait=True)
-    received = verified(*await host.received("/cancelled"))
+    received = verify(*await host.received("/cancelled"))
     assert (received["status"], received["error"]["error"]) == ("interrupted", "UserInterrupt")
 
 
 async def test_cron_runs_call_their_webhook(client: LangGraphClient, host: Host):
     cron = await client.crons.create("echo", schedule="* * * * * *", input=hi(), webhook=f"{host.url}/cron")
-    assert verified(*await host.received("/cron"))["status"] == "success"
+    assert verify(*await host.received("/cron"))["status"] == "success"
     await client.crons.delete(cron["cron_id"])
 
 

@@ -18,7 +18,7 @@ from portside.kernel.migrations import migrate
 from portside.platform.deleted_workspaces import DeletedWorkspaces
 from portside.platform.modules import MODULES
 from tests.api.control_server import Control, control, create_body
-from tests.api.hosted import Hosted, hosted
+from tests.api.hosted import Hosted, open_hosted
 
 AT_ONCE = timedelta(0)
 EMPTIERS = [module.empty_workspace for module in MODULES if module.empty_workspace]
@@ -39,7 +39,7 @@ TABLES = (
 
 @pytest.fixture
 async def server(platform_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with hosted(await platform_databases()) as running:
+    async with open_hosted(await platform_databases()) as running:
         await migrate(running.db, ["portside.control"])
         yield running
 
@@ -65,7 +65,7 @@ async def fill(server: Hosted, workspace: str) -> None:
         assert response.is_success, (path, response.text)
 
 
-async def kept(server: Hosted, workspace: str) -> dict[str, int]:
+async def count_rows(server: Hosted, workspace: str) -> dict[str, int]:
     counted = "select count(*) from {} where workspace_id = $1"
     return {table: await server.db.pool.fetchval(counted.format(table), workspace) for table in TABLES}
 
@@ -92,8 +92,8 @@ async def test_deleting_a_workspace_deletes_its_data(server: Hosted) -> None:
     assert (await task.activate()).did == {"workspaces": 1}
     assert (await task.activate()).did == {}
 
-    assert set((await kept(server, made["id"])).values()) == {0}
-    assert set((await kept(server, own)).values()) == {1}
+    assert set((await count_rows(server, made["id"])).values()) == {0}
+    assert set((await count_rows(server, own)).values()) == {1}
     billed = await server.usage("workspace", workspace_ids=[own, made["id"]])
     assert sum(record["traces"] for record in billed) >= 1
     assert await server.db.pool.fetchval("select count(*) from traces where workspace_id = $1", made["id"]) == 1

@@ -23,9 +23,9 @@ from portside.dataplane.settings import ListenerSettings
 from portside.listener_api import NewLogEntry, Secret
 from tests.conftest import eventually
 from tests.db.test_dataplane_containers import Harness, list_containers, podman
-from tests.desired import desired_deployment, desired_revision
+from tests.desired import build_desired_deployment, build_desired_revision
 from tests.images import WITHIN_S, agent_image, project_image
-from tests.node_packages import JAVASCRIPT_PROJECT, installed_packages
+from tests.node_packages import JAVASCRIPT_PROJECT, install_packages
 
 pytestmark = [pytest.mark.timeout(3 * WITHIN_S), pytest.mark.thorough]
 SPLIT, COMBINED, NODE = (f"localhost/portside-test-agent:{name}" for name in ("split", "combined", "node"))
@@ -144,10 +144,10 @@ async def test_agent_in_a_container_sleeps_until_a_request_wakes_it(postgres: st
     )
 
     machine = MachineCompute(settings)
-    deployment = desired_deployment(id=uuid4(), name="demo", sleep_after_s=1)
+    deployment = build_desired_deployment(id=uuid4(), name="demo", sleep_after_s=1)
     given = {"LANGGRAPH_AUTH_TYPE": "noop", "LANGSMITH_TRACING": "false"}
 
-    revision = desired_revision(
+    revision = build_desired_revision(
         id=uuid4(),
         source="external_image",
         image_uri=image,
@@ -196,7 +196,7 @@ async def test_image_with_one_environment_for_both(serve, tmp_path):
 async def test_javascript_graphs_run_in_an_image_with_node(serve, tmp_path):
     base = await asyncio.to_thread(agent_image, NODE, "--build-arg", "NODE=22")
     folder = tmp_path / "project"
-    installed_packages(JAVASCRIPT_PROJECT)
+    install_packages(JAVASCRIPT_PROJECT)
     shutil.copytree(JAVASCRIPT_PROJECT, folder)
 
     lock = ["npm", "install", "--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund"]

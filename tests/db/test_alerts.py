@@ -15,7 +15,7 @@ from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.outbound import OutboundRules
 from tests.conftest import eventually
-from tests.receiver import Receiver, serving
+from tests.receiver import Receiver, serve
 
 PACKAGES = ("portside.identity", "portside.alerts")
 
@@ -29,7 +29,7 @@ async def days_left(db: Database, days: float | None, minutes: float) -> int:
     return await judge(db, {RULE: found}, BEGAN + timedelta(minutes=minutes))
 
 
-async def firing(db: Database) -> list[alerts.Alert]:
+async def list_open_alerts(db: Database) -> list[alerts.Alert]:
     return await alerts.list_alerts(db, AlertQuery("open"))
 
 
@@ -37,9 +37,9 @@ async def test_an_alert_is_not_repeated_and_ends_after_a_while(db: Database) -> 
     await alerts.update_rule(db, RULE, RulePatch(for_s=120))
     days = [(0, 20), (1, 13), (2, 13), (3, 13), (4, 12), (5, 15), (6, 30), (6.5, 13), (7, 30)]
     assert [await days_left(db, value, minutes) for minutes, value in days] == [0, 0, 0, 1, 0, 0, 0, 0, 0]
-    assert len(await firing(db)) == 1
+    assert len(await list_open_alerts(db)) == 1
     assert await days_left(db, 30, 7 + ENDS_AFTER_S / 60) == 1
-    assert await firing(db) == []
+    assert await list_open_alerts(db) == []
     (ended,) = await alerts.list_alerts(db, AlertQuery("ended"))
     assert ended.ended_at == BEGAN + timedelta(minutes=7 + ENDS_AFTER_S / 60)
 
@@ -56,7 +56,7 @@ async def test_silenced_alert_is_sent_when_the_silence_ends(db: Database) -> Non
     silence = await alerts.create_silence(db, SilenceRequest(RULE, 1, subject="example.com"))
     await alerts.create_silence(db, SilenceRequest(RULE, 1, subject="another.example"))
     assert await days_left(db, 1, 0) == 0
-    assert [alert.is_silenced for alert in await firing(db)] == [True]
+    assert [alert.is_silenced for alert in await list_open_alerts(db)] == [True]
     await alerts.delete_silence(db, silence.id)
     assert await days_left(db, 1, 1) == 1
     assert await days_left(db, None, 2) == 1, "its subject is gone"
@@ -71,7 +71,7 @@ async def test_alert_without_a_sent_message_ends_silently(db: Database) -> None:
 async def test_what_cannot_be_measured_changes_nothing(db: Database) -> None:
     assert await days_left(db, 1, 0) == 1
     assert await judge(db, {}, BEGAN + timedelta(hours=1)) == 0
-    assert len(await firing(db)) == 1
+    assert len(await list_open_alerts(db)) == 1
 
 
 async def test_a_rule_that_is_switched_off_ends_its_alerts(db: Database) -> None:
@@ -79,7 +79,7 @@ async def test_a_rule_that_is_switched_off_ends_its_alerts(db: Database) -> None
     await alerts.update_rule(db, RULE, RulePatch(is_enabled=False))
     assert await days_left(db, 1, 1) == 1
     assert await days_left(db, 1, 2) == 0
-    assert await firing(db) == []
+    assert await list_open_alerts(db) == []
 
 
 async def test_a_message_that_was_refused_is_sent_again_and_in_order(db: Database, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_a_message_that_was_refused_is_sent_again_and_in_order(db: Databas
 
     channels = AlertChannels(db, box, OutboundRules(allow_loopback=True), None)
     task = AlertDeliveries(channels)
-    async with serving(receiver) as url:
+    async with serve(receiver) as url:
         await channels.add(db, ChannelRequest("webhook", "later", url=url))
         await days_left(db, 1, 0)
         await days_left(db, None, 1)
@@ -127,7 +127,7 @@ async def test_clock_that_was_set_back_holds_up_nothing(db: Database, tmp_path: 
         AlertChannels(db, SecretBox.from_file(tmp_path / "key"), OutboundRules(allow_loopback=True), None)
     )
 
-    async with serving(receiver) as url:
+    async with serve(receiver) as url:
         await task._channels.add(db, ChannelRequest("webhook", "later", url=url))
         await alerts.update_rule(db, RULE, RulePatch(for_s=120))
 

@@ -22,13 +22,13 @@ from tests.db.graph_runs import Words, graph, sub1
 ECHO = uuid5(SYSTEM_NAMESPACE, "echo")
 
 
-def known(db: Database, **descriptions: str | None) -> Assistants:
+def build_assistants(db: Database, **descriptions: str | None) -> Assistants:
     graphs = {graph_id: graph(Words, sub1) for graph_id in descriptions}
     return Assistants(db, Graphs(graphs, descriptions).facts())
 
 
 async def test_every_graph_has_an_assistant_at_start(db):
-    assistants = known(db, echo="Says it again", other=None)
+    assistants = build_assistants(db, echo="Says it again", other=None)
     await asyncio.gather(*(assistants.create_system_assistants() for _ in range(4)))
     made = await assistants.get(ECHO)
     assert (made.name, made.description, made.version) == ("echo", "Says it again", 1)
@@ -62,15 +62,15 @@ async def test_orchestrator_knows_the_languages_of_its_graphs_before_an_executor
 
 
 async def test_later_description_of_a_graph_is_shown(db):
-    await known(db, echo=None).create_system_assistants()
-    assistants = known(db, echo="Now it has one")
+    await build_assistants(db, echo=None).create_system_assistants()
+    assistants = build_assistants(db, echo="Now it has one")
     await assistants.create_system_assistants()
     assert (await assistants.get(ECHO)).description == "Now it has one"
     assert (await assistants.set_latest(ECHO, 1)).description == "Now it has one"
 
 
 async def test_delete_assistant_deletes_its_threads_with_active_runs_only(db):
-    assistants = known(db, echo=None)
+    assistants = build_assistants(db, echo=None)
     one, two = [(await assistants.create(AssistantCreate(graph_id="echo"))).assistant_id for _ in range(2)]
     async with db.pool.acquire() as connection:
         for assistant_id in (one, two):
@@ -123,7 +123,7 @@ async def test_searches_are_served_by_indexes(db, query, index):
 
 
 async def test_ties_have_one_order_on_every_page(db):
-    assistants = known(db, echo=None)
+    assistants = build_assistants(db, echo=None)
     async with db.pool.acquire() as connection:
         await connection.execute(
             "insert into assistants (assistant_id, graph_id, name) "

@@ -135,7 +135,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Original]:
 
 
 @pytest.fixture(scope="module")
-def stored(original: Original, tmp_path_factory: pytest.TempPathFactory) -> FolderStore:
+def store_with_backups(original: Original, tmp_path_factory: pytest.TempPathFactory) -> FolderStore:
     """A folder with a backup of each kind."""
     store = FolderStore(tmp_path_factory.mktemp("stored"))
     for kind in ("data", "dumps"):
@@ -172,7 +172,7 @@ async def test_backup_says_how_large_it_may_become(original: Original, tmp_path:
 
 
 @contextlib.asynccontextmanager
-async def serving(home: Path) -> AsyncIterator[EmbeddedPostgres]:
+async def run_postgres(home: Path) -> AsyncIterator[EmbeddedPostgres]:
     server = EmbeddedPostgres(home)
     await asyncio.to_thread(server.acquire)
     try:
@@ -182,8 +182,10 @@ async def serving(home: Path) -> AsyncIterator[EmbeddedPostgres]:
 
 
 @pytest.mark.parametrize("kind", ["data", "dumps"])
-async def test_everything_comes_back(original: Original, stored: FolderStore, tmp_path: Path, kind: str) -> None:
-    _, summary = await asyncio.to_thread(verify, Backup(stored, f"{kind}.backup", PASSPHRASE), silently)
+async def test_everything_comes_back(
+    original: Original, store_with_backups: FolderStore, tmp_path: Path, kind: str
+) -> None:
+    _, summary = await asyncio.to_thread(verify, Backup(store_with_backups, f"{kind}.backup", PASSPHRASE), silently)
     assert list(summary.databases) == ["portside", AGENT]
     home = tmp_path / "new home"
     moved: list[tuple[str, str]] = []
@@ -192,7 +194,7 @@ async def test_everything_comes_back(original: Original, stored: FolderStore, tm
         moved.append((before, after))
 
     target = NewHome(home, None, check_restored, move=move)
-    await restore(Backup(stored, f"{kind}.backup", PASSPHRASE), target, silently)
+    await restore(Backup(store_with_backups, f"{kind}.backup", PASSPHRASE), target, silently)
     assert moved == [(str(original.home), str(home))]
     of_agents = ("home/notes", "home/state.json", "home/logs/today", "sources/2/HEAD", "served.json")
 
@@ -205,7 +207,7 @@ async def test_everything_comes_back(original: Original, stored: FolderStore, tm
     for left_out in ("logs", "backups", "dataplane/uv-cache", "dataplane/deployments/1/state.json"):
         assert not (home / left_out).exists()
 
-    async with serving(home) as server:
+    async with run_postgres(home) as server:
         url = server.url("portside")
         db = await Database.connect(url)
         box = SecretBox.from_file(home / "master-key")
@@ -224,7 +226,7 @@ async def test_everything_comes_back(original: Original, stored: FolderStore, tm
     assert os.listdir(tmp_path) == ["new home"], "nothing else is left"  # noqa: PTH208
 
 
-async def refused(backup: Backup, home: Path, url: str | None = None) -> str:
+async def expect_refusal(backup: Backup, home: Path, url: str | None = None) -> str:
     """Restore, which must be refused without a trace, and return the reason."""
     before = sorted(home.parent.rglob("*"))
     with pytest.raises(UserMistake) as caught:
@@ -234,9 +236,9 @@ async def refused(backup: Backup, home: Path, url: str | None = None) -> str:
     return str(caught.value)
 
 
-async def test_refused_restores_leave_nothing(stored: FolderStore, tmp_path: Path, monkeypatch) -> None:
+async def test_refused_restores_leave_nothing(store_with_backups: FolderStore, tmp_path: Path, monkeypatch) -> None:
     store = FolderStore(tmp_path)
-    whole = (Path(stored.location) / "data.backup").read_bytes()
+    whole = (Path(store_with_backups.location) / "data.backup").read_bytes()
     torn = whole[:-100_000]
     changed = bytearray(whole)
     changed[len(whole) // 2] ^= 1
@@ -244,21 +246,23 @@ async def test_refused_restores_leave_nothing(stored: FolderStore, tmp_path: Pat
     (tmp_path / "changed.backup").write_bytes(changed)
 
     home = tmp_path / "new"
-    assert "passphrase does not open" in await refused(Backup(stored, "data.backup", Passphrase("wrong one")), home)
-    assert "torn" in await refused(Backup(store, "torn.backup", PASSPHRASE), home)
-    assert "damaged" in await refused(Backup(store, "changed.backup", PASSPHRASE), home)
-    assert "no such file" in await refused(Backup(store, "missing.backup", PASSPHRASE), home)
-    data = Backup(stored, "data.backup", PASSPHRASE)
-    assert "unset" in await refused(data, home, "postgresql:///elsewhere")
+    assert "passphrase does not open" in await expect_refusal(
+        Backup(store_with_backups, "data.backup", Passphrase("wrong one")), home
+    )
+    assert "torn" in await expect_refusal(Backup(store, "torn.backup", PASSPHRASE), home)
+    assert "damaged" in await expect_refusal(Backup(store, "changed.backup", PASSPHRASE), home)
+    assert "no such file" in await expect_refusal(Backup(store, "missing.backup", PASSPHRASE), home)
+    data = Backup(store_with_backups, "data.backup", PASSPHRASE)
+    assert "unset" in await expect_refusal(data, home, "postgresql:///elsewhere")
 
     monkeypatch.setattr(restoring, "read_bundled_version", lambda: 17)
-    assert "data folder of Postgres 18" in await refused(data, home)
+    assert "data folder of Postgres 18" in await expect_refusal(data, home)
     monkeypatch.undo()
     (home / "kept").mkdir(parents=True)
-    assert "not empty" in await refused(data, home)
+    assert "not empty" in await expect_refusal(data, home)
 
 
-async def test_existing_folder_becomes_the_home(stored: FolderStore, tmp_path: Path) -> None:
+async def test_existing_folder_becomes_the_home(store_with_backups: FolderStore, tmp_path: Path) -> None:
     """A volume cannot be replaced, and a service's user may not write beside its home."""
     home = tmp_path / "volume"
     home.mkdir()
@@ -267,7 +271,9 @@ async def test_existing_folder_becomes_the_home(stored: FolderStore, tmp_path: P
         # A restore into it was killed.
         (home / ".restore-killed").mkdir()
         folder = home.stat().st_ino
-        await restore(Backup(stored, "data.backup", PASSPHRASE), NewHome(home, None, check_restored), silently)
+        await restore(
+            Backup(store_with_backups, "data.backup", PASSPHRASE), NewHome(home, None, check_restored), silently
+        )
         assert (home.stat().st_ino, home.stat().st_mode & 0o777) == (folder, 0o700)
         names = {path.name for path in home.iterdir()}
         assert names >= {"api-key", "master-key", "postgres", "lost+found"}
@@ -277,12 +283,12 @@ async def test_existing_folder_becomes_the_home(stored: FolderStore, tmp_path: P
 
 
 @needs_root
-async def test_folder_of_another_user_is_refused(stored: FolderStore, tmp_path: Path) -> None:
+async def test_folder_of_another_user_is_refused(store_with_backups: FolderStore, tmp_path: Path) -> None:
     """Otherwise the files would be those of a user who is not the service's."""
     home = tmp_path / "home"
     home.mkdir()
     os.chown(home, 65534, 65534)
-    reason = await refused(Backup(stored, "data.backup", PASSPHRASE), home)
+    reason = await expect_refusal(Backup(store_with_backups, "data.backup", PASSPHRASE), home)
     assert re.search(r"belongs to the user \w+: restore as", reason)
 
 
@@ -314,18 +320,20 @@ async def test_backups_of_newer_versions_are_refused(
         lambda _: None,
     )
 
-    assert reason in await refused(Backup(store, "newer.backup", PASSPHRASE), tmp_path / "new")
+    assert reason in await expect_refusal(Backup(store, "newer.backup", PASSPHRASE), tmp_path / "new")
 
 
 @pytest.mark.parametrize("kind", [pytest.param("data", marks=pytest.mark.thorough), "dumps"])
-async def test_restore_that_fails_late_leaves_nothing(stored: FolderStore, tmp_path: Path, kind: str) -> None:
+async def test_restore_that_fails_late_leaves_nothing(
+    store_with_backups: FolderStore, tmp_path: Path, kind: str
+) -> None:
     """The master key does not belong to the database: everything was written and recovered by then."""
 
     async def fails(_url: str, home: Path) -> None:
         assert (home / "postgres" / "data" / "PG_VERSION").exists()
         raise UserMistake("it does not open")
 
-    backup = Backup(stored, f"{kind}.backup", PASSPHRASE)
+    backup = Backup(store_with_backups, f"{kind}.backup", PASSPHRASE)
     with pytest.raises(UserMistake, match="does not open"):
         await restore(backup, NewHome(tmp_path / "a" / "b" / "new", None, fails), silently)
 
@@ -337,19 +345,21 @@ async def test_restore_that_fails_late_leaves_nothing(stored: FolderStore, tmp_p
     assert not os.listdir(tmp_path / "there")  # noqa: PTH208
 
 
-async def test_place_that_cannot_be_written_is_named(stored: FolderStore, tmp_path: Path) -> None:
+async def test_place_that_cannot_be_written_is_named(store_with_backups: FolderStore, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     home = tmp_path / "file" / "home"
     with pytest.raises(UserMistake, match=r"cannot restore into .*file/home: .*; nothing is left of it$"):
-        await restore(Backup(stored, "data.backup", PASSPHRASE), NewHome(home, None, check_restored), silently)
+        await restore(
+            Backup(store_with_backups, "data.backup", PASSPHRASE), NewHome(home, None, check_restored), silently
+        )
 
 
 async def test_dumps_go_into_an_empty_server_or_nowhere(
-    stored: FolderStore, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+    store_with_backups: FolderStore, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     home = tmp_path / "new"
-    backup = Backup(stored, "dumps.backup", PASSPHRASE)
-    async with serving(tmp_path_factory.mktemp("other")) as server:
+    backup = Backup(store_with_backups, "dumps.backup", PASSPHRASE)
+    async with run_postgres(tmp_path_factory.mktemp("other")) as server:
         admin = server.url("postgres")
         await run(
             admin, "create role plain login createdb createrole password 'secret'", "create database own owner plain"
@@ -357,13 +367,13 @@ async def test_dumps_go_into_an_empty_server_or_nowhere(
 
         url = server.url("own", "plain", "secret")
         await run(url, "create table something (x int)")
-        assert "is not empty" in await refused(backup, home, url)
+        assert "is not empty" in await expect_refusal(backup, home, url)
         await run(url, "drop table something")
         await run(admin, f"create role {AGENT}")
-        assert "already" in await refused(backup, home, url)
+        assert "already" in await expect_refusal(backup, home, url)
         await run(admin, f"drop role {AGENT}")
 
-        assert "create it in the database template1" in await refused(backup, home, url)
+        assert "create it in the database template1" in await expect_refusal(backup, home, url)
         await restore_without_vectors(server, tmp_path / "dumps")
         await run(server.url("template1"), "create extension vector")
         await restore(backup, NewHome(home, url, check_restored), silently)
@@ -411,7 +421,7 @@ async def restore_without_vectors(server: EmbeddedPostgres, folder: Path) -> Non
 
 @pytest.mark.thorough
 async def test_failed_dump_leaves_no_database(
-    stored: FolderStore, tmp_path_factory, tmp_path: Path, monkeypatch
+    store_with_backups: FolderStore, tmp_path_factory, tmp_path: Path, monkeypatch
 ) -> None:
     real: Any = restoring.restore_dumps
 
@@ -421,10 +431,10 @@ async def test_failed_dump_leaves_no_database(
         await real(url, folder)
 
     monkeypatch.setattr(restoring, "restore_dumps", damaged)
-    async with serving(tmp_path_factory.mktemp("other")) as server:
+    async with run_postgres(tmp_path_factory.mktemp("other")) as server:
         await run(server.url("postgres"), "create database own")
-        backup = Backup(stored, "dumps.backup", PASSPHRASE)
-        assert "pg_restore failed" in await refused(backup, tmp_path / "new", server.url("own"))
+        backup = Backup(store_with_backups, "dumps.backup", PASSPHRASE)
+        assert "pg_restore failed" in await expect_refusal(backup, tmp_path / "new", server.url("own"))
         assert await value(server.url("own"), "select count(*) from pg_tables where schemaname = 'public'") == 0
         assert await value(server.url("own"), "select count(*) from pg_database where datname ~ 'agent_'") == 0
         assert await value(server.url("own"), "select count(*) from pg_roles where rolname ~ 'agent_'") == 0
@@ -616,10 +626,10 @@ def test_upgrade_backs_up_with_the_settings_of_its_file(
     assert len(list_stored_backups(real(str(tmp_path / "stored"), {}))) == 1
 
 
-def test_list_names_files_that_are_no_backups(stored: FolderStore, tmp_path: Path) -> None:
+def test_list_names_files_that_are_no_backups(store_with_backups: FolderStore, tmp_path: Path) -> None:
     (tmp_path / "other.backup").write_bytes(b"something else")
     (tmp_path / ".half.backup.partial").write_bytes(b"PORTSIDE BACKUP\n")
-    shutil.copy(Path(stored.location) / "data.backup", tmp_path)
+    shutil.copy(Path(store_with_backups.location) / "data.backup", tmp_path)
     found = {each.name: each.problem for each in list_stored_backups(FolderStore(tmp_path))}
 
     assert found == {
@@ -686,31 +696,33 @@ def begin_restore(stored: FolderStore, tmp_path: Path, how: str = "default") -> 
     ("number", "how"), [(signal.SIGTERM, "default"), (signal.SIGTERM, "ignore"), (signal.SIGINT, "default")]
 )
 def test_interrupted_restore_leaves_nothing(
-    stored: FolderStore, tmp_path: Path, number: signal.Signals, how: str
+    store_with_backups: FolderStore, tmp_path: Path, number: signal.Signals, how: str
 ) -> None:
     """A shell lets its background jobs ignore SIGINT; SIGTERM ends them all the same."""
-    process = begin_restore(stored, tmp_path, how)
+    process = begin_restore(store_with_backups, tmp_path, how)
     process.send_signal(number)
     assert process.wait(120) == 130
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.thorough
-async def test_next_restore_removes_what_a_killed_one_left(stored: FolderStore, tmp_path: Path) -> None:
-    killed = await asyncio.to_thread(begin_restore, stored, tmp_path)
+async def test_next_restore_removes_what_a_killed_one_left(store_with_backups: FolderStore, tmp_path: Path) -> None:
+    killed = await asyncio.to_thread(begin_restore, store_with_backups, tmp_path)
     killed.kill()
     await asyncio.to_thread(killed.wait)
     assert len(os.listdir(tmp_path)) == 1, "its folder"  # noqa: PTH208
 
     # Another one was killed when it had just made its folder.
     (tmp_path / ".new.restore-early").mkdir()
-    running = await asyncio.to_thread(begin_restore, stored, tmp_path)
+    running = await asyncio.to_thread(begin_restore, store_with_backups, tmp_path)
     running.send_signal(signal.SIGSTOP)
 
     try:
         (kept,) = folders_beside(tmp_path)
         await restore(
-            Backup(stored, "data.backup", PASSPHRASE), NewHome(tmp_path / "new", None, check_restored), silently
+            Backup(store_with_backups, "data.backup", PASSPHRASE),
+            NewHome(tmp_path / "new", None, check_restored),
+            silently,
         )
         assert sorted(os.listdir(tmp_path)) == [kept.name, "new"], "one that runs is left alone"  # noqa: PTH208
     finally:

@@ -113,7 +113,7 @@ def archived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archived]:
 
 
 @contextlib.asynccontextmanager
-async def serving(home: Path) -> AsyncIterator[Any]:
+async def connect_to_postgres(home: Path) -> AsyncIterator[Any]:
     server = EmbeddedPostgres(home)
     connection = await open_url(await asyncio.to_thread(server.acquire))
     try:
@@ -123,11 +123,11 @@ async def serving(home: Path) -> AsyncIterator[Any]:
         await asyncio.to_thread(server.release)
 
 
-async def restored(archived: Archived, home: Path, at: datetime | None) -> list[int]:
+async def restore_rows(archived: Archived, home: Path, at: datetime | None) -> list[int]:
     """Restore at a time, and return the rows that were there then."""
     backup = Backup(archived.store, "a.backup", PASSPHRASE)
     await restore(backup, NewHome(home, None, check_restored, at), lambda _: lambda _: None)
-    async with serving(home) as connection:
+    async with connect_to_postgres(home) as connection:
         if await connection.fetchval("select to_regclass('drill')") is None:
             return []
         return [row["n"] for row in await connection.fetch("select n from drill order by n")]
@@ -144,7 +144,7 @@ async def restored(archived: Archived, home: Path, at: datetime | None) -> list[
 )
 async def test_each_moment_comes_back(archived: Archived, tmp_path: Path, rows: int) -> None:
     home = tmp_path / "new"
-    assert await restored(archived, home, archived.moments[rows]) == list(range(rows))
+    assert await restore_rows(archived, home, archived.moments[rows]) == list(range(rows))
 
     # What was new after the backup came with the WAL.
     assert (home / "archives" / "late.tar.gz").read_bytes() == b"late archive"
@@ -155,12 +155,12 @@ async def test_each_moment_comes_back(archived: Archived, tmp_path: Path, rows: 
 
 @pytest.mark.thorough
 async def test_without_a_time_the_end_of_the_backup_comes_back(archived: Archived, tmp_path: Path) -> None:
-    assert await restored(archived, tmp_path / "new", None) == []
+    assert await restore_rows(archived, tmp_path / "new", None) == []
 
 
-async def refused(archived: Archived, tmp_path: Path, at: datetime) -> str:
+async def expect_refusal(archived: Archived, tmp_path: Path, at: datetime) -> str:
     with pytest.raises(UserMistake) as caught:
-        await restored(archived, tmp_path / "new", at)
+        await restore_rows(archived, tmp_path / "new", at)
 
     assert not os.listdir(tmp_path)  # noqa: PTH208
     return str(caught.value)
@@ -172,7 +172,7 @@ async def test_times_that_the_log_does_not_reach_are_refused(archived: Archived,
     (span,) = join_spans(list_restorable_backups(archived.store))
     assert span.since < archived.moments[0] < archived.moments[ROWS] < span.until
     for at in (span.since - timedelta(seconds=1), datetime.now(UTC) + timedelta(hours=1)):
-        assert str(span) in await refused(archived, tmp_path, at)
+        assert str(span) in await expect_refusal(archived, tmp_path, at)
 
 
 async def test_lost_and_damaged_segments_are_refused_by_name(
@@ -186,11 +186,11 @@ async def test_lost_and_damaged_segments_are_refused_by_name(
 
     damaged = Archived(archived.home, FolderStore(copy))
     (span,) = join_spans(list_restorable_backups(damaged.store))
-    assert str(span) in await refused(damaged, tmp_path, archived.moments[ROWS])
+    assert str(span) in await expect_refusal(damaged, tmp_path, archived.moments[ROWS])
 
     torn = segments[-5]
     torn.write_bytes(torn.read_bytes()[:-1])
-    assert torn.name in await refused(damaged, tmp_path, archived.moments[1])
+    assert torn.name in await expect_refusal(damaged, tmp_path, archived.moments[1])
     backup = Backup(damaged.store, "a.backup", PASSPHRASE)
     verified = verify_wal(backup, read_stored_header(damaged.store, "a.backup"), lambda _: lambda _: None)
     assert verified is not None and list(verified.damaged) == [torn.name]
@@ -212,7 +212,7 @@ def test_names_of_segments_follow_each_other() -> None:
 async def test_store_without_the_log_is_refused(archived: Archived, tmp_path_factory, tmp_path: Path) -> None:
     copy = tmp_path_factory.mktemp("copy")
     shutil.copy(Path(archived.store.location) / "a.backup", copy)
-    reason = await refused(Archived(archived.home, FolderStore(copy)), tmp_path, archived.moments[1])
+    reason = await expect_refusal(Archived(archived.home, FolderStore(copy)), tmp_path, archived.moments[1])
     assert "it has no WAL of this platform that follows a backup" in reason
 
 

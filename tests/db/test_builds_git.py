@@ -32,12 +32,12 @@ async def fetch(wanted: GitSource, folder: Path, lines: list[str] | None = None)
 
 
 @pytest.fixture
-async def hosted(tmp_path: Path):
+async def git_server(tmp_path: Path):
     async with git_host(tmp_path / "hosted") as host:
         yield host
 
 
-def seen_while_git_talks(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[str]:
+def watch_git(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[str]:
     """Collect all command lines and the files of a folder at each request of git to the host."""
     seen: list[str] = []
     backend = GitHost._backend
@@ -56,29 +56,29 @@ def seen_while_git_talks(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
 @pytest.mark.parametrize("place", ["credential", "address"])
 async def test_private_repository_token_appears_nowhere(
-    tmp_path: Path, place: str, hosted: GitHost, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, place: str, git_server: GitHost, monkeypatch: pytest.MonkeyPatch
 ):
-    Repository(hosted.folder / "private").commit({"file": "1"})
-    seen = seen_while_git_talks(monkeypatch, tmp_path / "out")
+    Repository(git_server.folder / "private").commit({"file": "1"})
+    seen = watch_git(monkeypatch, tmp_path / "out")
     lines = list[str]()
 
     if place == "credential":
-        wanted = source(f"{hosted.url}/private", CREDENTIAL)
+        wanted = source(f"{git_server.url}/private", CREDENTIAL)
     else:
-        wanted = source(f"{hosted.url.replace('://', f'://x-access:{TOKEN}@')}/private")
+        wanted = source(f"{git_server.url.replace('://', f'://x-access:{TOKEN}@')}/private")
 
     files = await fetch(wanted, tmp_path / "out", lines)
     assert (files / "file").read_text() == "1"
-    assert f"x-access:{TOKEN}" in hosted.shown
+    assert f"x-access:{TOKEN}" in git_server.shown
     assert any("git-remote-http" in text for text in seen)
     assert TOKEN not in "".join([*seen, *lines])
 
 
-async def test_wrong_token_fails_without_showing_it(tmp_path: Path, hosted: GitHost):
-    Repository(hosted.folder / "private").commit({"file": "1"})
+async def test_wrong_token_fails_without_showing_it(tmp_path: Path, git_server: GitHost):
+    Repository(git_server.folder / "private").commit({"file": "1"})
     lines: list[str] = []
     with pytest.raises(BuildFailed, match="Authentication failed") as failure:
-        await fetch(source(f"{hosted.url}/private", Secret("x-access", "another-token")), tmp_path / "out", lines)
+        await fetch(source(f"{git_server.url}/private", Secret("x-access", "another-token")), tmp_path / "out", lines)
 
     assert "another-token" not in str(failure.value) + "".join(lines)
 
@@ -97,14 +97,14 @@ def with_submodule(folder: Path, name: str, url: str, to: Repository) -> Reposit
     return repository
 
 
-async def test_nested_submodules_are_fetched(tmp_path: Path, hosted: GitHost):
-    deepest = Repository(hosted.folder / "deepest")
+async def test_nested_submodules_are_fetched(tmp_path: Path, git_server: GitHost):
+    deepest = Repository(git_server.folder / "deepest")
     deepest.commit({"file": "deepest"})
-    middle = with_submodule(hosted.folder, "middle", "../deepest", deepest)
-    with_submodule(hosted.folder, "top", f"{hosted.url}/middle", middle)
+    middle = with_submodule(git_server.folder, "middle", "../deepest", deepest)
+    with_submodule(git_server.folder, "top", f"{git_server.url}/middle", middle)
     middle.commit({"own": "later, and not what top names"})
 
-    files = await fetch(source(f"{hosted.url}/top", CREDENTIAL), tmp_path / "out")
+    files = await fetch(source(f"{git_server.url}/top", CREDENTIAL), tmp_path / "out")
     assert (files / "own").read_text() == "top"
     assert (files / "below" / "own").read_text() == "middle"
     assert (files / "below" / "below" / "file").read_text() == "deepest"
@@ -145,13 +145,13 @@ async def test_author_and_subject_of_a_commit_are_short_printable_lines(tmp_path
         assert text.endswith("…")
 
 
-async def test_kept_history_replaces_repositories_that_are_gone(tmp_path: Path, hosted: GitHost):
+async def test_kept_history_replaces_repositories_that_are_gone(tmp_path: Path, git_server: GitHost):
     """With the submodules, and with the history that tools look for; a damaged one is fetched again."""
-    below = Repository(hosted.folder / "below")
+    below = Repository(git_server.folder / "below")
     below.commit({"file": "1"})
-    top = with_submodule(hosted.folder, "top", f"{hosted.url}/below", below)
+    top = with_submodule(git_server.folder, "top", f"{git_server.url}/below", below)
     commit = top.git("rev-parse", "HEAD")
-    wanted = source(f"{hosted.url}/top", CREDENTIAL)
+    wanted = source(f"{git_server.url}/top", CREDENTIAL)
     kept = tmp_path / "sources" / "one"
     first = wanted.checkout(tmp_path / "first", MaskedOutput(lambda _: None, wanted.secrets))
     assert await first.fetch() == commit
@@ -159,9 +159,9 @@ async def test_kept_history_replaces_repositories_that_are_gone(tmp_path: Path, 
     await asyncio.to_thread(first.keep_history, kept)
     assert CREDENTIAL.value not in "".join(path.read_text("latin-1") for path in kept.rglob("*") if path.is_file())
 
-    shutil.rmtree(hosted.folder / "below")
-    shutil.rmtree(hosted.folder / "top")
-    offline = GitSource(f"{hosted.url}/top", "main", commit, LIMIT, CREDENTIAL, kept)
+    shutil.rmtree(git_server.folder / "below")
+    shutil.rmtree(git_server.folder / "top")
+    offline = GitSource(f"{git_server.url}/top", "main", commit, LIMIT, CREDENTIAL, kept)
     again = offline.checkout(tmp_path / "again", MaskedOutput(lambda _: None))
     assert await again.fetch() == commit
     assert (await again.read_commit_texts()).subject == "change"
@@ -180,13 +180,13 @@ async def test_kept_history_replaces_repositories_that_are_gone(tmp_path: Path, 
     assert any("cannot be used" in line for line in lines)
 
 
-async def test_remote_repository_cannot_have_local_submodule(tmp_path: Path, hosted: GitHost):
+async def test_remote_repository_cannot_have_local_submodule(tmp_path: Path, git_server: GitHost):
     secret = Repository(tmp_path / "private")
     secret.commit({"file": "1"})
-    with_submodule(hosted.folder, "top", str(secret.folder), secret)
+    with_submodule(git_server.folder, "top", str(secret.folder), secret)
 
     with pytest.raises(BuildFailed, match="transport 'file' not allowed"):
-        await fetch(source(f"{hosted.url}/top", CREDENTIAL), tmp_path / "out")
+        await fetch(source(f"{git_server.url}/top", CREDENTIAL), tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -203,19 +203,19 @@ async def test_remote_repository_cannot_have_local_submodule(tmp_path: Path, hos
     ],
     ids=["option", "ext", "ssh-option", "file", "command", "name", "path", "path-option"],
 )
-async def test_malicious_submodules_run_nothing(tmp_path: Path, hosted: GitHost, section: str):
+async def test_malicious_submodules_run_nothing(tmp_path: Path, git_server: GitHost, section: str):
     private = Repository(tmp_path / "private")
-    lib = Repository(hosted.folder / "lib")
+    lib = Repository(git_server.folder / "lib")
     mark = tmp_path / "mark"
     private.commit({"file": "private"})
     lib.commit({"file": "1"})
 
-    top = with_submodule(hosted.folder, "top", f"{hosted.url}/lib", lib)
-    top.commit({".gitmodules": section.format(mark=mark, private=private.folder, host=hosted.url)})
+    top = with_submodule(git_server.folder, "top", f"{git_server.url}/lib", lib)
+    top.commit({".gitmodules": section.format(mark=mark, private=private.folder, host=git_server.url)})
     before = entries(tmp_path)
 
     with contextlib.suppress(BuildFailed):
-        files = await fetch(source(f"{hosted.url}/top", CREDENTIAL), tmp_path / "out")
+        files = await fetch(source(f"{git_server.url}/top", CREDENTIAL), tmp_path / "out")
         assert (files / "own").read_text() == "top"
 
     assert not mark.exists()
@@ -227,13 +227,13 @@ def entries(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-async def test_token_is_sent_to_its_own_host_only(tmp_path: Path, hosted: GitHost):
+async def test_token_is_sent_to_its_own_host_only(tmp_path: Path, git_server: GitHost):
     below = Repository(tmp_path / "other" / "lib")
     below.commit({"file": "1"})
     async with git_host(tmp_path / "other") as other:
-        with_submodule(hosted.folder, "top", f"{other.url}/lib", below)
+        with_submodule(git_server.folder, "top", f"{other.url}/lib", below)
         with pytest.raises(BuildFailed, match="could not read Username"):
-            await fetch(source(f"{hosted.url}/top", CREDENTIAL), tmp_path / "out")
+            await fetch(source(f"{git_server.url}/top", CREDENTIAL), tmp_path / "out")
 
     assert other.asked
     assert other.shown == []

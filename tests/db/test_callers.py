@@ -37,7 +37,7 @@ class CountingDatabase(Database):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def opened(module_database: str) -> AsyncIterator[CountingDatabase]:
+async def counting_database(module_database: str) -> AsyncIterator[CountingDatabase]:
     opened = CountingDatabase((await Database.connect(module_database, schema="portside", max_size=12)).pool)
     await migrate(opened, ["portside.agent"], schema="portside")
     yield opened
@@ -45,13 +45,13 @@ async def opened(module_database: str) -> AsyncIterator[CountingDatabase]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def db(opened: CountingDatabase) -> CountingDatabase:
-    await opened.pool.execute("truncate threads cascade")
-    opened.counts = 0
-    return opened
+async def db(counting_database: CountingDatabase) -> CountingDatabase:
+    await counting_database.pool.execute("truncate threads cascade")
+    counting_database.counts = 0
+    return counting_database
 
 
-def asked(by: str | None) -> Admission:
+def build_admission(by: str | None) -> Admission:
     return Admission(
         run_id=uuid7(),
         thread_id=uuid7(),
@@ -70,7 +70,7 @@ def asked(by: str | None) -> Admission:
 async def ask(db: Database, process: PendingRunLimit, by: str | None, *, starts: bool = False) -> bool:
     try:
         async with process.reserve(1, by):
-            await admit_run(db, asked(by), WORKER, starts=starts)
+            await admit_run(db, build_admission(by), WORKER, starts=starts)
     except TooManyPendingRuns:
         return False
 
@@ -129,7 +129,7 @@ async def test_runs_that_are_being_admitted_count(db: CountingDatabase):
 async def test_batch_is_limited_as_a_whole(db: CountingDatabase):
     process = PendingRunLimit(db, 3)
     async with process.reserve(2, ADA):
-        await statements.admit_runs(db, [asked(ADA), asked(ADA)], uuid4())
+        await statements.admit_runs(db, [build_admission(ADA), build_admission(ADA)], uuid4())
 
     with pytest.raises(TooManyPendingRuns, match="MAX_PENDING_RUNS_PER_CALLER") as refused:
         async with process.reserve(2, ADA):

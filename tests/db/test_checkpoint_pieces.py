@@ -142,7 +142,7 @@ def new_value(rng: random.Random) -> Any:
     return [leaf(rng) for _ in range(rng.randrange(40))]
 
 
-def changed(rng: random.Random, value: Any) -> Any:
+def change(rng: random.Random, value: Any) -> Any:
     """Return the next version of a value, as reducers and nodes make it."""
     if rng.random() < 0.1:
         return new_value(rng)
@@ -151,24 +151,24 @@ def changed(rng: random.Random, value: Any) -> Any:
         value = copy.deepcopy(value)
 
     if isinstance(value, dict):
-        return changed_dict(rng, dict(value))
+        return change_dict(rng, dict(value))
 
-    return changed_list(rng, list(value)) if isinstance(value, list) else leaf(rng)
+    return change_list(rng, list(value)) if isinstance(value, list) else leaf(rng)
 
 
-def changed_dict(rng: random.Random, made: dict[str, Any]) -> dict[str, Any]:
+def change_dict(rng: random.Random, made: dict[str, Any]) -> dict[str, Any]:
     name = rng.choice([*made, text(rng)[:20]])
     if rng.random() < 0.2:
         made.pop(name, None)
     elif isinstance(made.get(name), (dict, list)) and rng.random() < 0.9:
-        made[name] = changed(rng, made[name])
+        made[name] = change(rng, made[name])
     else:
         made[name] = leaf(rng)
 
     return made
 
 
-def changed_list(rng: random.Random, made: list[Any]) -> list[Any]:
+def change_list(rng: random.Random, made: list[Any]) -> list[Any]:
     at = rng.randrange(len(made) + 1)
     changes: dict[str, Callable[[], Any]] = {
         "append": lambda: made.append(leaf(rng)),
@@ -243,7 +243,7 @@ class Conversation:
         new: dict[str, str] = {}
         for name in self.rng.sample(["a", "b", "c"], k=self.rng.choice((1, 1, 2))):
             before = self.values.get(name)
-            self.values[name] = new_value(self.rng) if before is None else changed(self.rng, before)
+            self.values[name] = new_value(self.rng) if before is None else change(self.rng, before)
             self.versions[name] = new[name] = self.saver.get_next_version(self.versions.get(name), None)
 
         checkpoint = generate_checkpoint(channel_values=dict(self.values), channel_versions=dict(self.versions))

@@ -36,7 +36,7 @@ async def saver(db) -> PostgresSaver:
     return PostgresSaver(db)
 
 
-async def running(db: Database, thread_id: str, *, attempt: int = 1) -> RunAttempt:
+async def start_attempt(db: Database, thread_id: str, *, attempt: int = 1) -> RunAttempt:
     """A run that a worker executes on this thread."""
     run_id = uuid4()
     await db.pool.execute("insert into threads (thread_id) values ($1) on conflict do nothing", UUID(thread_id))
@@ -51,7 +51,7 @@ async def running(db: Database, thread_id: str, *, attempt: int = 1) -> RunAttem
     return RunAttempt(run_id, attempt)
 
 
-async def stored(db: Database, thread_id: str) -> int:
+async def count_checkpoints(db: Database, thread_id: str) -> int:
     return await db.pool.fetchval("select count(*) from checkpoints where thread_id = $1", thread_id)
 
 
@@ -76,14 +76,14 @@ def config(thread_id: str, **more: Any) -> Any:
 async def test_a_run_reads_once_and_writes_once(db):
     saver = PostgresSaver(db, writer=CheckpointWriter(db, delay_s=60))
     thread_id = str(uuid4())
-    holder = await running(db, thread_id)
+    holder = await start_attempt(db, thread_id)
     seen = statements(db)
 
     async with saver.writer.buffering(thread_id, holder):
         await chain(saver).ainvoke(INPUT, config(thread_id))
 
     assert seen == ["read_checkpoint", "write_checkpoints"]
-    assert await stored(db, thread_id) == 4
+    assert await count_checkpoints(db, thread_id) == 4
     history = [state.values.get("hits") async for state in chain(saver).aget_state_history(config(thread_id))]
     assert history == [2, 1, 0, None]
 
@@ -91,7 +91,7 @@ async def test_a_run_reads_once_and_writes_once(db):
 async def test_concurrent_runs_share_a_write(db):
     saver = PostgresSaver(db, writer=CheckpointWriter(db, delay_s=60))
     thread_ids = [str(uuid4()) for _ in range(8)]
-    holders = [await running(db, thread_id) for thread_id in thread_ids]
+    holders = [await start_attempt(db, thread_id) for thread_id in thread_ids]
     seen = statements(db)
     all_done = asyncio.Barrier(len(thread_ids))
 
@@ -103,14 +103,14 @@ async def test_concurrent_runs_share_a_write(db):
 
     await asyncio.gather(*map(run, thread_ids, holders))
     assert seen.count("write_checkpoints") < len(thread_ids)
-    assert [await stored(db, thread_id) for thread_id in thread_ids] == [4] * 8
+    assert [await count_checkpoints(db, thread_id) for thread_id in thread_ids] == [4] * 8
 
 
 async def test_no_run_waits_for_the_large_rows_of_another(db, saver, monkeypatch):
     monkeypatch.setattr(writer, "WRITE_TIMEOUT_S", 600)
     large = str(uuid4())
     small = str(uuid4())
-    holders = {thread_id: await running(db, thread_id) for thread_id in (large, small)}
+    holders = {thread_id: await start_attempt(db, thread_id) for thread_id in (large, small)}
 
     async def run(thread_id: str, text: str) -> None:
         async with saver.writer.buffering(thread_id, holders[thread_id]):
@@ -128,10 +128,10 @@ async def test_no_run_waits_for_the_large_rows_of_another(db, saver, monkeypatch
         await eventually(is_being_written)
 
         await run(small, "x")
-        assert (await stored(db, large), await stored(db, small)) == (0, 4)
+        assert (await count_checkpoints(db, large), await count_checkpoints(db, small)) == (0, 4)
 
     await writing
-    assert await stored(db, large) == 4
+    assert await count_checkpoints(db, large) == 4
     history = [state.values.get("hits") async for state in chain(saver).aget_state_history(config(large))]
     assert history == [2, 1, 0, None]
 
@@ -140,7 +140,7 @@ async def test_rollback_removes_checkpoints_that_were_on_their_way(db, saver):
     """A client cancelled the run while the writer had its last checkpoints."""
     thread_id = str(uuid4())
     may_write = asyncio.Event()
-    holder = (await running(db, thread_id))._replace(flush_events=may_write.wait)
+    holder = (await start_attempt(db, thread_id))._replace(flush_events=may_write.wait)
     own = {"run_id": str(holder.run_id), "run_attempt": 1}
     invoked = asyncio.Event()
 
@@ -180,13 +180,13 @@ async def test_rollback_removes_checkpoints_that_were_on_their_way(db, saver):
     may_write.set()
     assert (await asyncio.wait_for(ending, 60)).status == "rolled_back"
     await saver.writer.batches.flush()
-    assert await stored(db, thread_id) == 0
+    assert await count_checkpoints(db, thread_id) == 0
 
 
 async def test_rows_of_an_ephemeral_run_are_not_written(db, saver, monkeypatch):
     monkeypatch.setattr(writer, "NEW_THREAD_DELAY_S", 60)
     thread_id = str(uuid4())
-    holder = (await running(db, thread_id))._replace(is_ephemeral=True)
+    holder = (await start_attempt(db, thread_id))._replace(is_ephemeral=True)
     seen = statements(db)
 
     async with saver.writer.buffering(thread_id, holder):
@@ -194,36 +194,36 @@ async def test_rows_of_an_ephemeral_run_are_not_written(db, saver, monkeypatch):
 
     assert result["hits"] == 2
     assert seen == []
-    assert await stored(db, thread_id) == 0
+    assert await count_checkpoints(db, thread_id) == 0
 
 
 async def test_a_run_that_is_cut_off_keeps_its_finished_steps(db, saver):
     thread_id = str(uuid4())
-    holder = (await running(db, thread_id))._replace(is_ephemeral=True)
+    holder = (await start_attempt(db, thread_id))._replace(is_ephemeral=True)
     with pytest.raises(asyncio.CancelledError):
         async with saver.writer.buffering(thread_id, holder):
             await chain(saver).ainvoke(INPUT, config(thread_id))
             raise asyncio.CancelledError
 
-    assert await stored(db, thread_id) == 4
+    assert await count_checkpoints(db, thread_id) == 4
 
 
 @pytest.mark.parametrize("change", ["attempt = attempt + 1", "status = 'pending'"])
 async def test_run_that_continues_elsewhere_writes_no_checkpoints(db, saver, change):
     thread_id = str(uuid4())
-    holder = await running(db, thread_id)
+    holder = await start_attempt(db, thread_id)
     with pytest.raises(LeaseLost):
         async with saver.writer.buffering(thread_id, holder):
             await db.pool.execute(f"update runs set {change}")
             await chain(saver).ainvoke(INPUT, config(thread_id))
 
-    assert await stored(db, thread_id) == 0
+    assert await count_checkpoints(db, thread_id) == 0
 
 
 async def test_failed_checkpoint_of_one_run_does_not_block_others(db, saver):
     good = str(uuid4())
     bad = str(uuid4())
-    holders = {thread_id: await running(db, thread_id) for thread_id in (good, bad)}
+    holders = {thread_id: await start_attempt(db, thread_id) for thread_id in (good, bad)}
 
     async def put(thread_id: str, task: str) -> None:
         async with saver.writer.buffering(thread_id, holders[thread_id]):
@@ -234,13 +234,13 @@ async def test_failed_checkpoint_of_one_run_does_not_block_others(db, saver):
     ended = await asyncio.gather(put(good, "task"), put(bad, "task \0"), return_exceptions=True)
     assert ended[0] is None
     assert isinstance(ended[1], asyncpg.PostgresError)
-    assert (await stored(db, good), await stored(db, bad)) == (1, 0)
+    assert (await count_checkpoints(db, good), await count_checkpoints(db, bad)) == (1, 0)
 
 
 async def test_batch_times_out_once_if_the_database_stops_answering(db, monkeypatch):
     monkeypatch.setattr(writer, "WRITE_TIMEOUT_S", 0.01)
     saver = PostgresSaver(db, writer=CheckpointWriter(db, delay_s=3600))
-    holders = {thread_id: await running(db, thread_id) for thread_id in (str(uuid4()) for _ in range(3))}
+    holders = {thread_id: await start_attempt(db, thread_id) for thread_id in (str(uuid4()) for _ in range(3))}
     all_have_rows = asyncio.Barrier(len(holders))
     calls = 0
 
@@ -265,10 +265,10 @@ async def test_batch_times_out_once_if_the_database_stops_answering(db, monkeypa
 
 async def test_with_durability_sync_a_step_is_stored_before_the_next_begins(db, saver):
     thread_id = str(uuid4())
-    holder = await running(db, thread_id)
+    holder = await start_attempt(db, thread_id)
     async with saver.writer.buffering(thread_id, holder):
         stream = chain(saver).astream(INPUT, config(thread_id), stream_mode="values", durability="sync")
-        seen = [await stored(db, thread_id) async for _ in stream]
+        seen = [await count_checkpoints(db, thread_id) async for _ in stream]
 
     assert seen == sorted(seen)
     assert seen[-1] >= 3
@@ -276,11 +276,11 @@ async def test_with_durability_sync_a_step_is_stored_before_the_next_begins(db, 
 
 async def test_rows_are_written_during_a_long_run(db, saver):
     thread_id = str(uuid4())
-    async with saver.writer.buffering(thread_id, await running(db, thread_id)):
+    async with saver.writer.buffering(thread_id, await start_attempt(db, thread_id)):
         await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
 
         async def is_stored() -> bool:
-            return await stored(db, thread_id) == 1
+            return await count_checkpoints(db, thread_id) == 1
 
         await eventually(is_stored)
 
@@ -288,14 +288,14 @@ async def test_rows_are_written_during_a_long_run(db, saver):
 async def test_run_that_has_no_rows_for_a_while_writes_them_later(db, saver):
     thread_id = str(uuid4())
     seen = statements(db)
-    async with saver.writer.buffering(thread_id, await running(db, thread_id)):
+    async with saver.writer.buffering(thread_id, await start_attempt(db, thread_id)):
         # The batch that the run joined when it began.
         await saver.writer.batches.flush()
         assert "write_checkpoints" not in seen
         await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
 
         async def is_stored() -> bool:
-            return await stored(db, thread_id) == 1
+            return await count_checkpoints(db, thread_id) == 1
 
         await eventually(is_stored)
 
@@ -305,9 +305,9 @@ async def test_rows_of_a_new_thread_are_written_when_its_run_takes_longer(db, sa
     thread_id = str(uuid4())
 
     async def has(count: int) -> bool:
-        return await stored(db, thread_id) == count
+        return await count_checkpoints(db, thread_id) == count
 
-    async with saver.writer.buffering(thread_id, (await running(db, thread_id))._replace(is_ephemeral=True)):
+    async with saver.writer.buffering(thread_id, (await start_attempt(db, thread_id))._replace(is_ephemeral=True)):
         for count in (1, 2):
             await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
             await eventually(lambda count=count: has(count))
@@ -316,7 +316,7 @@ async def test_rows_of_a_new_thread_are_written_when_its_run_takes_longer(db, sa
 @pytest.mark.parametrize("is_new", [False, True])
 async def test_ended_run_leaves_no_buffer_and_its_rows_are_refused(db, saver, is_new):
     thread_id = str(uuid4())
-    owner = (await running(db, thread_id))._replace(is_ephemeral=is_new)
+    owner = (await start_attempt(db, thread_id))._replace(is_ephemeral=is_new)
     async with saver.writer.buffering(thread_id, owner):
         buffer = saver.writer.buffers.get(thread_id)
         await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
@@ -332,22 +332,22 @@ async def test_rows_that_are_put_on_another_loop_while_others_are_written_are_al
     """As graphs put them: in their own thread, as fast as they come."""
     saver = PostgresSaver(db, writer=CheckpointWriter(db, delay_s=0))
     thread_id = str(uuid4())
-    holder = await running(db, thread_id)
+    holder = await start_attempt(db, thread_id)
 
     async def put_many() -> None:
         for _ in range(300):
-            await saver.aput(made_by(holder, thread_id), generate_checkpoint(), generate_metadata(), {})
+            await saver.aput(build_config(holder, thread_id), generate_checkpoint(), generate_metadata(), {})
 
     async with saver.writer.buffering(thread_id, holder):
         await asyncio.to_thread(lambda: asyncio.run(put_many()))
 
-    assert await stored(db, thread_id) == 300
+    assert await count_checkpoints(db, thread_id) == 300
     assert saver.writer.pending_bytes == 0
 
 
 async def test_a_run_reads_back_what_it_just_wrote(db, saver):
     thread_id = str(uuid4())
-    async with saver.writer.buffering(thread_id, await running(db, thread_id)):
+    async with saver.writer.buffering(thread_id, await start_attempt(db, thread_id)):
         checkpoint = generate_checkpoint()
         written = await saver.aput(config(thread_id), checkpoint, generate_metadata(), {})
         found = await saver.aget_tuple(written)
@@ -358,7 +358,7 @@ async def test_a_run_reads_back_what_it_just_wrote(db, saver):
 @pytest.mark.parametrize("is_new", [False, True])
 async def test_run_lists_what_it_just_wrote(db, saver, is_new):
     thread_id = str(uuid4())
-    async with saver.writer.buffering(thread_id, (await running(db, thread_id))._replace(is_ephemeral=is_new)):
+    async with saver.writer.buffering(thread_id, (await start_attempt(db, thread_id))._replace(is_ephemeral=is_new)):
         checkpoint = generate_checkpoint()
         await saver.aput(config(thread_id), checkpoint, generate_metadata(), {})
         assert [found.checkpoint["id"] async for found in saver.alist(config(thread_id))] == [checkpoint["id"]]
@@ -381,7 +381,7 @@ async def test_nothing_is_left_of_a_thread_that_is_deleted_while_its_run_writes(
 
     async def write_until_refused(thread_id: str, begun: asyncio.Event) -> None:
         with pytest.raises(LeaseLost):
-            async with saver.writer.buffering(thread_id, await running(db, thread_id)):
+            async with saver.writer.buffering(thread_id, await start_attempt(db, thread_id)):
                 while True:
                     await chain(saver).ainvoke(INPUT, config(thread_id), durability="sync")
                     begun.set()
@@ -402,11 +402,11 @@ async def test_nothing_is_left_of_a_thread_that_is_deleted_while_its_run_writes(
 async def test_events_are_written_before_the_checkpoint_after_them(db, saver):
     """Whoever goes on from the checkpoint does not tell it again."""
     thread_id = str(uuid4())
-    holder = await running(db, thread_id)
+    holder = await start_attempt(db, thread_id)
     order: list[int] = []
 
     async def written() -> None:
-        order.append(await stored(db, thread_id))
+        order.append(await count_checkpoints(db, thread_id))
 
     async with saver.writer.buffering(thread_id, holder._replace(flush_events=written)):
         for _ in range(3):
@@ -416,34 +416,34 @@ async def test_events_are_written_before_the_checkpoint_after_them(db, saver):
     assert order[:3] == [0, 1, 2]
 
 
-def made_by(holder: RunAttempt, thread_id: str) -> Any:
+def build_config(holder: RunAttempt, thread_id: str) -> Any:
     return config(thread_id, run_id=str(holder.run_id)) | {"metadata": {"run_attempt": holder.attempt}}
 
 
 async def test_writes_of_an_abandoned_node_are_refused(db, saver):
     """Its run has let go of the thread, and another run may have it."""
     thread_id = str(uuid4())
-    left_behind = await running(db, thread_id)
+    left_behind = await start_attempt(db, thread_id)
     await db.pool.execute("update runs set status = 'interrupted'")
 
-    late = made_by(left_behind, thread_id)
+    late = build_config(left_behind, thread_id)
     with pytest.raises(LeaseLost):
         await saver.aput(late, generate_checkpoint(), generate_metadata(), {})
 
-    next_one = await running(db, thread_id)
+    next_one = await start_attempt(db, thread_id)
     async with saver.writer.buffering(thread_id, next_one):
         with pytest.raises(LeaseLost):
             await saver.aput(late, generate_checkpoint(), generate_metadata(), {})
-        await saver.aput(made_by(next_one, thread_id), generate_checkpoint(), generate_metadata(), {})
+        await saver.aput(build_config(next_one, thread_id), generate_checkpoint(), generate_metadata(), {})
 
-    assert await stored(db, thread_id) == 1
+    assert await count_checkpoints(db, thread_id) == 1
 
 
 async def test_lost_run_that_stops_late_leaves_the_buffer_of_the_next_run(db, saver):
     thread_id = str(uuid4())
-    lost = await running(db, thread_id)
+    lost = await start_attempt(db, thread_id)
     await db.pool.execute("update runs set status = 'interrupted'")
-    next_one = await running(db, thread_id)
+    next_one = await start_attempt(db, thread_id)
     stopping = saver.writer.buffering(thread_id, lost)
 
     await stopping.__aenter__()
@@ -456,7 +456,7 @@ async def test_lost_run_that_stops_late_leaves_the_buffer_of_the_next_run(db, sa
 
 async def test_failed_read_reaches_the_executor(db, saver):
     thread_id = str(uuid4())
-    holder = await running(db, thread_id)
+    holder = await start_attempt(db, thread_id)
 
     async def go_on() -> None:
         async with saver.writer.buffering(thread_id, holder):
@@ -475,7 +475,7 @@ async def test_failed_read_reaches_the_executor(db, saver):
 async def test_failed_write_of_an_ephemeral_thread_is_reported(db, saver):
     """The graph may have taken it for a mistake of its own."""
     thread_id = str(uuid4())
-    holder = await running(db, thread_id)
+    holder = await start_attempt(db, thread_id)
     await db.pool.execute("update runs set attempt = 2")
 
     with pytest.raises(LeaseLost):

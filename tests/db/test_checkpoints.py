@@ -234,7 +234,7 @@ async def test_deleting_a_run_of_one_thread_spares_its_copies(saver):
 @pytest.mark.parametrize("deleted", [["one"], ["two"], ["one", "two"], ["two", "one"]], ids="+".join)
 async def test_deleting_a_run_keeps_what_later_ones_built_on(saver, deleted, snapshot_frequency):
     config = thread()
-    graph = noting(saver, snapshot_frequency)
+    graph = compile_notes(saver, snapshot_frequency)
     thread_id = config["configurable"]["thread_id"]
     for run_id in ("one", "two", "three"):
         await graph.ainvoke({"notes": [run_id], "log": [run_id]}, thread(thread_id=thread_id, run_id=run_id))
@@ -257,7 +257,7 @@ async def test_deleting_a_run_keeps_what_later_ones_built_on(saver, deleted, sna
 @pytest.mark.needs("langgraph", "1.2.0")
 async def test_checkpoints_that_later_ones_built_on_go_with_these(db, saver):
     config = thread()
-    graph = noting(saver, 1000)
+    graph = compile_notes(saver, 1000)
     thread_id = config["configurable"]["thread_id"]
     secret = "s" * 300
     for run_id in ("one", "two", "three"):
@@ -281,7 +281,7 @@ async def test_checkpoints_that_later_ones_built_on_go_with_these(db, saver):
         assert await db.pool.fetchval(f"select count(*) from {table} where thread_id = $1", thread_id) == 0
 
 
-def noting(saver: Any, snapshot_frequency: int) -> Any:
+def compile_notes(saver: Any, snapshot_frequency: int) -> Any:
     """A graph with a channel that is stored as a chain of writes, with a snapshot now and then."""
     from langgraph.channels.delta import DeltaChannel
 

@@ -101,7 +101,7 @@ class CronCluster:
 
 
 @asynccontextmanager
-async def opened(url: str, servers: int) -> AsyncIterator[CronCluster]:
+async def open_cluster(url: str, servers: int) -> AsyncIterator[CronCluster]:
     config = load_config(PROJECTS / "graphs" / "langgraph.json")
     graphs = load_graphs(config.project)
     settings = AgentSettings(database_url=url)
@@ -122,7 +122,7 @@ async def opened(url: str, servers: int) -> AsyncIterator[CronCluster]:
 
 @pytest.fixture
 async def cluster(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[CronCluster]:
-    async with opened(await fresh_database(), servers=3) as made:
+    async with open_cluster(await fresh_database(), servers=3) as made:
         yield made
 
 

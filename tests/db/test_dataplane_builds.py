@@ -372,7 +372,7 @@ subprocess.run([sys.executable, "-c", "import time; time.sleep(600)"])
 """
 
 
-def sleeping_project(repository: Repository) -> None:
+def commit_sleeping_project(repository: Repository) -> None:
     build = '[build-system]\nrequires = []\nbuild-backend = "slow"\nbackend-path = ["."]\n'
     project = PYPROJECT.split("[build-system]", maxsplit=1)[0] + build
     repository.commit({**FILES, "pyproject.toml": project, "slow.py": SLEEPER})
@@ -381,7 +381,7 @@ def sleeping_project(repository: Repository) -> None:
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
 async def test_cancelled_build_leaves_no_process(repository: Repository, tmp_path: Path, how: str):
-    sleeping_project(repository)
+    commit_sleeping_project(repository)
     asked = order(tmp_path, repository, timeout_s=8.0 if how == "timeout" else 200.0)
     log = RevisionLog(Lines().ship)
     build = asyncio.create_task(build_revision(asked, log))
@@ -418,7 +418,7 @@ with open("filler", "ab", buffering=0) as file:
 @needs_small_disk
 async def test_build_stops_before_the_disk_is_full(repository: Repository, tmp_path: Path):
     """It fails with the reason and leaves nothing behind; another one does not begin before there is room."""
-    sleeping_project(repository)
+    commit_sleeping_project(repository)
     repository.commit({"slow.py": FILLER})
     with small_disk(tmp_path / "disk", 100) as disk:
         asked = order(disk.path, repository, reserve=DiskReserve(percent=50), places=BuildPlaces(tmp_path / "wheels"))

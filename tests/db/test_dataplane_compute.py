@@ -36,7 +36,7 @@ from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentState
 from portside.listener_api import NewLogEntry, Scale
 from tests.conftest import eventually
-from tests.desired import desired_deployment, desired_revision
+from tests.desired import build_desired_deployment, build_desired_revision
 from tests.small_disk import needs_small_disk, small_disk
 
 SERVER = Path(__file__).parent.parent / "fake_server.py"
@@ -65,7 +65,7 @@ class Harness:
         self, plan: ReplicaPlan, scale: dict[ServerTier, ReplicaBounds] | None = None, down_after_s: float = 0
     ) -> ProcessReplicaSet:
         context = ReplicaContext(plan, self.target.socket, self.folder, self._log(plan.revision_id), 20)
-        revision = desired_revision(id=plan.revision_id)
+        revision = build_desired_revision(id=plan.revision_id)
         return ProcessReplicaSet(context, revision, scale or {ServerTier.ALL: ReplicaBounds(1, 1)}, down_after_s)
 
     def _log(self, _revision: UUID) -> RevisionLog:
@@ -189,7 +189,7 @@ async def test_withdrawn_release_serves_nothing_until_another_one_does(harness: 
     port = harness.target.socket.port
     slow = asyncio.create_task(get(port, "/slow"))
     await get(port)
-    await harness.target.withdraw(desired_deployment())
+    await harness.target.withdraw(build_desired_deployment())
 
     with pytest.raises(OSError, match="onnect"):
         await get(port)
@@ -294,7 +294,7 @@ REVISION = UUID(int=7)
 
 
 @pytest.fixture
-async def orphaned(tmp_path: Path) -> AsyncIterator[Harness]:
+async def orphan_harness(tmp_path: Path) -> AsyncIterator[Harness]:
     """A harness for a replica that another listener started before it died."""
     root = str(Path(__file__).parent.parent.parent)
     command = [sys.executable, "-c", ORPHAN_MAKER, str(tmp_path), root]
@@ -331,37 +331,37 @@ class Clients:
         return {answer["name"] for answer in self.answers}
 
 
-async def test_next_listener_adopts_replicas_without_lost_requests(orphaned: Harness):
-    port = orphaned.folder.state.port
-    orphan = orphaned.folder.state.replicas[0].process
+async def test_next_listener_adopts_replicas_without_lost_requests(orphan_harness: Harness):
+    port = orphan_harness.folder.state.port
+    orphan = orphan_harness.folder.state.replicas[0].process
     assert port is not None
     clients = Clients(port)
 
     await clients.after(20)
-    orphaned.target.restore_with(orphaned.replica_set(orphaned.plan("orphan", revision=REVISION)))
-    current = orphaned.target.current
+    orphan_harness.target.restore_with(orphan_harness.replica_set(orphan_harness.plan("orphan", revision=REVISION)))
+    current = orphan_harness.target.current
     assert current is not None
     await eventually(lambda: asyncio.sleep(0, current.list_processes() == {orphan}))
     await clients.after(20)
-    assert [record.process for record in orphaned.folder.state.replicas] == [orphan]
+    assert [record.process for record in orphan_harness.folder.state.replicas] == [orphan]
 
-    await orphaned.switch(orphaned.plan("heir"))
+    await orphan_harness.switch(orphan_harness.plan("heir"))
     await clients.after(20)
     assert await clients.stop() == {"orphan", "heir"}
     await eventually(lambda: asyncio.sleep(0, not orphan.is_alive))
 
 
-async def test_orphan_with_other_plan_is_replaced_without_lost_requests(orphaned: Harness):
-    orphan = orphaned.folder.state.replicas[0].process
-    assert orphaned.folder.state.port is not None
-    clients = Clients(orphaned.folder.state.port)
+async def test_orphan_with_other_plan_is_replaced_without_lost_requests(orphan_harness: Harness):
+    orphan = orphan_harness.folder.state.replicas[0].process
+    assert orphan_harness.folder.state.port is not None
+    clients = Clients(orphan_harness.folder.state.port)
     await clients.after(20)
-    orphaned.target.restore_with(orphaned.replica_set(orphaned.plan("heir", revision=REVISION)))
+    orphan_harness.target.restore_with(orphan_harness.replica_set(orphan_harness.plan("heir", revision=REVISION)))
     await eventually(lambda: asyncio.sleep(0, not orphan.is_alive))
     await clients.after(20)
 
     assert await clients.stop() == {"orphan", "heir"}
-    await eventually(lambda: asyncio.sleep(0, len(orphaned.folder.state.replicas) == 1))
+    await eventually(lambda: asyncio.sleep(0, len(orphan_harness.folder.state.replicas) == 1))
 
 
 def without_state(orphaned: Harness, content: str) -> tuple[Harness, ProcessIdentity]:
@@ -372,8 +372,8 @@ def without_state(orphaned: Harness, content: str) -> tuple[Harness, ProcessIden
     return Harness(orphaned.folder.path.parents[2]), orphan
 
 
-async def test_switch_reaps_orphan_missing_from_state_file(orphaned: Harness):
-    harness, orphan = without_state(orphaned, "{")
+async def test_switch_reaps_orphan_missing_from_state_file(orphan_harness: Harness):
+    harness, orphan = without_state(orphan_harness, "{")
     await harness.switch(harness.plan("heir"))
     try:
         await eventually(lambda: asyncio.sleep(0, not orphan.is_alive))
@@ -382,16 +382,16 @@ async def test_switch_reaps_orphan_missing_from_state_file(orphaned: Harness):
         await harness.target.close()
 
 
-async def test_close_reaps_orphan_missing_from_state_file(orphaned: Harness):
-    harness, orphan = without_state(orphaned, "{}")
+async def test_close_reaps_orphan_missing_from_state_file(orphan_harness: Harness):
+    harness, orphan = without_state(orphan_harness, "{}")
     assert orphan.is_alive
     await harness.target.close()
     assert not orphan.is_alive
 
 
-async def test_find_replicas_ignores_children_and_other_folders(orphaned: Harness, tmp_path: Path):
+async def test_find_replicas_ignores_children_and_other_folders(orphan_harness: Harness, tmp_path: Path):
     sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
-    folder = str(orphaned.folder.path)
+    folder = str(orphan_harness.folder.path)
     others = [
         (sleep, folder, True),  # a program that a replica started in a session of its own
         ([*sleep, "--tier", "all"], folder, False),
@@ -410,7 +410,7 @@ async def test_find_replicas_ignores_children_and_other_folders(orphaned: Harnes
             assert process.stdout is not None
             await asyncio.to_thread(process.stdout.readline)
 
-        harness, orphan = without_state(orphaned, "")
+        harness, orphan = without_state(orphan_harness, "")
         found = find_replicas(tmp_path / "dataplane")
         assert {deployment: [record.process for record in found[deployment]] for deployment in found} == {
             UUID(int=1): [orphan]
@@ -425,16 +425,16 @@ async def test_find_replicas_ignores_children_and_other_folders(orphaned: Harnes
             process.communicate()
 
 
-async def test_dead_adopted_replica_is_replaced(orphaned: Harness):
-    orphan = orphaned.folder.state.replicas[0].process
-    orphaned.target.restore_with(orphaned.replica_set(orphaned.plan("orphan", revision=REVISION)))
-    current = orphaned.target.current
+async def test_dead_adopted_replica_is_replaced(orphan_harness: Harness):
+    orphan = orphan_harness.folder.state.replicas[0].process
+    orphan_harness.target.restore_with(orphan_harness.replica_set(orphan_harness.plan("orphan", revision=REVISION)))
+    current = orphan_harness.target.current
     assert current is not None
     await eventually(lambda: asyncio.sleep(0, current.list_processes() == {orphan}))
     orphan.kill_group()
     await eventually(lambda: asyncio.sleep(0, not orphan.is_alive))
 
-    assert (await get(orphaned.target.socket.port))["pid"] != orphan.pid
+    assert (await get(orphan_harness.target.socket.port))["pid"] != orphan.pid
 
 
 async def test_queue_tier_scales_with_pending_runs_without_lost_requests(
@@ -461,7 +461,7 @@ async def test_queue_tier_scales_with_pending_runs_without_lost_requests(
     await eventually(lambda: is_so(counts, (2, 3)))
     waiting.write_text("0")
     await eventually(lambda: is_so(counts, (2, 1)))
-    replica_set.update(desired_deployment(id=UUID(int=1), name="x"))
+    replica_set.update(build_desired_deployment(id=UUID(int=1), name="x"))
 
     await eventually(lambda: is_so(counts, (1, 0)))
     # Two replicas of the tier api, then one of the tier all.
@@ -509,7 +509,7 @@ async def test_repeated_tier_changes_lose_no_request(harness: Harness):
     replica_set = harness.replica_set(harness.plan("one"))
     await harness.target.switch_to(replica_set)
     clients = Clients(harness.target.socket.port)
-    together = desired_deployment(id=UUID(int=1), name="x")
+    together = build_desired_deployment(id=UUID(int=1), name="x")
     apart = msgspec.structs.replace(together, scale=Scale(max_scale=3))
 
     async def tiers() -> list[str]:
@@ -859,7 +859,7 @@ async def test_changed_platform_variables_replace_replicas_without_lost_requests
     replica_set = harness.replica_set(plan)
     await harness.target.switch_to(replica_set)
     (before,) = replica_set.list_processes()
-    deployment = desired_deployment(id=UUID(int=1), name="x", environment={"LANGSMITH_API_KEY": "old"})
+    deployment = build_desired_deployment(id=UUID(int=1), name="x", environment={"LANGSMITH_API_KEY": "old"})
 
     replica_set.update(deployment)
     clients = Clients(harness.target.socket.port)
@@ -881,7 +881,7 @@ async def test_replica_that_starts_while_variables_change_is_replaced(harness: H
     first.kill_group()
     await eventually(lambda: asyncio.sleep(0, any(found.process != first for found in harness.folder.state.replicas)))
 
-    deployment = desired_deployment(id=UUID(int=1), name="x", environment={"LANGSMITH_API_KEY": "new"})
+    deployment = build_desired_deployment(id=UUID(int=1), name="x", environment={"LANGSMITH_API_KEY": "new"})
     replica_set.update(deployment)
     gate.touch()
 

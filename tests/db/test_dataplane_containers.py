@@ -29,7 +29,7 @@ from portside.kernel.http.server import listen
 from portside.kernel.ids import uuid7
 from portside.listener_api import DesiredRevision, NewLogEntry, Secret
 from tests.conftest import eventually
-from tests.desired import desired_deployment, desired_revision
+from tests.desired import build_desired_deployment, build_desired_revision
 from tests.images import WITHIN_S, image_for_tests
 from tests.servers import free_port
 
@@ -48,7 +48,7 @@ class Harness:
         self.image = image
         self.postgres = postgres
         self.root = folder
-        self.deployment = desired_deployment(id=uuid4(), name="demo", environment={"PLATFORM": "yes"})
+        self.deployment = build_desired_deployment(id=uuid4(), name="demo", environment={"PLATFORM": "yes"})
         self.lines: list[NewLogEntry] = []
         self.public = listen("127.0.0.1", 0, reuse_port=True)
         self.url = f"http://127.0.0.1:{self.public.getsockname()[1]}"
@@ -78,7 +78,7 @@ class Harness:
     def revision(self, name: str, image: str | None = None, secrets: dict[str, str] | None = None, **more: Any) -> Any:
         given = [Secret(key, value) for key, value in {"NAME": name, **(secrets or {})}.items()]
         spec = {"min_scale": 1, "cpu_limit": 2, "memory_limit_mb": 300, **more.pop("resource_spec", {})}
-        return desired_revision(
+        return build_desired_revision(
             id=more.pop("id", None) or uuid4(),
             source="external_image",
             image_uri=image or self.image,

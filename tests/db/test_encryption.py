@@ -43,7 +43,7 @@ def encryptor(keys: str, names: str = "*") -> Encryptor:
 
 
 @asynccontextmanager
-async def opened(url: str, under: Encryptor | None) -> AsyncIterator[Database]:
+async def open_database(url: str, under: Encryptor | None) -> AsyncIterator[Database]:
     codec = None if under is None else EncryptionCodec(under)
     database = await Database.connect(url, max_size=2, schema="portside", codec=codec)
     try:
@@ -56,17 +56,17 @@ async def opened(url: str, under: Encryptor | None) -> AsyncIterator[Database]:
 
 async def test_wrong_key_is_a_clear_error_and_both_keys_read_everything(fresh_database):
     url = await fresh_database()
-    async with opened(url, None) as db:
+    async with open_database(url, None) as db:
         plain = await create_thread(db, ThreadCreate(metadata={"title": "before"}))
 
-    async with opened(url, encryptor(OLD)) as db:
+    async with open_database(url, encryptor(OLD)) as db:
         thread = await create_thread(db, ThreadCreate(metadata={"title": "swordfish"}))
 
-    async with opened(url, encryptor(NEW)) as db:
+    async with open_database(url, encryptor(NEW)) as db:
         with pytest.raises(CannotDecrypt, match="which this server does not have"):
             await get_thread(db, thread.thread_id)
 
-    async with opened(url, encryptor(f"{NEW},{OLD}")) as db:
+    async with open_database(url, encryptor(f"{NEW},{OLD}")) as db:
         await patch_thread(db, thread.thread_id, ThreadPatch(metadata={"other": 1}))
         page = await search_threads(db, ThreadSearch())
         assert sorted(bytes(found.metadata) for found in page.items) == [
@@ -98,11 +98,11 @@ async def test_envelopes_stored_before_encryption_stay_data(fresh_database):
         old_envelope("swordfish", "title"),
     ]
 
-    async with opened(url, None) as db:
+    async with open_database(url, None) as db:
         threads = [await create_thread(db, ThreadCreate(metadata=each)) for each in forged]
         await create_thread(db, ThreadCreate(thread_id=thread_id, metadata=stolen))
 
-    async with opened(url, encryptor(OLD)) as db:
+    async with open_database(url, encryptor(OLD)) as db:
         shown = {one.thread_id: json.loads(bytes(one.metadata)) for one in (await search_threads(db, SEARCH)).items}
         assert [shown[thread.thread_id] for thread in threads] == forged
         assert "moved to another field or row" in shown[thread_id]["__unreadable__"]
@@ -115,28 +115,28 @@ async def test_envelopes_stored_before_encryption_stay_data(fresh_database):
 
 async def test_unbound_envelopes_of_an_older_database_decrypt(fresh_database):
     url = await fresh_database()
-    async with opened(url, None) as db:
+    async with open_database(url, None) as db:
         thread = await create_thread(db, ThreadCreate(metadata={"title": old_envelope("swordfish", "title")}))
         await db.pool.execute("update encryption set may_contain_unbound = true")
 
-    async with opened(url, encryptor(f"{NEW},{OLD}")) as db:
+    async with open_database(url, encryptor(f"{NEW},{OLD}")) as db:
         assert bytes((await get_thread(db, thread.thread_id)).metadata) == b'{"title":"swordfish"}'
         await patch_thread(db, thread.thread_id, ThreadPatch(metadata={"title": "herring"}))
         stored = await db.pool.fetchval("select metadata -> 'title' from threads")
         assert stored["__sealed__"].keys() == {"v", "aes"}
 
-    async with opened(url, encryptor(NEW)) as db:
+    async with open_database(url, encryptor(NEW)) as db:
         assert bytes((await get_thread(db, thread.thread_id)).metadata) == b'{"title":"herring"}'
 
 
 async def test_new_database_accepts_no_unbound_envelopes(fresh_database):
-    async with opened(await fresh_database(), encryptor(OLD)) as db:
+    async with open_database(await fresh_database(), encryptor(OLD)) as db:
         assert db.codec.encryptor.accepts_unbound is False
 
 
 async def test_events_moved_to_another_thread_do_not_decrypt(fresh_database):
     own = encryptor(OLD)
-    async with opened(await fresh_database(), own) as db:
+    async with open_database(await fresh_database(), own) as db:
         first, second = [(await create_thread(db, ThreadCreate())).thread_id for _ in range(2)]
         body = await own.encrypt_blob(pack_events([]), EVENTS, events_binding(first))
         await db.execute(
@@ -159,7 +159,7 @@ async def test_events_moved_to_another_thread_do_not_decrypt(fresh_database):
 @pytest.mark.parametrize("names", ["*", "title,word"])
 async def test_webhook_payload_decrypts_in_the_outbox(fresh_database, names):
     worker = uuid4()
-    async with opened(await fresh_database(), encryptor(OLD, names)) as db:
+    async with open_database(await fresh_database(), encryptor(OLD, names)) as db:
         asked = admission("swordfish")
         asked.kwargs["webhook"] = "http://127.0.0.1:9/never"
         thread = await create_thread(db, ThreadCreate(thread_id=asked.thread_id, metadata={"word": "of the thread"}))
@@ -213,10 +213,10 @@ def admission(word: str) -> Admission:
 
 async def test_undecryptable_run_is_claimed_with_a_reason(fresh_database):
     url = await fresh_database()
-    async with opened(url, encryptor(OLD)) as db:
+    async with open_database(url, encryptor(OLD)) as db:
         await admit_run(db, admission("swordfish"), uuid4(), starts=False)
 
-    async with opened(url, encryptor(NEW)) as db:
+    async with open_database(url, encryptor(NEW)) as db:
         await admit_run(db, admission("herring"), uuid4(), starts=False)
         unreadable, fine = await statements.claim_runs(db, uuid4(), 10)
 
@@ -232,7 +232,7 @@ async def test_checkpoints_are_encrypted_and_clear_labels_are_found(fresh_databa
     url = await fresh_database()
     config = generate_config()
     checkpoint = generate_checkpoint(channel_values={"x": ["swordfish"] * 100}, channel_versions={"x": "1"})
-    async with opened(url, encryptor(OLD)) as db:
+    async with open_database(url, encryptor(OLD)) as db:
         saver = PostgresSaver(db, encryptor=encryptor(OLD))
         metadata = generate_metadata(title="swordfish", run_id="r1")
         placed = await saver.aput(config, checkpoint, metadata, {"x": "1"})
@@ -253,7 +253,7 @@ async def test_checkpoints_are_encrypted_and_clear_labels_are_found(fresh_databa
         assert len(stored) == 3
         assert not any(b"swordfish" in row["data"] for row in stored)
 
-    async with opened(url, encryptor(NEW)) as db:
+    async with open_database(url, encryptor(NEW)) as db:
         with pytest.raises(CannotDecrypt):
             await PostgresSaver(db, encryptor=encryptor(NEW)).aget_tuple(placed)
 
@@ -267,7 +267,7 @@ async def test_checkpoints_are_encrypted_and_clear_labels_are_found(fresh_databa
     ids=["equal", "nested"],
 )
 async def test_access_filter_on_encrypted_key_is_refused(fresh_database, access):
-    async with opened(await fresh_database(), encryptor(OLD, "title")) as db:
+    async with open_database(await fresh_database(), encryptor(OLD, "title")) as db:
         thread = await create_thread(db, ThreadCreate(metadata={"title": "x", "owner": "ada"}))
         with pytest.raises(Invalid, match="'title' is encrypted"):
             await db.fetchval(sql.thread_matches, thread_id=thread.thread_id, access=access)

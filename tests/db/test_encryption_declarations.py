@@ -20,7 +20,7 @@ ID_COLUMNS = {"cron_id", "thread_id", "assistant_id", "namespace"}
 
 
 @pytest.fixture
-async def prepared(fresh_database) -> dict[str, Any]:
+async def prepared_statements(fresh_database) -> dict[str, Any]:
     """The statements as Postgres understands them: by name, the types of parameters and the names of columns."""
     db = await Database.connect(await fresh_database(), max_size=2, schema="portside")
     found = {}
@@ -39,7 +39,7 @@ async def prepared(fresh_database) -> dict[str, Any]:
     return found
 
 
-def declared_parameters(declared: Declarations) -> set[str]:
+def list_declared_parameters(declared: Declarations) -> set[str]:
     return {
         *declared.documents,
         *declared.lists,
@@ -52,11 +52,11 @@ def declared_parameters(declared: Declarations) -> set[str]:
     }
 
 
-def test_every_document_parameter_is_declared(prepared):
-    declared = {query.name: declared_parameters(query.declared) for query in sql}
+def test_every_document_parameter_is_declared(prepared_statements):
+    declared = {query.name: list_declared_parameters(query.declared) for query in sql}
     undeclared = [
         f"{name}: {parameter}"
-        for name, (parameters, _) in prepared.items()
+        for name, (parameters, _) in prepared_statements.items()
         for parameter, kind in parameters.items()
         if kind in DOCUMENT_TYPES and parameter not in declared[name]
     ]
@@ -64,10 +64,10 @@ def test_every_document_parameter_is_declared(prepared):
     assert undeclared == [], "agent/sql/declarations.py takes the name of a document for that of an identifier"
 
 
-def test_queries_that_return_documents_return_the_ids_of_their_row(prepared):
+def test_queries_that_return_documents_return_the_ids_of_their_row(prepared_statements):
     without_ids = [
         name
-        for name, (parameters, columns) in prepared.items()
+        for name, (parameters, columns) in prepared_statements.items()
         if columns & (DOCUMENT_COLUMNS | BLOB_COLUMNS)
         and not (columns | (parameters.keys() & {"thread_id"})) & ID_COLUMNS
     ]

@@ -86,7 +86,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def executing(
+async def start_executor(
     project: Path, backend: Backend, limits: PoolLimits | None = None
 ) -> AsyncIterator[tuple[RemoteGraphs, ExecutorPool]]:
     """Start an executor of the project's graph, whose checkpoints are in `backend`."""
@@ -119,7 +119,7 @@ async def test_events_of_any_size_are_delivered_without_a_wait_of_the_loop_for_i
     def publish(events: list[tuple[str, bytes]]) -> None:
         sizes.extend(len(data) for _, data in events)
 
-    async with executing(project, Backend()) as (graphs, _):
+    async with start_executor(project, Backend()) as (graphs, _):
         outcome = await graphs.runs.execute(
             request("emit 17 MB", stream_modes=["custom"]), EventSink(publish), timeout_s=600.0
         )
@@ -129,7 +129,7 @@ async def test_events_of_any_size_are_delivered_without_a_wait_of_the_loop_for_i
 
 
 async def test_event_above_the_limit_ends_its_own_run(project):
-    async with executing(project, Backend()) as (graphs, _):
+    async with start_executor(project, Backend()) as (graphs, _):
         sink = EventSink(lambda _events: None)
         large = request("emit 17 MB", stream_modes=["custom"], max_event_bytes=17_000_001)
         failed = await graphs.runs.execute(large, sink, timeout_s=600.0)
@@ -154,7 +154,7 @@ async def test_small_runs_have_another_executor_than_large_ones(project, large):
 
         return asyncio.create_task(graphs.runs.execute(run, sink, timeout_s=600.0))
 
-    async with executing(project, Backend(), PoolLimits(spares=1, idle_s=600.0)) as (graphs, pool):
+    async with start_executor(project, Backend(), PoolLimits(spares=1, idle_s=600.0)) as (graphs, pool):
         [crowded] = pool.executors
         tasks = [start(large)]
 
@@ -184,7 +184,7 @@ async def test_small_runs_have_another_executor_than_large_ones(project, large):
 
 async def test_event_above_the_limit_that_an_executor_lets_pass_ends_its_run(project):
     """The limit holds although an executor, which has the project's code in it, does not keep to it."""
-    async with executing(project, Backend()) as (graphs, pool):
+    async with start_executor(project, Backend()) as (graphs, pool):
         [executor] = pool.executors
         call = executor.link.call
 
@@ -205,7 +205,7 @@ async def test_event_above_the_limit_that_an_executor_lets_pass_ends_its_run(pro
 )
 async def test_error_of_the_server_that_ends_a_read_is_raised_as_it_was(project, failure):
     read = HistoryRead(graph_id="agent", config={"configurable": {"thread_id": str(uuid4())}}, limit=10)
-    async with executing(project, Backend(failure)) as (graphs, _):
+    async with start_executor(project, Backend(failure)) as (graphs, _):
         with pytest.raises(type(failure)) as raised:
             await graphs.states.read_history(read)
 
@@ -227,7 +227,7 @@ def test_errors_of_the_kernel_keep_their_class_over_a_link():
 
 @pytest.mark.parametrize("ended_by", ["the run", "the server"])
 async def test_attempt_counts_if_its_executor_is_lost_while_it_retires_and_not_if_the_server_stops(project, ended_by):
-    async with executing(project, Backend()) as (graphs, pool):
+    async with start_executor(project, Backend()) as (graphs, pool):
         [executor] = pool.executors
 
         def take(_events: list[tuple[str, bytes]]) -> None:

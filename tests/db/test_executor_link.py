@@ -60,7 +60,7 @@ async def attach(link: Link, end: socket.socket) -> Link:
 
 
 @asynccontextmanager
-async def linked(handlers: dict[str, Any], **options: Any) -> AsyncIterator[tuple[Link, Link]]:
+async def open_links(handlers: dict[str, Any], **options: Any) -> AsyncIterator[tuple[Link, Link]]:
     """Connect two links of this process by a real socket; the second serves."""
     ends = socket.socketpair()
     pair = await attach(Link({}), ends[0]), await attach(Link(handlers, **options), ends[1])
@@ -90,13 +90,13 @@ def frame(*parts: Any) -> bytes:
 
 async def test_bodies_come_back_as_they_were_sent():
     bodies = [None, 1.5, b"\x00\xff", "ü", [1, [2]], {"a": {"b": [True]}}, 2**64 - 1, 2**200, -(2**70)]
-    async with linked({"echo": lambda body, _call: body}) as (caller, _):
+    async with open_links({"echo": lambda body, _call: body}) as (caller, _):
         assert await asyncio.gather(*(caller.call("echo", body) for body in bodies)) == bodies
         assert await caller.call("echo", Point(1, b"y")) == {"x": 1, "y": b"y"}
 
 
 async def test_frames_of_megabytes_arrive_whole():
-    async with linked({"echo": lambda body, _call: body}) as (caller, _):
+    async with open_links({"echo": lambda body, _call: body}) as (caller, _):
         large = [os.urandom(5_000_000), os.urandom(3), os.urandom(1_000_000)]
         assert await asyncio.gather(*(caller.call("echo", each) for each in large)) == large
 
@@ -126,7 +126,7 @@ async def test_items_arrive_in_order_before_the_result():
         return "counted"
 
     items: list[int] = []
-    async with linked({"count": count}) as (caller, _):
+    async with open_links({"count": count}) as (caller, _):
         assert await caller.call("count", 5000, on_item=items.append) == "counted"
         assert items == list(range(5000))
 
@@ -135,7 +135,7 @@ async def test_errors_carry_code_message_and_fields():
     async def refuse(_body: Any, _call: ServedCall) -> None:
         raise CallFailed("not_found", "there is no such thing", {"name": "thing"})
 
-    async with linked({"refuse": refuse}) as (caller, _):
+    async with open_links({"refuse": refuse}) as (caller, _):
         with pytest.raises(CallFailed) as failed:
             await caller.call("refuse")
 
@@ -152,7 +152,7 @@ async def test_unforeseen_errors_are_answered_and_logged(caplog):
     async def unencodable(_body: Any, _call: ServedCall) -> Any:
         return object()
 
-    async with linked({"broken": broken, "unencodable": unencodable}) as (caller, _):
+    async with open_links({"broken": broken, "unencodable": unencodable}) as (caller, _):
         with pytest.raises(CallFailed, match="KeyError: 'here'"):
             await caller.call("broken")
 
@@ -177,7 +177,7 @@ async def test_cancel_waits_until_the_work_has_stopped():
             await may_stop.wait()
             has_stopped.set()
 
-    async with linked({"hold": hold}) as (caller, _):
+    async with open_links({"hold": hold}) as (caller, _):
         call = asyncio.create_task(caller.call("hold"))
         await began.wait()
         call.cancel()
@@ -194,7 +194,7 @@ async def test_cancel_that_crosses_the_call_is_answered():
     async def hold(_body: Any, _call: ServedCall) -> None:
         await asyncio.Event().wait()
 
-    async with linked({"hold": hold, "echo": lambda body, _call: body}) as (caller, _):
+    async with open_links({"hold": hold, "echo": lambda body, _call: body}) as (caller, _):
         call = asyncio.create_task(caller.call("hold"))
         # Both frames leave in one write, so the work is cancelled before its first step.
         await asyncio.sleep(0)
@@ -220,14 +220,14 @@ async def test_failing_item_handler_stops_the_call():
     def refuse(_item: Any) -> None:
         raise LookupError("not wanted")
 
-    async with linked({"stream": stream}) as (caller, _):
+    async with open_links({"stream": stream}) as (caller, _):
         with pytest.raises(LookupError, match="not wanted"):
             await caller.call("stream", on_item=refuse)
         assert stopped.is_set()
 
 
 async def test_frames_of_one_turn_are_one_write():
-    async with linked({"echo": lambda body, _call: body}) as (caller, _):
+    async with open_links({"echo": lambda body, _call: body}) as (caller, _):
         transport: Any = caller._transport
         writes: list[int] = []
         caller._transport = Counting(transport, writes)  # type: ignore[assignment]
@@ -357,7 +357,7 @@ async def test_too_many_served_calls_disconnect():
     async def hold(_body: Any, _call: ServedCall) -> None:
         await asyncio.Event().wait()
 
-    async with linked({"hold": hold}, limits=LinkLimits(served_calls=3)) as (caller, server):
+    async with open_links({"hold": hold}, limits=LinkLimits(served_calls=3)) as (caller, server):
         calls = [asyncio.create_task(caller.call("hold")) for _ in range(5)]
         assert "too many calls" in await asyncio.wait_for(server.wait_closed(), 60)
         results = await asyncio.gather(*calls, return_exceptions=True)
@@ -385,7 +385,7 @@ async def test_too_large_frames_fail_their_call_alone():
 
 
 async def test_too_long_integers_fail_their_call_alone():
-    async with linked({"power": lambda body, _: 10**body, "echo": lambda body, _: body}) as (caller, _):
+    async with open_links({"power": lambda body, _: 10**body, "echo": lambda body, _: body}) as (caller, _):
         assert await caller.call("power", MAX_INTEGER_DIGITS - 1) == 10 ** (MAX_INTEGER_DIGITS - 1)
         with pytest.raises(CallFailed):
             await caller.call("power", MAX_INTEGER_DIGITS)
@@ -394,7 +394,7 @@ async def test_too_long_integers_fail_their_call_alone():
 
 
 async def test_close_sends_what_is_queued():
-    async with linked({}) as (caller, server):
+    async with open_links({}) as (caller, server):
         received: list[Any] = []
         server._on_hello = received.append
         caller.hello({"last": "words"})

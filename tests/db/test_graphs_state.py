@@ -60,15 +60,15 @@ class Checked:
             raise Refused(f"no number: {self.count}")
 
 
-def refusing(model: Any) -> Any:
+def compile_refusing_graph(model: Any) -> Any:
     """A graph whose first node writes what the model of its state refuses."""
     builder = StateGraph(model).add_node("bad", lambda _: {"count": "many"}).add_node("after", lambda _: {})
     return builder.add_edge(START, "bad").add_edge("bad", "after").compile()
 
 
 GRAPHS = {
-    "model": refusing(Model),
-    "dataclass": refusing(Checked),
+    "model": compile_refusing_graph(Model),
+    "dataclass": compile_refusing_graph(Checked),
     "two": graph(a=lambda _: {"out": "a"}, b=lambda _: {"out": "b"}),
     "asks": graph(inner=graph(ia=lambda s: {"out": interrupt({"from": s["out"]})})),
     "fails": graph(boom=boom),

@@ -87,7 +87,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Installation:
 
 
 @pytest.fixture(scope="module")
-def packed(platform: Installation) -> Path:
+def wheel(platform: Installation) -> Path:
     """The wheel that deployments get from an installed platform."""
     code = (
         "from pathlib import Path; from portside.dataplane.builds.wheel import pack_wheel; print(pack_wheel(Path('w')))"
@@ -107,20 +107,20 @@ def test_the_platform_is_whole(platform: Installation) -> None:
 
 
 def test_an_installed_platform_packs_the_wheel_that_a_checkout_packs(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for the commit, which only a checkout knows."""
     monkeypatch.setattr("portside.dataplane.builds.wheel.commit", lambda: None)
     ours = pack_wheel(tmp_path)
-    assert (packed.name, packed.read_bytes()) == (ours.name, ours.read_bytes())
+    assert (wheel.name, wheel.read_bytes()) == (ours.name, ours.read_bytes())
 
 
-def test_a_deployment_gets_the_agent_server_alone(packed: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(packed) as archive:
+def test_a_deployment_gets_the_agent_server_alone(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
         folders = {name.split("/")[1] for name in archive.namelist() if name.startswith("portside/")}
 
     assert folders == {"__init__.py", "__main__.py", "agent", "cli", "executor", "kernel"}
-    deployment = Installation(tmp_path, packed)
+    deployment = Installation(tmp_path, wheel)
 
     # Every module of it is there with what it imports, and what the platform needs is not.
     assert "portside.agent.server" in deployment.run("python", "-P", "-c", IMPORT_ALL).split()

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.javascript import bundled, run_command
+from tests.javascript import build_bundle, run_command
 
 pytestmark = pytest.mark.timeout(600)
 
 
 async def test_parts_of_the_executor(tmp_path: Path):
-    bundle = await bundled("parts", tmp_path)
+    bundle = await build_bundle("parts", tmp_path)
     output = await run_command("node", "--test", "--test-timeout=60000", bundle.name, cwd=bundle.parent, NO_COLOR="1")
     assert "fail 0" in output
     assert "pass 0" not in output

@@ -21,7 +21,7 @@ from portside.agent.executors.serving import ExecutorRequests, Scopes
 from portside.executor.link import Link
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
-from tests.javascript import bundled, run_command
+from tests.javascript import build_bundle, run_command
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -40,7 +40,7 @@ async def db(url: str) -> AsyncIterator[Database]:
 
 
 @asynccontextmanager
-async def serving(db: Database, socket: Path) -> AsyncIterator[None]:
+async def serve_checkpoints(db: Database, socket: Path) -> AsyncIterator[None]:
     """Serve the checkpoints of a database to the scripts, at a socket."""
     executor = cast("Any", SimpleNamespace(runs={}, callers={}))
     requests = ExecutorRequests(Scopes(PostgresBackend(db)), InMemoryStore())
@@ -54,9 +54,9 @@ async def serving(db: Database, socket: Path) -> AsyncIterator[None]:
 
 @pytest.mark.thorough
 async def test_validation_suite(db: Database, tmp_path: Path):
-    bundle = await bundled("saver", tmp_path)
+    bundle = await build_bundle("saver", tmp_path)
     project = bundle.parent
-    async with serving(db, tmp_path / "link"):
+    async with serve_checkpoints(db, tmp_path / "link"):
         output = await run_command(
             str(project / "node_modules" / ".bin" / "vitest"),
             "run",
@@ -74,9 +74,9 @@ async def test_validation_suite(db: Database, tmp_path: Path):
 
 
 async def test_random_long_values_are_read_as_they_were_put(db: Database, url: str, tmp_path: Path):
-    bundle = await bundled("pieces", tmp_path)
+    bundle = await build_bundle("pieces", tmp_path)
     places = {"PORTSIDE_SOCKET": str(tmp_path / "link"), "PORTSIDE_PROJECT": str(bundle.parent)}
-    async with serving(db, tmp_path / "link"):
+    async with serve_checkpoints(db, tmp_path / "link"):
         output = await run_command("node", bundle.name, cwd=bundle.parent, SEED=str(random.randrange(2**31)), **places)
 
     found = json.loads(output)

@@ -240,7 +240,7 @@ async def test_ended_windows_of_many_callers_are_deleted(db) -> None:
 # The middleware
 
 
-async def answered(scope: Any, _receive: Any, send: Any) -> None:
+async def answer_with_path(scope: Any, _receive: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": scope["path"].encode()})
 
@@ -276,7 +276,7 @@ async def app(db: Database) -> RateLimits:
     """The limits of the US before an application that answers all."""
     await first_start.set_up(db, api_key=GOOD)
     scope = LimitScope(lambda scope: scope["path"] == "/ok", needs_key=lambda _: False)
-    return RateLimits(answered, Table(ROWS, Region.US), Callers(Authenticator(db)), Windows(db, Clock()), scope)
+    return RateLimits(answer_with_path, Table(ROWS, Region.US), Callers(Authenticator(db)), Windows(db, Clock()), scope)
 
 
 async def test_a_refusal_says_when_to_come_back(app) -> None:

@@ -20,7 +20,7 @@ WITH_SQL = sorted(folder.parent.name for folder in SOURCE.glob("*/sql"))
 OF_AGENTS = ("agent", "dataplane")
 
 
-async def migrated(url: str, package: str) -> Database:
+async def open_migrated(url: str, package: str) -> Database:
     """Open a database as the program that runs the package does."""
     schema = "portside" if package in OF_AGENTS else None
     db = await Database.connect(url, schema=schema)
@@ -37,7 +37,7 @@ async def test_every_query_of_a_package_can_be_prepared(fresh_database, package:
     queries = list(importlib.import_module(f"portside.{package}.sql").sql)
     assert queries
 
-    db = await migrated(await fresh_database(), package)
+    db = await open_migrated(await fresh_database(), package)
     wrong = {}
     async with db.pool.acquire() as connection:
         for query in queries:

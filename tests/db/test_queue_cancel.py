@@ -77,7 +77,7 @@ class Queue:
         scope = CancelScope(thread_id=self.thread_id, run_ids=list(run_ids) or None)
         return [run.outcome for run in await statements.cancel_runs(self.db, scope, cancellation)]
 
-    async def asked(self, run: ClaimedRun) -> Cancellation | None:
+    async def renew_lease(self, run: ClaimedRun) -> Cancellation | None:
         return (await statements.renew_leases(self.db, self.worker_id, [run.run_id]))[run.run_id]
 
     async def thread(self) -> dict[str, Any]:
@@ -100,14 +100,14 @@ def queue(db: Database) -> Queue:
 
 async def test_a_cancel_reaches_the_worker_with_the_renewal(queue: Queue):
     run = await queue.begun()
-    assert await queue.asked(run) is None
+    assert await queue.renew_lease(run) is None
     assert await queue.cancel(INTERRUPT, run.run_id) == ["stopping"]
-    assert await queue.asked(run) == INTERRUPT
+    assert await queue.renew_lease(run) == INTERRUPT
     assert await queue.cancel(ROLLBACK, run.run_id) == ["stopping"]
-    assert await queue.asked(run) == ROLLBACK
+    assert await queue.renew_lease(run) == ROLLBACK
     await queue.cancel(Cancellation(CancelAction.INTERRUPT, "too late"), run.run_id)
 
-    assert await queue.asked(run) == ROLLBACK
+    assert await queue.renew_lease(run) == ROLLBACK
 
 
 async def test_rollback_but_not_interrupt_applies_to_an_ended_run(queue: Queue):
@@ -158,7 +158,7 @@ async def test_a_new_run_supersedes_all_before_it(queue: Queue):
     new, admitted = await queue.admit(starts=True, strategy=MultitaskStrategy.INTERRUPT)
     assert admitted.outcome == "pending"
     assert await queue.statuses() == ["running", "interrupted", "pending"]
-    asked = await queue.asked(head)
+    asked = await queue.renew_lease(head)
     assert asked is not None
 
     assert str(new) in asked.reason

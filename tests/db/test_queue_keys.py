@@ -23,7 +23,9 @@ WORKER = uuid4()
 DONE = RunResult(status=RunStatus.SUCCESS, thread_status=ThreadStatus.IDLE, values=b'{"n":1}', interrupts={})
 
 
-def asked(thread_id: UUID | None = None, key: str | None = "k", digest: str = "d", **options: Any) -> Admission:
+def build_admission(
+    thread_id: UUID | None = None, key: str | None = "k", digest: str = "d", **options: Any
+) -> Admission:
     given = {
         "strategy": "enqueue",
         "is_temporary": thread_id is None,
@@ -49,7 +51,7 @@ async def count(db: Database, table: str = "runs") -> int:
 
 @pytest.mark.parametrize("thread_id", [None, uuid4()])
 async def test_concurrent_requests_with_one_key_get_one_run(db: Database, thread_id: UUID | None):
-    admitted = await asyncio.gather(*(admit(db, asked(thread_id)) for _ in range(20)))
+    admitted = await asyncio.gather(*(admit(db, build_admission(thread_id)) for _ in range(20)))
     assert sorted(one.outcome for one in admitted) == ["pending", *["repeated"] * 19]
     assert len({(one.run_id, one.thread_id) for one in admitted}) == 1
     assert (await count(db), await count(db, "threads")) == (1, 1)
@@ -58,23 +60,23 @@ async def test_concurrent_requests_with_one_key_get_one_run(db: Database, thread
 
 async def test_keys_are_their_threads_own(db: Database):
     scopes = [None, uuid4(), uuid4()]
-    assert [(await admit(db, asked(scope))).outcome for scope in scopes] == ["pending"] * 3
-    assert (await admit(db, asked(scopes[1]))).outcome == "repeated"
+    assert [(await admit(db, build_admission(scope))).outcome for scope in scopes] == ["pending"] * 3
+    assert (await admit(db, build_admission(scopes[1]))).outcome == "repeated"
 
 
 async def test_other_request_with_the_same_key_is_refused(db: Database):
     for scope in (None, uuid4()):
-        await admit(db, asked(scope))
-        assert (await admit(db, asked(scope, digest="other"))).outcome == "reused"
+        await admit(db, build_admission(scope))
+        assert (await admit(db, build_admission(scope, digest="other"))).outcome == "reused"
 
     assert (await count(db), await count(db, "threads")) == (2, 2)
 
 
 async def test_repeated_key_makes_no_second_run_with_any_strategy(db: Database):
     thread_id = uuid4()
-    first = await admit(db, asked(thread_id, strategy=MultitaskStrategy.REJECT))
+    first = await admit(db, build_admission(thread_id, strategy=MultitaskStrategy.REJECT))
     for strategy in ("reject", "interrupt", "rollback", "enqueue"):
-        again = await admit(db, asked(thread_id, strategy=strategy))
+        again = await admit(db, build_admission(thread_id, strategy=strategy))
         assert (again.outcome, again.run_id) == ("repeated", first.run_id)
 
     assert await db.pool.fetchval("select status from runs") == "pending"
@@ -82,21 +84,21 @@ async def test_repeated_key_makes_no_second_run_with_any_strategy(db: Database):
 
 async def test_a_refused_request_keeps_no_key(db: Database):
     thread_id = uuid4()
-    await admit(db, asked(thread_id, key=None))
-    assert (await admit(db, asked(thread_id, strategy=MultitaskStrategy.REJECT))).outcome == "busy"
+    await admit(db, build_admission(thread_id, key=None))
+    assert (await admit(db, build_admission(thread_id, strategy=MultitaskStrategy.REJECT))).outcome == "busy"
     await statements.cancel_runs(db, CancelScope(thread_id=thread_id), Cancellation(CancelAction.ROLLBACK, "because"))
-    assert (await admit(db, asked(thread_id, strategy=MultitaskStrategy.REJECT))).outcome == "pending"
-    assert (await admit(db, asked(uuid4(), create_thread=False))).outcome == "missing"
+    assert (await admit(db, build_admission(thread_id, strategy=MultitaskStrategy.REJECT))).outcome == "pending"
+    assert (await admit(db, build_admission(uuid4(), create_thread=False))).outcome == "missing"
 
 
 async def test_idempotency_key_is_valid_for_a_day(db: Database):
     for scope in (None, uuid4()):
-        first = await admit(db, asked(scope))
+        first = await admit(db, build_admission(scope))
         await db.pool.execute(
             "update runs set created_at = now() - interval '25 hours' where run_id = $1", first.run_id
         )
 
-        again = await admit(db, asked(scope, digest="other"))
+        again = await admit(db, build_admission(scope, digest="other"))
         assert (again.outcome, again.run_id != first.run_id) == ("pending", True)
 
     await db.pool.execute("update runs set created_at = now() - interval '25 hours'")
@@ -118,30 +120,30 @@ async def begun(db: Database, admission: Admission) -> ClaimedRun:
 
 
 async def test_a_stateless_run_is_kept_as_long_as_its_key(db: Database):
-    kept = await begun(db, asked())
-    gone = await begun(db, asked(key=None))
+    kept = await begun(db, build_admission())
+    gone = await begun(db, build_admission(key=None))
     for run in (kept, gone):
         assert await end_run(db, WORKER, run, DONE) == "ended"
 
     rows = await db.pool.fetch("select thread_id, delete_after - now() as left from threads")
     assert [row["thread_id"] for row in rows] == [kept.thread_id]
     assert 23.9 < rows[0]["left"].total_seconds() / 3600 <= 24
-    assert (await admit(db, asked())).run_id == kept.run_id
+    assert (await admit(db, build_admission())).run_id == kept.run_id
     await db.pool.execute("update threads set delete_after = now() - interval '1 s'")
     await DueThreads(db).activate()
-    assert (await admit(db, asked())).outcome == "pending"
+    assert (await admit(db, build_admission())).outcome == "pending"
 
 
 async def test_a_run_inherits_metadata_from_its_assistant_and_thread(db: Database):
     thread_id = uuid4()
-    first = asked(thread_id, key=None, thread_metadata={"graph_id": "g", "assistant_id": "a"})
+    first = build_admission(thread_id, key=None, thread_metadata={"graph_id": "g", "assistant_id": "a"})
     await admit(db, first)
     await db.pool.execute(
         """update threads set metadata = metadata || '{"a": "thread", "b": "thread", "c": "thread"}'"""
     )
 
     config = {"configurable": {"graph_id": "g2"}, "metadata": {"a": "x", "given": 1}}
-    second = asked(
+    second = build_admission(
         thread_id,
         key=None,
         inherited={"a": "assistant", "d": "assistant"},

@@ -36,7 +36,7 @@ class Redirecting:
 
 
 @pytest.fixture
-async def redirecting() -> AsyncIterator[Redirecting]:
+async def redirecting_host() -> AsyncIterator[Redirecting]:
     host = Redirecting()
     stop = asyncio.Event()
     listening = listen("127.0.0.1", 0)
@@ -56,34 +56,34 @@ async def host(tmp_path: Path) -> AsyncIterator[GitHost]:
         yield host
 
 
-async def test_a_renamed_repository_is_found_and_its_host_keeps_the_token(host: GitHost, redirecting: Redirecting):
+async def test_a_renamed_repository_is_found_and_its_host_keeps_the_token(host: GitHost, redirecting_host: Redirecting):
     commit = Repository(host.folder / "team" / "new.git").commit({"a": "1"})
     assert await fetch_newest_commit(f"{host.url}/team/new.git", "main", CREDENTIAL, HERE) == commit
-    redirecting.targets = {"/old": f"{host.url}/team/new.git"}
+    redirecting_host.targets = {"/old": f"{host.url}/team/new.git"}
     shown = len(host.shown)
 
     with pytest.raises(PollFailed):
-        await fetch_newest_commit(f"{redirecting.url}/old", "main", CREDENTIAL, HERE)
+        await fetch_newest_commit(f"{redirecting_host.url}/old", "main", CREDENTIAL, HERE)
 
     assert len(host.shown) == shown, "the token is for the host that was named"
 
 
-async def test_redirects_of_one_host_are_followed_and_counted(host: GitHost, redirecting: Redirecting):
+async def test_redirects_of_one_host_are_followed_and_counted(host: GitHost, redirecting_host: Redirecting):
     commit = Repository(host.folder / "team" / "new.git").commit({"a": "1"})
     host.is_open = True
-    redirecting.targets = {f"/{n}": f"{redirecting.url}/{n - 1}" for n in range(1, 6)}
-    redirecting.targets["/0"] = f"{host.url}/team/new.git"
-    assert await fetch_newest_commit(f"{redirecting.url}/2", "main", None, HERE) == commit
+    redirecting_host.targets = {f"/{n}": f"{redirecting_host.url}/{n - 1}" for n in range(1, 6)}
+    redirecting_host.targets["/0"] = f"{host.url}/team/new.git"
+    assert await fetch_newest_commit(f"{redirecting_host.url}/2", "main", None, HERE) == commit
 
     with pytest.raises(PollFailed, match="more than 3 times"):
-        await fetch_newest_commit(f"{redirecting.url}/5", "main", None, HERE)
+        await fetch_newest_commit(f"{redirecting_host.url}/5", "main", None, HERE)
 
 
 async def test_redirects_into_forbidden_networks_are_refused(
-    host: GitHost, redirecting: Redirecting, monkeypatch: pytest.MonkeyPatch
+    host: GitHost, redirecting_host: Redirecting, monkeypatch: pytest.MonkeyPatch
 ):
     Repository(host.folder / "team" / "new.git").commit({"a": "1"})
-    redirecting.targets = {"/old": f"http://localhost:{host.url.rpartition(':')[2]}/team/new.git"}
+    redirecting_host.targets = {"/old": f"http://localhost:{host.url.rpartition(':')[2]}/team/new.git"}
 
     # The redirecting host counts as public here: a test cannot have one that is.
     real = outbound.classify_address
@@ -93,9 +93,9 @@ async def test_redirects_into_forbidden_networks_are_refused(
     monkeypatch.setattr(outbound.socket, "getaddrinfo", _localhost_is_another)
 
     with pytest.raises(PollFailed, match="loopback network"):
-        await fetch_newest_commit(f"{redirecting.url}/old", "main", None, OutboundRules())
+        await fetch_newest_commit(f"{redirecting_host.url}/old", "main", None, OutboundRules())
 
-    assert redirecting.asked == 2
+    assert redirecting_host.asked == 2
     assert host.asked == []
 
 

@@ -45,7 +45,7 @@ async def dumps(fresh_database: Callable[[], Awaitable[str]], postgres: str, tmp
     await databases.execute(postgres, f'drop role if exists "{agent}"')
 
 
-async def found(url: str, query: str, *arguments: str) -> object:
+async def fetch_value(url: str, query: str, *arguments: str) -> object:
     connection = await asyncpg.connect(url)
     try:
         return await connection.fetchval(query, *arguments)
@@ -56,8 +56,8 @@ async def found(url: str, query: str, *arguments: str) -> object:
 async def has_agent(url: str, agent: str) -> tuple[object, object]:
     """Whether the server has the database of an agent, and its role."""
     return (
-        await found(url, "select exists (select from pg_database where datname = $1)", agent),
-        await found(url, "select exists (select from pg_roles where rolname = $1)", agent),
+        await fetch_value(url, "select exists (select from pg_database where datname = $1)", agent),
+        await fetch_value(url, "select exists (select from pg_roles where rolname = $1)", agent),
     )
 
 
@@ -70,13 +70,13 @@ async def test_agents_are_dropped_again_if_the_dump_of_the_platform_is_damaged(d
         await restore_dumps(target, dumps.folder)
 
     assert await has_agent(target, dumps.agent) == (False, False)
-    assert await found(target, "select to_regclass('kept')") is None
+    assert await fetch_value(target, "select to_regclass('kept')") is None
 
     # Nothing is in the way of the next attempt, with the whole dump.
     dumps.of_the_platform.write_bytes(whole)
     await restore_dumps(target, dumps.folder)
-    assert await found(with_name(target, dumps.agent), "select number from kept") == 1
-    assert await found(target, "select number from kept") == 1
+    assert await fetch_value(with_name(target, dumps.agent), "select number from kept") == 1
+    assert await fetch_value(target, "select number from kept") == 1
 
 
 async def test_role_that_may_create_no_roles_is_told_so(dumps: Dumps, fresh_database, postgres: str) -> None:

@@ -33,7 +33,9 @@ union select typname::text from pg_type where typnamespace not in ('pg_catalog':
 
 
 @pytest.fixture(params=OURS)
-async def opened(request: pytest.FixtureRequest, fresh_database) -> AsyncIterator[tuple[asyncpg.Connection, str, list]]:
+async def migrated_connection(
+    request: pytest.FixtureRequest, fresh_database
+) -> AsyncIterator[tuple[asyncpg.Connection, str, list]]:
     packages, schema = OURS[request.param]
     url = await fresh_database()
 
@@ -53,8 +55,8 @@ def find_words(body: str) -> set[str]:
     return set(re.findall(r"(?<![\w.])[a-z_]\w*", re.sub(r"--[^\n]*|/\*.*?\*/", "", body, flags=re.DOTALL).lower()))
 
 
-async def test_every_function_works_with_an_empty_search_path(opened) -> None:
-    connection, schema, _ = opened
+async def test_every_function_works_with_an_empty_search_path(migrated_connection) -> None:
+    connection, schema, _ = migrated_connection
     names = {row[0] for row in await connection.fetch(NAMES, schema)}
     functions = await connection.fetch(FUNCTIONS, schema)
     assert len(functions) > 15
@@ -77,8 +79,8 @@ async def test_every_function_works_with_an_empty_search_path(opened) -> None:
     assert wrong == []
 
 
-async def test_what_migrations_make_is_known_from_their_text(opened) -> None:
-    connection, schema, packages = opened
+async def test_what_migrations_make_is_known_from_their_text(migrated_connection) -> None:
+    connection, schema, packages = migrated_connection
     made = {
         made
         for package in packages

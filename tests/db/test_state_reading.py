@@ -29,7 +29,7 @@ from portside.executor.load import GraphFactory, Graphs
 from portside.kernel.codec import load
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
-from tests.db.test_checkpoint_writer import running
+from tests.db.test_checkpoint_writer import start_attempt
 
 LATEST = StateAtCheckpoint(Checkpoint(), None, None)
 MEMORY_BYTES = 1_000_000
@@ -256,7 +256,7 @@ async def test_unwritten_checkpoints_of_this_process_are_read(processes, monkeyp
     thread_id = await note(asked)
     await asked.state(thread_id)
 
-    holder = await running(asked.db, str(thread_id))
+    holder = await start_attempt(asked.db, str(thread_id))
 
     async with asked.engine.writer.buffering(str(thread_id), holder):
         written_to = config(thread_id)

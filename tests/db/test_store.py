@@ -144,8 +144,8 @@ TRUE_IS_ONE = {"{'a': 1}": {"6"}, "{'a': {'$eq': 1}}": {"6"}, "{'a': {'$ne': 1}}
 
 
 @pytest.mark.parametrize("wanted", FILTERS, ids=str)
-async def test_filters_match_as_in_the_memory_store(filled: tuple[PostgresStore, InMemoryStore], wanted: dict):
-    store, memory = filled
+async def test_filters_match_as_in_the_memory_store(filled_stores: tuple[PostgresStore, InMemoryStore], wanted: dict):
+    store, memory = filled_stores
     expected = {item.key for item in memory.search(("f",), filter=wanted, limit=100)}
     expected = expected ^ TRUE_IS_ONE.get(str(wanted), set())
     assert set(await keys(store, "f", filter=wanted, limit=100)) == expected
@@ -153,7 +153,7 @@ async def test_filters_match_as_in_the_memory_store(filled: tuple[PostgresStore,
 
 
 @pytest.fixture
-async def filled(store: PostgresStore) -> tuple[PostgresStore, InMemoryStore]:
+async def filled_stores(store: PostgresStore) -> tuple[PostgresStore, InMemoryStore]:
     memory = InMemoryStore()
     ops = [PutOp(("f",), str(number), value) for number, value in enumerate(VALUES)]
     await store.abatch(ops)

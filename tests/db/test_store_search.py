@@ -53,7 +53,7 @@ class Model(Embeddings):
         return [0.0, 0.0, 1.0]
 
 
-async def indexed(
+async def create_index(
     db: Database, function: Any = aembed, *, dims: int = 3, fields: list[str] | None = None
 ) -> StoreSetup:
     config = StoreIndex(embed=f"./embed.py:{getattr(function, '__name__', 'model')}", dims=dims, fields=fields or ["$"])
@@ -63,7 +63,7 @@ async def indexed(
     return StoreSetup(index=SearchIndex(embedder, generation, config.fields))
 
 
-async def found(store: PostgresStore, query: str, **options: Any) -> list[tuple[str, float]]:
+async def search(store: PostgresStore, query: str, **options: Any) -> list[tuple[str, float]]:
     hits = await store.asearch(("s",), query=query, **options)
     return [(hit.key, None if hit.score is None else round(hit.score, 2)) for hit in hits]
 
@@ -71,7 +71,7 @@ async def found(store: PostgresStore, query: str, **options: Any) -> list[tuple[
 @pytest.mark.parametrize("function", [embed, aembed])
 async def test_scores_equal_those_of_the_memory_store(db: Database, function: Any):
     fields = ["text", "tags[*]", "meta.note", "list[0].t"]
-    store = PostgresStore(db, await indexed(db, function, fields=fields))
+    store = PostgresStore(db, await create_index(db, function, fields=fields))
     memory = InMemoryStore(index={"dims": 3, "embed": function, "fields": fields})
 
     ops = [
@@ -97,21 +97,21 @@ async def test_scores_equal_those_of_the_memory_store(db: Database, function: An
 
 
 async def test_only_indexed_items_are_found_by_meaning_and_a_rewrite_drops_old_vectors(db: Database):
-    store = PostgresStore(db, await indexed(db, fields=["tags[*]"]))
+    store = PostgresStore(db, await create_index(db, fields=["tags[*]"]))
     await store.aput(("s",), "a", {"tags": ["cat", "dog", "tea"]})
     await store.aput(("s",), "b", {"tags": ["cat"]}, index=False)
     await store.aput(("s",), "c", {"untagged": "cat"})
-    assert await found(store, "tea") == [("a", 1.0)]
+    assert await search(store, "tea") == [("a", 1.0)]
     await store.aput(("s",), "a", {"tags": ["dog"]})
-    assert await found(store, "tea") == [("a", 0.0)]
+    assert await search(store, "tea") == [("a", 0.0)]
 
     assert await db.pool.fetchval("select count(*) from store_vectors") == 1
     await store.aput(("s",), "a", {"tags": ["dog"]}, index=[])
-    assert await found(store, "dog") == []
+    assert await search(store, "dog") == []
     await store.aput(("s",), "a", {"tags": ["dog"]})
     await store.adelete(("s",), "a")
     assert await db.pool.fetchval("select count(*) from store_vectors") == 0
-    assert await found(store, "") == [("c", None), ("b", None)]
+    assert await search(store, "") == [("c", None), ("b", None)]
 
 
 async def test_batches_mix_searches_and_equal_texts_are_embedded_once(db: Database):
@@ -121,7 +121,7 @@ async def test_batches_mix_searches_and_equal_texts_are_embedded_once(db: Databa
         asked.extend(texts)
         return embed(texts)
 
-    store = PostgresStore(db, await indexed(db, counted, fields=["text"]))
+    store = PostgresStore(db, await create_index(db, counted, fields=["text"]))
     await store.abatch([PutOp(("s", str(number)), "k", {"text": "cat", "n": number}) for number in range(5)])
     assert asked == ["cat"]
     results = await store.abatch(
@@ -134,13 +134,13 @@ async def test_batches_mix_searches_and_equal_texts_are_embedded_once(db: Databa
 
 
 async def test_concurrent_writers_leave_no_stale_vectors(db: Database):
-    store = PostgresStore(db, await indexed(db, fields=["tags[*]"]))
+    store = PostgresStore(db, await create_index(db, fields=["tags[*]"]))
     writes = [store.aput(("s",), "k", {"tags": [THINGS[number % 3]] * (number % 7 + 1)}) for number in range(30)]
     await asyncio.gather(*writes)
 
     tags = (await store.aget(("s",), "k")).value["tags"]
     for thing in THINGS:
-        assert await found(store, thing) == [("k", 1.0 if thing in tags else 0.0)]
+        assert await search(store, thing) == [("k", 1.0 if thing in tags else 0.0)]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ async def test_bad_embedding_is_an_error_and_stores_nothing(db: Database, answer
             raise answer
         return answer
 
-    store = PostgresStore(db, await indexed(db, broken))
+    store = PostgresStore(db, await create_index(db, broken))
     with pytest.raises(EmbeddingFailed, match=r"the embedding \./embed\.py:broken of the store failed") as failed:
         await store.abatch([PutOp(("s",), "k", {"a": 1}), PutOp(("s",), "gone", None)])
 
@@ -169,7 +169,7 @@ async def test_bad_embedding_is_an_error_and_stores_nothing(db: Database, answer
 
 
 async def test_an_item_has_a_bounded_number_of_texts(db: Database):
-    store = PostgresStore(db, await indexed(db, fields=["tags[*]"]))
+    store = PostgresStore(db, await create_index(db, fields=["tags[*]"]))
     with pytest.raises(TooManyTexts):
         await store.aput(("s",), "k", {"tags": ["cat"] * 1001})
 
@@ -181,7 +181,7 @@ async def test_slow_embedding_does_not_block_other_calls(db: Database):
         await go.wait()
         return embed(texts)
 
-    store = PostgresStore(db, await indexed(db, slow, fields=["text"]))
+    store = PostgresStore(db, await create_index(db, slow, fields=["text"]))
     writing = asyncio.create_task(store.aput(("s",), "slow", {"text": "cat"}))
     await store.aput(("s",), "quick", {})
     assert (await store.aget(("s",), "quick")).key == "quick"
@@ -189,16 +189,16 @@ async def test_slow_embedding_does_not_block_other_calls(db: Database):
     go.set()
     await writing
 
-    assert await found(store, "cat") == [("slow", 1.0)]
+    assert await search(store, "cat") == [("slow", 1.0)]
 
 
 async def test_new_or_changed_index_embeds_existing_items(db: Database):
     plain = PostgresStore(db, StoreSetup())
     await plain.abatch([PutOp(("s",), str(number), {"text": "cat"}) for number in range(5)])
     await plain.aput(("s",), "never", {"text": "cat"}, index=False)
-    first = await indexed(db, embed, fields=["text"])
+    first = await create_index(db, embed, fields=["text"])
     old = PostgresStore(db, first)
-    assert await found(old, "cat") == []
+    assert await search(old, "cat") == []
     chore = ReindexItems(db, first.index)
     chore.batch = 4
 
@@ -207,28 +207,28 @@ async def test_new_or_changed_index_embeds_existing_items(db: Database):
         (2, False),
     ]
 
-    assert len(await found(old, "cat")) == 5
+    assert len(await search(old, "cat")) == 5
     assert (await chore.activate()).did == {"indexed": 0}
 
     def other(texts: list[str]) -> list[list[float]]:
         return [[*vector, 1.0] for vector in embed(texts)]
 
-    second = await indexed(db, other, dims=4, fields=["text"])
+    second = await create_index(db, other, dims=4, fields=["text"])
     assert second.index.generation == first.index.generation + 1
-    assert (await indexed(db, other, dims=4, fields=["text"])).index.generation == second.index.generation
+    assert (await create_index(db, other, dims=4, fields=["text"])).index.generation == second.index.generation
     new = PostgresStore(db, second)
 
     await new.aput(("s",), "new", {"text": "dog"})
-    assert [key for key, _ in await found(new, "dog")] == ["new"]
-    assert len(await found(old, "cat")) == 5
+    assert [key for key, _ in await search(new, "dog")] == ["new"]
+    assert len(await search(old, "cat")) == 5
     await ReindexItems(db, second.index).activate()
-    assert len(await found(new, "cat")) == 6
+    assert len(await search(new, "cat")) == 6
     await old.aput(("s",), "0", {"text": "tea"})
-    assert len(await found(new, "cat")) == 5
+    assert len(await search(new, "cat")) == 5
 
     assert (await ReindexItems(db, second.index).activate()).did == {"indexed": 1}
     assert (await ReindexItems(db, first.index).activate()).did == {"indexed": 0}
-    assert (await indexed(db, embed, fields=["text"])).index.generation == second.index.generation + 1
+    assert (await create_index(db, embed, fields=["text"])).index.generation == second.index.generation + 1
 
 
 async def test_item_that_cannot_be_embedded_is_skipped_for_a_round(db: Database):
@@ -241,7 +241,7 @@ async def test_item_that_cannot_be_embedded_is_skipped_for_a_round(db: Database)
             raise ValueError("I will not read this")
         return embed(texts)
 
-    setup = await indexed(db, picky, fields=["text"])
+    setup = await create_index(db, picky, fields=["text"])
     chore = ReindexItems(db, setup.index)
     chore.batch = 2
 
@@ -249,7 +249,7 @@ async def test_item_that_cannot_be_embedded_is_skipped_for_a_round(db: Database)
         await chore.activate()
 
     assert (await chore.activate()).did == {"indexed": 2}
-    assert len(await found(PostgresStore(db, setup), "cat")) == 2
+    assert len(await search(PostgresStore(db, setup), "cat")) == 2
 
 
 async def test_transaction_is_not_idle_during_a_long_embedding(db: Database, monkeypatch):
@@ -268,7 +268,7 @@ async def test_transaction_is_not_idle_during_a_long_embedding(db: Database, mon
         await eventually(was_active_since)
         return embed(texts)
 
-    setup = await indexed(db, long, fields=["text"])
+    setup = await create_index(db, long, fields=["text"])
     assert (await ReindexItems(db, setup.index).activate()).did == {"indexed": 1}
 
 
@@ -280,7 +280,7 @@ async def test_item_written_during_reindexing_keeps_its_new_value(db: Database):
         await plain.aput(("s",), "k", {"text": "dog"})
         return embed(texts)
 
-    setup = await indexed(db, overtaken, fields=["text"])
+    setup = await create_index(db, overtaken, fields=["text"])
     await ReindexItems(db, setup.index).activate()
     assert await db.pool.fetchval("select count(*) from store_vectors") == 0
     assert (await plain.aget(("s",), "k")).value == {"text": "dog"}
@@ -292,9 +292,9 @@ async def test_concurrent_starts_agree_on_a_generation(db: Database):
 
 
 async def test_a_langchain_model_may_embed(db: Database):
-    store = PostgresStore(db, await indexed(db, Model(), fields=["text"]))
+    store = PostgresStore(db, await create_index(db, Model(), fields=["text"]))
     await store.aput(("s",), "k", {"text": "cat tea"})
-    assert await found(store, "its questions are of another kind") == [("k", 0.71)]
+    assert await search(store, "its questions are of another kind") == [("k", 0.71)]
 
 
 async def test_missing_pgvector_error_says_what_to_install(fresh_database):
@@ -363,4 +363,4 @@ async def test_a_configured_index_is_opened(db: Database, tmp_path: Path, monkey
     store = PostgresStore(db, setup)
 
     await store.aput(("s",), "k", {"a": 1})
-    assert await found(store, "anything") == [("k", 1.0)]
+    assert await search(store, "anything") == [("k", 1.0)]

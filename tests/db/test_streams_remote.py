@@ -71,7 +71,7 @@ async def write_events(process: Process, begun: AttemptStart, count: int) -> Non
         await process.transport.flush()
 
 
-async def stored_chunks(database: Database) -> list[Chunk]:
+async def read_chunks(database: Database) -> list[Chunk]:
     rows = await database.pool.fetch("select * from stream_chunks order by number")
     return [Chunk(*(row[name] for name in Chunk.__struct_fields__)) for row in rows]
 
@@ -88,10 +88,10 @@ async def test_chunk_after_a_missing_one_is_not_taken(processes, database):
 
     subscriptions = there.transport._subscriptions
     await subscriptions.read()
-    (first,) = await stored_chunks(database)
+    (first,) = await read_chunks(database)
     await write_events(here, begun, 2)
 
-    chunks = await stored_chunks(database)
+    chunks = await read_chunks(database)
     assert not subscriptions.take(chunks[2:])
     assert get_subscription(there, begun.thread_id).cursor == first.number
     assert subscriptions.take(chunks)
@@ -109,7 +109,7 @@ async def test_carried_chunk_is_not_taken_during_a_read(processes, database):
     await subscriptions.read()
     await write_events(here, begun, 1)
 
-    _, second = await stored_chunks(database)
+    _, second = await read_chunks(database)
     async with database.transaction() as tx:
         await tx.connection.execute("lock table stream_chunks in access exclusive mode")
         reading = asyncio.create_task(subscriptions.read())
@@ -269,5 +269,5 @@ async def test_what_is_read_of_another_process_moves_the_event_clock(processes, 
 
     await write_chunks(here, begun, 0)
     await there.transport._subscriptions.read()
-    (chunk,) = await stored_chunks(database)
+    (chunk,) = await read_chunks(database)
     assert parse_event_id(there.hub.clock.next()) > parse_event_id(chunk.events()[-1].event_id)

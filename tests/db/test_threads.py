@@ -51,7 +51,7 @@ def at(thread_id: UUID) -> dict[str, Any]:
     return {"configurable": {"thread_id": str(thread_id)}}
 
 
-async def made(db: Database, *, ttl: Ttl | float | None = None, age_minutes: float = 0, runs: int = 0) -> UUID:
+async def create_thread(db: Database, *, ttl: Ttl | float | None = None, age_minutes: float = 0, runs: int = 0) -> UUID:
     """Make a thread with a history that changed last some time ago."""
     thread_id: UUID = (await records.create_thread(db, ThreadCreate(ttl=ttl))).thread_id  # type: ignore[assignment]
     await graph(db).ainvoke({"log": ["in"]}, at(thread_id))
@@ -65,7 +65,7 @@ async def made(db: Database, *, ttl: Ttl | float | None = None, age_minutes: flo
     return thread_id
 
 
-async def left(db: Database, thread_id: UUID) -> list[int]:
+async def count_rows(db: Database, thread_id: UUID) -> list[int]:
     """Count what a thread still has in each table of its memory."""
     return [
         await db.pool.fetchval(f"select count(*) from {table} where thread_id = $1", str(thread_id)) for table in TABLES
@@ -81,21 +81,21 @@ def sweeper(db: Database, **more: Any) -> ExpiredThreads:
 
 
 async def test_expired_threads_are_deleted_with_checkpoints(db):
-    expired = await made(db, ttl=5, age_minutes=6)
-    young = await made(db, ttl=5)
-    plain = await made(db, age_minutes=6)
+    expired = await create_thread(db, ttl=5, age_minutes=6)
+    young = await create_thread(db, ttl=5)
+    plain = await create_thread(db, age_minutes=6)
     status = await sweeper(db).activate()
     assert (status.did, status.again) == ({"deleted": 1, "pruned": 0}, False)
     assert [await lives(db, one) for one in (expired, young, plain)] == [False, True, True]
-    assert await left(db, expired) == [0, 0, 0]
+    assert await count_rows(db, expired) == [0, 0, 0]
 
     assert (await sweeper(db).activate()).did == {"deleted": 0, "pruned": 0}
 
 
 async def test_keep_latest_prunes_once_until_the_thread_changes(db):
-    thread_id = await made(db, ttl=Ttl(5, "keep_latest"), age_minutes=6)
+    thread_id = await create_thread(db, ttl=Ttl(5, "keep_latest"), age_minutes=6)
     assert (await sweeper(db).activate()).did == {"deleted": 0, "pruned": 1}
-    assert (await left(db, thread_id))[0] == 1
+    assert (await count_rows(db, thread_id))[0] == 1
     assert (await sweeper(db).activate()).did == {"deleted": 0, "pruned": 0}
     assert (await graph(db).ainvoke({"log": ["more"]}, at(thread_id)))["log"] == ["in", "a", "b", "more", "a", "b"]
     await db.pool.execute("update threads set updated_at = now() - interval '7 minutes'")
@@ -106,15 +106,15 @@ async def test_keep_latest_prunes_once_until_the_thread_changes(db):
 
 @pytest.mark.parametrize("strategy", ["delete", "keep_latest"])
 async def test_a_busy_thread_does_not_expire(db, strategy):
-    thread_id = await made(db, ttl=Ttl(5, strategy), age_minutes=6, runs=1)
-    before = await left(db, thread_id)
+    thread_id = await create_thread(db, ttl=Ttl(5, strategy), age_minutes=6, runs=1)
+    before = await count_rows(db, thread_id)
     assert (await sweeper(db).activate()).did == {"deleted": 0, "pruned": 0}
-    assert await left(db, thread_id) == before
+    assert await count_rows(db, thread_id) == before
 
 
 async def test_sweep_is_bounded_and_runs_again(db):
     for _ in range(3):
-        await made(db, ttl=5, age_minutes=6)
+        await create_thread(db, ttl=5, age_minutes=6)
 
     task = sweeper(db, sweep_limit=2)
     assert [((await task.activate()).did["deleted"]) for _ in range(3)] == [2, 1, 0]
@@ -122,18 +122,18 @@ async def test_sweep_is_bounded_and_runs_again(db):
 
 
 async def test_concurrent_sweeps_skip_locked_threads(db):
-    threads = [await made(db, ttl=Ttl(5, "keep_latest"), age_minutes=6) for _ in range(4)]
+    threads = [await create_thread(db, ttl=Ttl(5, "keep_latest"), age_minutes=6) for _ in range(4)]
     statuses = await asyncio.gather(*(sweeper(db, sweep_limit=2).activate() for _ in range(4)))
     assert sum(status.did["pruned"] for status in statuses) == 4
-    assert [(await left(db, one))[0] for one in threads] == [1] * 4
+    assert [(await count_rows(db, one))[0] for one in threads] == [1] * 4
 
 
 async def test_default_lifetime_applies_at_creation(db):
-    before = await made(db)
+    before = await create_thread(db)
     await set_default_lifetime(db, ThreadTtl(default_ttl=15, strategy="keep_latest"))
     await set_default_lifetime(db, ThreadTtl(default_ttl=15, strategy="keep_latest"))
-    after = await made(db)
-    own = await made(db, ttl=3)
+    after = await create_thread(db)
+    own = await create_thread(db, ttl=3)
 
     # However a thread is made, as an admission makes it here.
     bare = uuid4()
@@ -151,12 +151,12 @@ async def test_default_lifetime_applies_at_creation(db):
 
 async def test_huge_default_lifetime_is_capped(db):
     await set_default_lifetime(db, ThreadTtl(default_ttl=1e300))
-    ttl = (await records.get_thread(db, await made(db), with_ttl=True)).ttl
+    ttl = (await records.get_thread(db, await create_thread(db), with_ttl=True)).ttl
     assert ttl.expires_at > "2900"
 
 
 async def test_a_patch_may_change_the_lifetime_alone(db):
-    thread_id = await made(db, ttl=Ttl(5, "keep_latest"), age_minutes=6)
+    thread_id = await create_thread(db, ttl=Ttl(5, "keep_latest"), age_minutes=6)
     await records.patch_thread(db, thread_id, ThreadPatch(metadata={"a": 1}))
     await records.patch_thread(db, thread_id, ThreadPatch(ttl=9))
     thread = await records.get_thread(db, thread_id, with_ttl=True)
@@ -164,9 +164,9 @@ async def test_a_patch_may_change_the_lifetime_alone(db):
 
 
 async def test_copy_is_a_consistent_snapshot(db):
-    source = await made(db, ttl=7)
+    source = await create_thread(db, ttl=7)
     copy = await records.copy_thread(db, source)
-    assert await left(db, copy.thread_id) == await left(db, source)
+    assert await count_rows(db, copy.thread_id) == await count_rows(db, source)
     assert (await graph(db).aget_state(at(copy.thread_id))).values == {"log": ["in", "a", "b"]}
     assert (await records.get_thread(db, copy.thread_id, with_ttl=True)).ttl.ttl_minutes == 7
     count = await db.pool.fetchval("select count(*) from threads")
@@ -178,7 +178,7 @@ async def test_copy_is_a_consistent_snapshot(db):
 
 
 async def test_concurrent_prunes_in_opposite_orders_do_not_deadlock(db):
-    threads = [await made(db) for _ in range(4)]
+    threads = [await create_thread(db) for _ in range(4)]
     requests = [ThreadPrune(threads, "keep_latest"), ThreadPrune(threads[::-1], "keep_latest")] * 2
     for pruned in await asyncio.gather(*(records.prune_threads(db, request) for request in requests)):
         assert sorted(pruned) == sorted(threads)
@@ -188,19 +188,19 @@ async def test_concurrent_prunes_in_opposite_orders_do_not_deadlock(db):
 
 
 async def test_state_change_is_atomic(db):
-    thread_id = await made(db)
-    before = await left(db, thread_id)
+    thread_id = await create_thread(db)
+    before = await count_rows(db, thread_id)
 
     opened = graph(db)
     with pytest.raises(ZeroDivisionError):
-        async with lazy_transaction(db, nothing) as tx:
+        async with lazy_transaction(db, ignore) as tx:
             inside = opened.copy({"checkpointer": PostgresSaver(tx)})
             await inside.aupdate_state(at(thread_id), {"log": ["lost"]}, as_node="b")
             assert (await inside.aget_state(at(thread_id))).values["log"][-1] == "lost"
             raise ZeroDivisionError
 
-    assert await left(db, thread_id) == before
-    async with lazy_transaction(db, nothing) as tx:
+    assert await count_rows(db, thread_id) == before
+    async with lazy_transaction(db, ignore) as tx:
         saver = PostgresSaver(tx)
         states = [saver.aget_tuple(at(thread_id)) for _ in range(5)]
         assert len({one.checkpoint["id"] for one in await asyncio.gather(*states)}) == 1
@@ -209,12 +209,12 @@ async def test_state_change_is_atomic(db):
             await saver.acopy_thread(str(thread_id), str(uuid4()))
 
 
-async def nothing(_: Session) -> None: ...
+async def ignore(_: Session) -> None: ...
 
 
 async def test_a_state_change_begins_with_the_first_statement(db):
     """Until then it holds no connection; what its beginning raises is raised, whatever the graph makes of it."""
-    thread_id = await made(db)
+    thread_id = await create_thread(db)
     begun = []
 
     async def refuse(tx: Session) -> None:
@@ -241,7 +241,7 @@ async def test_a_state_change_begins_with_the_first_statement(db):
         await tx.fetchval(sql.lock_thread, thread_id=thread_id)
 
 
-async def scanned(db: Database, where: str, order: str) -> list[UUID]:
+async def list_thread_ids(db: Database, where: str, order: str) -> list[UUID]:
     rows = await db.pool.fetch(f"select thread_id from threads where {where} order by {order}")
     return [row["thread_id"] for row in rows]
 
@@ -284,8 +284,8 @@ async def test_every_search_returns_the_rows_of_a_scan_in_a_stable_order(db):
                 found += [thread.thread_id for thread in page.items]
                 assert page.total == await db.pool.fetchval(f"select count(*) from threads where {where}")
 
-            assert sorted(found) == sorted(await scanned(db, where, "1")), (where, by, order)
-            place = {one: n for n, one in enumerate(await scanned(db, "true", f"{by}, 1"))}
+            assert sorted(found) == sorted(await list_thread_ids(db, where, "1")), (where, by, order)
+            place = {one: n for n, one in enumerate(await list_thread_ids(db, "true", f"{by}, 1"))}
             keys = await db.pool.fetch(f"select thread_id, dense_rank() over (order by {by}) as rank from threads")
             ranks = {row["thread_id"]: row["rank"] for row in keys}
             shown = [ranks[one] for one in found]
@@ -316,7 +316,7 @@ async def test_a_search_that_finds_more_than_a_few_finds_all_of_them(db):
         for order in ("asc", "desc"):
             opposite = {"asc": "desc", "desc": "asc"}[order]
             ties = f"updated_at {opposite}, thread_id {order}" if by == "status" else f"thread_id {opposite}"
-            expected = await scanned(db, where, f"{by} {order}, {ties}")
+            expected = await list_thread_ids(db, where, f"{by} {order}, {ties}")
             query = ThreadSearch(**wanted, sort_by=by, sort_order=order, limit=1000, select=["thread_id"])
             page = await records.search_threads(db, query)
             assert ([thread.thread_id for thread in page.items], page.total) == (expected, len(expected)), (where, by)
@@ -486,8 +486,8 @@ async def test_an_empty_search_has_a_total(db):
 @pytest.mark.parametrize("query", [ThreadSearch(), ThreadSearch(status="busy"), ThreadSearch(metadata={"a": 1})])
 async def test_the_thread_of_a_stateless_run_is_not_found(db, query):
     """It goes with its run; searches for what people keep neither show nor count it."""
-    kept = await admitted(db, temporary=False)
-    await admitted(db, temporary=True)
+    kept = await admit(db, temporary=False)
+    await admit(db, temporary=True)
     page = await records.search_threads(db, query)
     assert ([thread.thread_id for thread in page.items], page.total) == ([kept], 1)
 
@@ -495,12 +495,12 @@ async def test_the_thread_of_a_stateless_run_is_not_found(db, query):
 async def test_a_new_thread_is_busy_with_its_run(db):
     """It is written once, and looks as one that was there before its run."""
     before = (await records.create_thread(db, ThreadCreate())).thread_id
-    shown = [await shown_thread(db, await admitted(db, temporary=False, thread_id=one)) for one in (before, None)]
+    shown = [await read_thread(db, await admit(db, temporary=False, thread_id=one)) for one in (before, None)]
     assert shown[0] == shown[1]
     assert shown[0]["status"] == "busy"
 
 
-async def admitted(db: Database, *, temporary: bool, thread_id: Any = None) -> UUID:
+async def admit(db: Database, *, temporary: bool, thread_id: Any = None) -> UUID:
     admission = Admission(
         run_id=uuid4(),
         thread_id=thread_id or uuid4(),
@@ -518,7 +518,7 @@ async def admitted(db: Database, *, temporary: bool, thread_id: Any = None) -> U
     return (await admit_run(db, admission, uuid4(), starts=True)).thread_id
 
 
-async def shown_thread(db: Database, thread_id: UUID) -> dict[str, Any]:
+async def read_thread(db: Database, thread_id: UUID) -> dict[str, Any]:
     moments = {"created_at", "updated_at", "state_updated_at", "thread_id"}
     row = await db.pool.fetchrow("select * from threads where thread_id = $1", thread_id)
     return {name: value for name, value in row.items() if name not in moments}

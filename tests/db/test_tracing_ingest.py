@@ -56,14 +56,14 @@ def post(run_id: UUID, **fields: Any) -> dict[str, Any]:
     return {"id": run_id, "name": "r", "run_type": "chain", "start_time": "2026-11-21T02:04:40Z", **fields}
 
 
-async def stored(db: Database) -> dict[UUID, dict[str, Any]]:
+async def read_runs(db: Database) -> dict[UUID, dict[str, Any]]:
     """All runs as readers see them."""
     query = "select * from runs where name is not null order by id"
     rows = [dict(row) for row in await db.pool.fetch(query)]
     return {row.pop("id"): {k: v for k, v in row.items() if k not in {"received_at", "project_id"}} for row in rows}
 
 
-async def counted(db: Database) -> list[UUID]:
+async def list_traces(db: Database) -> list[UUID]:
     return [row["trace_id"] for row in await db.pool.fetch("select trace_id from traces order by trace_id")]
 
 
@@ -74,7 +74,7 @@ async def test_a_posted_run_can_be_read(db: Database, actor: Actor):
     assert (bytes(run.inputs), bytes(run.outputs)) == (b'{"a": 1}', b"null")
     assert run.dotted_order == f"20261121T020440000000Z{ROOT}"
     assert run.session_id == (await ensure_project(db, actor.workspace_id, "p")).id
-    assert await counted(db) == [ROOT]
+    assert await list_traces(db) == [ROOT]
 
 
 @pytest.fixture(params=["merged", "copied where they may be"])
@@ -98,7 +98,7 @@ async def test_every_order_and_repetition_gives_the_same_runs(db: Database, acto
         for index in order:
             await store_batch(db, batch(**deliveries[index]), by=actor)
 
-        results.append((await stored(db), await counted(db)))
+        results.append((await read_runs(db), await list_traces(db)))
 
     assert all(result == results[0] for result in results)
     run = results[0][0][ROOT]
@@ -106,7 +106,7 @@ async def test_every_order_and_repetition_gives_the_same_runs(db: Database, acto
     assert (run["status"], run["inputs"]) == ("error", '{"x": 1}')
 
 
-def generated_writes(dice: random.Random) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def generate_writes(dice: random.Random) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return posts and patches of a few runs with random fields; end times repeat, so that writes tie."""
     ids = [UUID(int=n) for n in range(1, 5)]
     values: dict[str, Callable[[], Any]] = {
@@ -146,10 +146,10 @@ def generated_writes(dice: random.Random) -> tuple[list[dict[str, Any]], list[di
 async def test_the_merge_rules_of_python_and_sql_are_equal(db: Database, actor: Actor):
     """One batch is merged by `merge_repeated`, single writes by `merge_runs`."""
     for seed in range(25):
-        posts, patches = generated_writes(random.Random(seed))
+        posts, patches = generate_writes(random.Random(seed))
         await db.pool.execute("truncate runs, traces")
         await store_batch(db, batch(post=posts, patch=patches), by=actor)
-        together = await stored(db)
+        together = await read_runs(db)
 
         await db.pool.execute("truncate runs, traces")
 
@@ -159,7 +159,7 @@ async def test_the_merge_rules_of_python_and_sql_are_equal(db: Database, actor: 
         for write in patches:
             await store_batch(db, batch(patch=[write]), by=actor)
 
-        assert await stored(db) == together, seed
+        assert await read_runs(db) == together, seed
 
 
 async def test_a_patch_is_not_shown_until_the_run_is_posted(db: Database, actor: Actor):
@@ -167,11 +167,11 @@ async def test_a_patch_is_not_shown_until_the_run_is_posted(db: Database, actor:
     with pytest.raises(TracedRunNotFound):
         await get_run(db, ROOT, RunQuery(), LINKS, by=actor)
 
-    assert await counted(db) == []
+    assert await list_traces(db) == []
     await store_batch(db, parse_run(json.dumps(post(ROOT), default=str).encode(), ""), by=actor)
     run = await get_run(db, ROOT, RunQuery(), LINKS, by=actor)
     assert (run.status, bytes(run.outputs)) == ("success", b'{"b": 2}')
-    assert await counted(db) == [ROOT]
+    assert await list_traces(db) == [ROOT]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -180,17 +180,17 @@ async def test_children_get_their_dotted_order_in_any_order(db: Database, actor:
     for index in order:
         await store_batch(db, batch(post=[runs[index]]), by=actor)
 
-    found = await stored(db)
+    found = await read_runs(db)
     stamp = "20261121T020440000000Z"
     assert {run["trace_id"] for run in found.values()} == {ROOT}
     assert found[GRANDCHILD]["dotted_order"] == f"{stamp}{ROOT}.{stamp}{CHILD}.{stamp}{GRANDCHILD}"
-    assert await counted(db) == [ROOT]
+    assert await list_traces(db) == [ROOT]
 
 
 async def test_children_in_the_same_body_get_their_dotted_order(db: Database, actor: Actor):
     runs = [post(GRANDCHILD, parent_run_id=CHILD), post(CHILD, parent_run_id=ROOT), post(ROOT)]
     await store_batch(db, batch(post=runs), by=actor)
-    assert {run["trace_id"] for run in (await stored(db)).values()} == {ROOT}
+    assert {run["trace_id"] for run in (await read_runs(db)).values()} == {ROOT}
 
 
 async def test_concurrent_parents_and_children_are_connected(db: Database, actor: Actor):
@@ -203,16 +203,16 @@ async def test_concurrent_parents_and_children_are_connected(db: Database, actor
 
     random.Random(3).shuffle(runs)
     await asyncio.gather(*(store_batch(db, batch(post=[run]), by=actor) for run in runs))
-    found = await stored(db)
+    found = await read_runs(db)
     assert all(found[run_id]["trace_id"] == family[0] for family in families for run_id in family)
-    assert await counted(db) == sorted(family[0] for family in families)
+    assert await list_traces(db) == sorted(family[0] for family in families)
 
 
 async def test_a_chain_that_is_too_deep_stays_without_dotted_order(db: Database, actor: Actor):
     ids = [uuid4() for _ in range(2000)]
     runs = [post(run_id, **({"parent_run_id": ids[n - 1]} if n else {})) for n, run_id in enumerate(ids)]
     await store_batch(db, batch(post=runs), by=actor)
-    found = await stored(db)
+    found = await read_runs(db)
     assert found[ids[200]]["trace_id"] == ids[0]
     assert found[ids[-1]]["trace_id"] is None
     assert (await get_run(db, ids[-1], RunQuery(), LINKS, by=actor)).trace_id == ids[-1]
@@ -304,8 +304,8 @@ async def test_overlapping_concurrent_batches_do_not_deadlock(db: Database, acto
             await store_batch(db, batch(post=posts, patch=[{"id": run_id, **ends} for run_id in mine[::2]]), by=actor)
 
     await asyncio.gather(*(deliver(seed) for seed in range(8)))
-    found = await stored(db)
-    assert sorted(found) == sorted(ids) == await counted(db)
+    found = await read_runs(db)
+    assert sorted(found) == sorted(ids) == await list_traces(db)
     assert {run_id: json.loads(run["outputs"])["n"] for run_id, run in found.items() if run["outputs"]} == last
 
 
@@ -326,7 +326,7 @@ async def test_a_batch_that_deadlocks_is_written_again(db: Database, actor: Acto
     given = batch(post=[post(ROOT)])
     given.feedback.append(FeedbackWrite(uuid4(), ROOT, ROOT, "k", "{}", now()))
     await store_batch(db, given, by=actor)
-    assert (list(await stored(db)), await counted(db)) == ([ROOT], [ROOT])
+    assert (list(await read_runs(db)), await list_traces(db)) == ([ROOT], [ROOT])
     assert await db.pool.fetchval("select count(*) from feedback") == 1
     await db.pool.execute("alter sequence conflicts restart minvalue -100 start -100")
 
@@ -342,17 +342,17 @@ async def test_copied_runs_equal_merged_runs(db: Database, actor: Actor):
     late = [{"id": one, "end_time": "2026-11-21T02:04:42Z", "outputs": {"n": 2}} for one in ids[::2]]
     await store_batch(db, batch(post=runs, patch=late), by=actor, tier="shortlived")
 
-    copied = await stored(db)
+    copied = await read_runs(db)
     tiers = await db.pool.fetch("select trace_id, tier from traces order by 1")
     assert [tuple(row) for row in tiers] == [(one, "shortlived") for one in ids]
     await store_batch(db, batch(post=runs, patch=late), by=actor)
-    assert (await stored(db), await counted(db)) == (copied, ids)
+    assert (await read_runs(db), await list_traces(db)) == (copied, ids)
     await db.pool.execute("truncate runs, traces")
 
     for one in [*({"post": [run]} for run in runs), *({"patch": [patch]} for patch in late)]:
         await store_batch(db, batch(**one), by=actor)
 
-    assert (await stored(db), await counted(db)) == (copied, ids)
+    assert (await read_runs(db), await list_traces(db)) == (copied, ids)
 
 
 async def test_run_ids_are_scoped_to_their_workspace(db: Database, actor: Actor):
@@ -369,8 +369,8 @@ async def test_run_ids_are_scoped_to_their_workspace(db: Database, actor: Actor)
     with pytest.raises(Invalid, match=r"no project .* exists in this workspace; 1 other run was stored"):
         raise_for_refused(theirs)
 
-    assert CHILD not in await stored(db)
-    assert GRANDCHILD in await stored(db)
+    assert CHILD not in await read_runs(db)
+    assert GRANDCHILD in await read_runs(db)
 
 
 async def test_concurrent_requests_create_a_project_once(db: Database, actor: Actor):
@@ -391,14 +391,14 @@ async def test_deleting_a_project_deletes_runs_and_keeps_billing(db: Database, a
     other = await stranger(db)
 
     await delete_projects(db, other.workspace_id, [project.id])
-    assert ROOT in await stored(db)
+    assert ROOT in await read_runs(db)
 
     for _ in range(2):
         await delete_projects(db, actor.workspace_id, [project.id])
 
-    assert list(await stored(db)) == [CHILD]
+    assert list(await read_runs(db)) == [CHILD]
     assert await db.pool.fetchval("select count(*) from shared_runs") == 0
-    assert len(await counted(db)) == 2
+    assert len(await list_traces(db)) == 2
     assert (await ensure_project(db, actor.workspace_id, "p")).id != project.id
 
 
@@ -431,5 +431,5 @@ async def test_children_that_are_placed_at_once_are_looked_up_one_by_one(db: Dat
     assert "Join Filter" not in plan, plan
     await store_batch(db, batch(post=[post(ROOT)]), by=actor)
 
-    found = await stored(db)
+    found = await read_runs(db)
     assert {run["dotted_order"].count(".") for run_id, run in found.items() if run_id != ROOT} == {1}

@@ -28,7 +28,7 @@ from tests.conftest import eventually
 PACKAGES = ("portside.identity", "portside.tracing")
 
 
-async def stored(db: Database, actor: Actor, days: int, tier: str = "shortlived", project: str = "p") -> UUID:
+async def store_trace(db: Database, actor: Actor, days: int, tier: str = "shortlived", project: str = "p") -> UUID:
     """Store a trace of two runs that was received some days ago."""
     root = uuid4()
     runs = [{"id": root, "name": "r", "session_name": project}]
@@ -42,20 +42,20 @@ async def stored(db: Database, actor: Actor, days: int, tier: str = "shortlived"
     return root
 
 
-async def kept(db: Database) -> dict[UUID, int]:
+async def count_runs(db: Database) -> dict[UUID, int]:
     """How many runs there are of each trace."""
     rows = await db.pool.fetch("select trace_id, count(*) as runs from runs group by 1")
     return {row["trace_id"]: row["runs"] for row in rows}
 
 
 async def test_each_tier_expires_after_its_own_days(db: Database, actor: Actor):
-    old = await stored(db, actor, 15)
-    young = await stored(db, actor, 13)
-    longer = await stored(db, actor, 15, "longlived")
-    oldest = await stored(db, actor, 401, "longlived")
+    old = await store_trace(db, actor, 15)
+    young = await store_trace(db, actor, 13)
+    longer = await store_trace(db, actor, 15, "longlived")
+    oldest = await store_trace(db, actor, 401, "longlived")
     task = ExpiredTraces(db, TraceRetention())
     assert (await task.activate()).did == {"shortlived_traces": 1, "longlived_traces": 1}
-    assert await kept(db) == {young: 2, longer: 2}
+    assert await count_runs(db) == {young: 2, longer: 2}
 
     assert (await task.activate()).did == {"shortlived_traces": 0, "longlived_traces": 0}
     billed = await db.pool.fetch("select trace_id from traces where expired_at is not null")
@@ -64,7 +64,7 @@ async def test_each_tier_expires_after_its_own_days(db: Database, actor: Actor):
 
 async def test_expiry_batches_limit_traces_and_runs(db: Database, actor: Actor):
     for number in range(5):
-        await stored(db, actor, 20 - number)
+        await store_trace(db, actor, 20 - number)
 
     task = ExpiredTraces(db, TraceRetention())
     task.traces_at_once = 4
@@ -79,14 +79,14 @@ async def test_expiry_batches_limit_traces_and_runs(db: Database, actor: Actor):
     ]
 
     # One that has more runs than that goes alone.
-    await stored(db, actor, 15)
+    await store_trace(db, actor, 15)
     task.runs_at_once = 1
     assert (await task.activate()).did["shortlived_traces"] == 1
-    assert await kept(db) == {}
+    assert await count_runs(db) == {}
 
 
 async def test_feedback_during_deletion_does_not_extend_a_trace(db: Database, actor: Actor):
-    trace = await stored(db, actor, 15)
+    trace = await store_trace(db, actor, 15)
     async with db.transaction() as tx:
         gone = {"workspace_ids": [actor.workspace_id], "trace_ids": [trace]}
         await tx.execute(sql.delete_traces, **gone)
@@ -102,14 +102,14 @@ async def test_feedback_during_deletion_does_not_extend_a_trace(db: Database, ac
 
 
 async def test_zero_days_keep_traces_for_ever(db: Database, actor: Actor):
-    await stored(db, actor, 5000)
-    await stored(db, actor, 5000, "longlived")
+    await store_trace(db, actor, 5000)
+    await store_trace(db, actor, 5000, "longlived")
     assert (await ExpiredTraces(db, TraceRetention(0, 0)).activate()).did == {}
-    assert len(await kept(db)) == 2
+    assert len(await count_runs(db)) == 2
 
 
 async def test_feedback_makes_a_trace_long_lived_unless_it_opts_out(db: Database, actor: Actor):
-    traces = {name: await stored(db, actor, 15) for name in ("given", "delivered", "not", "early", "none")}
+    traces = {name: await store_trace(db, actor, 15) for name in ("given", "delivered", "not", "early", "none")}
     await create_feedback(db, FeedbackRequest(key="k", run_id=traces["given"], score=1), by=actor)
     unextending = FeedbackRequest(key="k", run_id=traces["not"], score=1, extend_trace_retention=False)
     await create_feedback(db, unextending, by=actor)
@@ -123,7 +123,7 @@ async def test_feedback_makes_a_trace_long_lived_unless_it_opts_out(db: Database
     await create_feedback(db, FeedbackRequest(key="k", run_id=traces["early"]), by=actor)
     await db.pool.execute("update traces set tier = 'shortlived' where trace_id = $1", traces["early"])
     await ExpiredTraces(db, TraceRetention()).activate()
-    assert set(await kept(db)) == {traces["given"], traces["delivered"], traces["early"]}
+    assert set(await count_runs(db)) == {traces["given"], traces["delivered"], traces["early"]}
     tiers = await db.pool.fetch("select tier, extended_at is null as is_plain from traces where expired_at is null")
     assert {(row["tier"], row["is_plain"]) for row in tiers} == {("longlived", False)}
 
@@ -132,14 +132,14 @@ async def test_the_tier_of_a_project_applies_to_its_traces(db: Database, actor: 
     for tier in ("shortlived", "longlived"):
         request = ProjectRequest(tier, trace_tier=tier)  # type: ignore[arg-type]
         await create_project(db, actor.workspace_id, request, upsert=False)
-        await stored(db, actor, 15, "longlived" if tier == "shortlived" else "shortlived", project=tier)
+        await store_trace(db, actor, 15, "longlived" if tier == "shortlived" else "shortlived", project=tier)
 
     rows = await db.pool.fetch("select p.name, t.tier from traces t join projects p on p.id = t.project_id")
     assert {row["name"]: row["tier"] for row in rows} == {"shortlived": "shortlived", "longlived": "longlived"}
 
 
 async def test_deleting_traces_deletes_runs_feedback_and_attachments(db: Database, actor: Actor):
-    gone, stays, elsewhere = [await stored(db, actor, 0, project=name) for name in ("p", "p", "q")]
+    gone, stays, elsewhere = [await store_trace(db, actor, 0, project=name) for name in ("p", "p", "q")]
     for run_id in (gone, stays):
         await create_feedback(db, FeedbackRequest(key="k", run_id=run_id), by=actor)
         insert = "insert into attachments values ($1, $2, 'a', 'text/plain', 'x')"
@@ -148,7 +148,7 @@ async def test_deleting_traces_deletes_runs_feedback_and_attachments(db: Databas
 
     project: Any = await db.pool.fetchval("select id from projects where name = 'p'")
     await delete_traces(db, actor.workspace_id, TracesToDelete(project, [gone, elsewhere, uuid4()]))
-    assert await kept(db) == {stays: 2, elsewhere: 2}
+    assert await count_runs(db) == {stays: 2, elsewhere: 2}
 
     for table in ("feedback", "attachments", "shared_runs"):
         assert [row["run_id"] for row in await db.pool.fetch(f"select run_id from {table}")] == [stays]
@@ -157,29 +157,29 @@ async def test_deleting_traces_deletes_runs_feedback_and_attachments(db: Databas
         await delete_traces(db, uuid4(), TracesToDelete(project, [stays]))
 
 
-async def patched(db: Database, actor: Actor, run_id: UUID, **fields: Any) -> None:
+async def patch_run(db: Database, actor: Actor, run_id: UUID, **fields: Any) -> None:
     """Deliver a patch of a run."""
     await store_batch(db, build_update_parser(run_id)(json.dumps(fields, default=str).encode(), ""), by=actor)
 
 
 async def test_runs_that_arrive_after_expiry_are_deleted(db: Database, actor: Actor):
-    traces = [await stored(db, actor, 15) for _ in range(5)]
-    young = await stored(db, actor, 13)
+    traces = [await store_trace(db, actor, 15) for _ in range(5)]
+    young = await store_trace(db, actor, 13)
     await ExpiredTraces(db, TraceRetention()).activate()
 
     for root in (*traces, young):
         place = {"trace_id": root, "dotted_order": f"20300101T000000000000Z{root}"}
-        await patched(db, actor, root, outputs={"late": True}, **place)
+        await patch_run(db, actor, root, outputs={"late": True}, **place)
 
-    assert len(await kept(db)) == 6
+    assert len(await count_runs(db)) == 6
     task = OrphanedData(db, TraceRetention())
     task.scan_traces = 2
     swept = [(await task.activate()).did["late_traces"] for _ in range(3)]
-    assert (sum(swept), await kept(db)) == (5, {young: 2})
+    assert (sum(swept), await count_runs(db)) == (5, {young: 2})
     assert await db.pool.fetchval("select count(*) from traces where expired_at is not null") == 5
 
     # The scan starts again at the first trace.
-    await patched(db, actor, traces[0], trace_id=traces[0], dotted_order=f"20300101T000000000000Z{traces[0]}")
+    await patch_run(db, actor, traces[0], trace_id=traces[0], dotted_order=f"20300101T000000000000Z{traces[0]}")
     assert sum([(await task.activate()).did["late_traces"] for _ in range(3)]) == 1
 
 
@@ -189,14 +189,14 @@ async def test_runs_without_a_trace_expire(db: Database, actor: Actor):
 
     fresh = uuid4()
     for run_id in (lonely, fresh):
-        await patched(db, actor, run_id, outputs={"x": 1})
+        await patch_run(db, actor, run_id, outputs={"x": 1})
 
     child = [{"id": orphan, "name": "child", "parent_run_id": uuid4(), "session_name": "p"}]
     await store_batch(db, parse_batch(json.dumps({"post": child}, default=str).encode(), ""), by=actor)
     await create_feedback(db, FeedbackRequest(key="k", run_id=lonely), by=actor)
     await db.pool.execute("update runs set received_at = now() - interval '15 days' where id <> $1", fresh)
 
-    whole = await stored(db, actor, 15, "longlived")
+    whole = await store_trace(db, actor, 15, "longlived")
     never = OrphanedData(db, TraceRetention(0, 0))
     task = OrphanedData(db, TraceRetention())
     assert (await never.activate()).did["stray_runs"] == 0
@@ -212,7 +212,7 @@ async def test_runs_without_a_trace_expire(db: Database, actor: Actor):
 
 
 async def test_feedback_and_attachments_expire_if_their_run_never_arrives(db: Database, actor: Actor):
-    run_id = await stored(db, actor, 0)
+    run_id = await store_trace(db, actor, 0)
     gone = uuid4()
     young = uuid4()
     again = uuid4()

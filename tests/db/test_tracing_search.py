@@ -56,7 +56,7 @@ async def store(db: Database, actor: Actor, write: Any, field: str) -> None:
     await store_batch(db, batch, by=actor)
 
 
-async def found(db: Database, actor: Actor, **query: Any) -> list[str]:
+async def query_names(db: Database, actor: Actor, **query: Any) -> list[str]:
     page = await query_runs(db, actor.workspace_id, RunPage(**query), LINKS)
     return [run["name"] for run in page.runs]
 
@@ -67,16 +67,16 @@ async def test_text_with_escapes_is_found(db: Database, actor: Actor, writer: st
 
     for at, text in enumerate(TEXTS):
         name = [f"r{at}"]
-        assert await found(db, actor, query=text.upper()) == name, text
-        assert await found(db, actor, filter=f"search({json.dumps(text)})") == name, text
-        assert await found(db, actor, filter=f"search(inputs, {json.dumps(text)})") == name, text
-        assert await found(db, actor, filter=f"search(outputs, {json.dumps(text)})") == [], text
+        assert await query_names(db, actor, query=text.upper()) == name, text
+        assert await query_names(db, actor, filter=f"search({json.dumps(text)})") == name, text
+        assert await query_names(db, actor, filter=f"search(inputs, {json.dumps(text)})") == name, text
+        assert await query_names(db, actor, filter=f"search(outputs, {json.dumps(text)})") == [], text
 
 
 async def test_the_json_itself_is_found_too(db: Database, actor: Actor):
     await store(db, actor, WRITERS["UTF-8"], "outputs")
-    assert await found(db, actor, query='"x": ["plain') == ["r0"]
-    assert await found(db, actor, filter='search(outputs, "plain")') == ["r0"]
+    assert await query_names(db, actor, query='"x": ["plain') == ["r0"]
+    assert await query_names(db, actor, filter='search(outputs, "plain")') == ["r0"]
 
 
 async def test_filters_read_the_escapes_of_json(db: Database, actor: Actor):
@@ -95,15 +95,15 @@ async def test_filters_read_the_escapes_of_json(db: Database, actor: Actor):
 
     for at, name in enumerate(names):
         for text in (json.dumps(name), json.dumps(name, ensure_ascii=False)):
-            assert await found(db, actor, filter=f"eq(thread_id, {text})") == [f"r{at}"]
-            assert await found(db, actor, filter=f"has(tags, {text})") == [f"r{at}"]
-            assert await found(db, actor, filter=f'has("tags", {text})') == [f"r{at}"]
+            assert await query_names(db, actor, filter=f"eq(thread_id, {text})") == [f"r{at}"]
+            assert await query_names(db, actor, filter=f"has(tags, {text})") == [f"r{at}"]
+            assert await query_names(db, actor, filter=f'has("tags", {text})') == [f"r{at}"]
             pair = f'and(eq(metadata_key, "k\\u00fc"), eq(metadata_value, {text}))'
-            assert await found(db, actor, filter=pair) == [f"r{at}"]
+            assert await query_names(db, actor, filter=pair) == [f"r{at}"]
             held = json.dumps({"thread_id": name})
-            assert await found(db, actor, filter=f"has(metadata, '{held}')") == [f"r{at}"]
+            assert await query_names(db, actor, filter=f"has(metadata, '{held}')") == [f"r{at}"]
 
-            assert await found(db, actor, filter=f'has("metadata", {json.dumps(held)})') == [f"r{at}"]
+            assert await query_names(db, actor, filter=f'has("metadata", {json.dumps(held)})') == [f"r{at}"]
 
     grouped = StatsRequest(group_by=Grouping(attribute="metadata", path="kü", max_groups=10))
     assert set(await get_stats(db, actor.workspace_id, grouped)) == set(names)

@@ -51,7 +51,7 @@ async def deliver(db: Database, actor: Actor, runs: list[dict[str, Any]], kind: 
     await store_batch(db, parse_batch(json.dumps({kind: runs}, default=str).encode(), ""), by=actor)
 
 
-def made(rng: random.Random, began: datetime) -> list[dict[str, Any]]:
+def build_trace(rng: random.Random, began: datetime) -> list[dict[str, Any]]:
     """Make a trace of a root and a child, with figures of every size."""
     root = uuid4()
     project = rng.choice(PROJECTS)
@@ -82,12 +82,12 @@ def made(rng: random.Random, began: datetime) -> list[dict[str, Any]]:
     return runs
 
 
-async def filled(db: Database, actor: Actor, traces: int = 300) -> list[list[dict[str, Any]]]:
+async def store_traces(db: Database, actor: Actor, traces: int = 300) -> list[list[dict[str, Any]]]:
     """Store traces of seven days, the last of which is not over, some of them where days meet."""
     rng = random.Random(11)
     moments = [FIRST + rng.random() * (now() - FIRST) for _ in range(traces)]
     moments += [FIRST + number * DAY + tick for number in range(1, 6) for tick in (timedelta(0), -timedelta.resolution)]
-    found = [made(rng, moment) for moment in moments]
+    found = [build_trace(rng, moment) for moment in moments]
 
     await deliver(db, actor, [run for runs in found for run in runs])
     return found
@@ -164,7 +164,7 @@ async def read_projects(db: Database) -> dict[str, UUID]:
 
 
 async def test_rollups_equal_statistics_of_runs(db: Database, actor: Actor):
-    traces = await filled(db, actor)
+    traces = await store_traces(db, actor)
     before = await all_stats(db, actor)
     assert await figures(db, actor) is None
     await count(db)
@@ -187,7 +187,7 @@ async def figures(db: Database, actor: Actor) -> object:
 
 
 async def test_later_changes_are_visible_at_once_and_counted_again(db: Database, actor: Actor):
-    traces = await filled(db, actor, 100)
+    traces = await store_traces(db, actor, 100)
     projects = await read_projects(db)
     await count(db)
     began = FIRST + 2.5 * DAY
@@ -235,7 +235,7 @@ async def test_later_changes_are_visible_at_once_and_counted_again(db: Database,
 
 
 async def test_transactions_that_are_open_during_a_count_are_not_lost(db: Database, actor: Actor):
-    root = (await filled(db, actor, 20))[0][0]
+    root = (await store_traces(db, actor, 20))[0][0]
     run_id = UUID(str(root["id"]))
     async with db.pool.acquire() as connection, connection.transaction():
         await connection.execute("update runs set error = 'late' where id = $1", run_id)
@@ -248,9 +248,9 @@ async def test_transactions_that_are_open_during_a_count_are_not_lost(db: Databa
 
 
 async def test_one_process_counts_finished_days_at_a_time(db: Database, actor: Actor):
-    await deliver(db, actor, made(random.Random(1), now()))
+    await deliver(db, actor, build_trace(random.Random(1), now()))
     assert not (await DailyRollups(db).activate()).did
-    await deliver(db, actor, made(random.Random(1), FIRST))
+    await deliver(db, actor, build_trace(random.Random(1), FIRST))
 
     async with db.transaction() as tx:
         assert await tx.fetchval(sql.try_lock, name=rollups.LOCK)
@@ -262,7 +262,7 @@ async def test_one_process_counts_finished_days_at_a_time(db: Database, actor: A
 async def test_few_runs_and_other_filters_do_not_use_rollups(
     db: Database, actor: Actor, monkeypatch: pytest.MonkeyPatch
 ):
-    await filled(db, actor, 20)
+    await store_traces(db, actor, 20)
     await count(db)
     assert await figures(db, actor)
     monkeypatch.setattr(rollups, "EXACT_MAX_RUNS", 1000)
@@ -285,7 +285,7 @@ async def test_few_runs_and_other_filters_do_not_use_rollups(
 
 
 async def test_projects_are_listed_with_rollups(db: Database, actor: Actor):
-    await filled(db, actor, 100)
+    await store_traces(db, actor, 100)
     query = ProjectQuery(include_stats=True, sort_by="runs_count")
     before = await list_projects(db, actor.workspace_id, query)
     await count(db)
@@ -297,7 +297,7 @@ async def test_projects_are_listed_with_rollups(db: Database, actor: Actor):
 
 
 async def test_daily_charts_use_rollups(db: Database, actor: Actor):
-    await filled(db, actor, 100)
+    await store_traces(db, actor, 100)
     project = (await read_projects(db))["project 0"]
     span = TimeBuckets(FIRST + 0.3 * DAY, now(), DAY, FIRST)
 

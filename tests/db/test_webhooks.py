@@ -39,7 +39,7 @@ OPEN = WebhookPolicy(urls=WebhookUrls(require_https=False, disable_loopback=Fals
 DONE = RunResult(status=RunStatus.SUCCESS, thread_status=ThreadStatus.IDLE, values=b'{"n":1}', interrupts={})
 
 
-def asked(thread_id: UUID | None = None, url: str | None = HOOK, **options: Any) -> Admission:
+def build_admission(thread_id: UUID | None = None, url: str | None = HOOK, **options: Any) -> Admission:
     kwargs = {"webhook": url, "config": {"configurable": {"graph_id": "g", "langgraph_auth_user": {"token": "x"}}}}
     given = {
         "strategy": "enqueue",
@@ -68,12 +68,12 @@ async def begin(db: Database, admission: Admission) -> ClaimedRun:
 
 
 async def end(db: Database, ending: RunResult = DONE, **options: Any) -> ClaimedRun:
-    run = await begin(db, asked(**options))
+    run = await begin(db, build_admission(**options))
     assert await end_run(db, WORKER, run, ending) == "ended"
     return run
 
 
-async def owed(db: Database) -> list[tuple[str, Any]]:
+async def list_deliveries(db: Database) -> list[tuple[str, Any]]:
     rows = await db.pool.fetch("select run ->> 'status' as status, values from webhook_deliveries order by run_id")
     return [(row["status"], row["values"]) for row in rows]
 
@@ -91,16 +91,16 @@ async def test_every_end_records_a_delivery_with_its_values(db: Database):
         db, RunResult(status=RunStatus.INTERRUPTED, thread_status=ThreadStatus.IDLE, error={"error": "UserInterrupt"})
     )
 
-    waiting = asked()
+    waiting = build_admission()
     await admit_run(db, waiting, WORKER, starts=False)
     scope = CancelScope(thread_id=waiting.thread_id, run_ids=[waiting.run_id])
     await statements.cancel_runs(db, scope, Cancellation(CancelAction.INTERRUPT, "because"))
 
-    lost = await begin(db, asked())
+    lost = await begin(db, build_admission())
     await db.pool.execute("update runs set leased_until = now() - interval '1 s' where run_id = $1", lost.run_id)
     await db.fetch(sql.release_expired_runs, limit=9, max_attempts=1)
 
-    assert await owed(db) == [
+    assert await list_deliveries(db) == [
         ("success", {"n": 1}),
         ("success", {"n": 1}),
         ("error", {"n": 2}),
@@ -114,7 +114,7 @@ async def test_every_end_records_a_delivery_with_its_values(db: Database):
 async def test_no_delivery_without_end_or_address(db: Database):
     await end(db, url=None)
     await end(db, RunResult(status=RunStatus.ROLLED_BACK, thread_status=ThreadStatus.IDLE))
-    unknown = await begin(db, asked())
+    unknown = await begin(db, build_admission())
     assert await end_run(db, uuid4(), unknown, DONE) == "lost"
     await statements.hand_back_runs(db, WORKER, {unknown.run_id: 1})
     await statements.claim_runs(db, WORKER, 1)
@@ -125,7 +125,7 @@ async def test_no_delivery_without_end_or_address(db: Database):
             assert await end_run(undone, WORKER, claimed, DONE) == "ended"  # type: ignore[arg-type]
             raise RuntimeError
 
-    assert await owed(db) == []
+    assert await list_deliveries(db) == []
 
 
 def _fields(run: ClaimedRun) -> dict[str, Any]:
@@ -140,7 +140,7 @@ async def test_deleted_run_is_delivered_once(db: Database):
         await end_run(db, WORKER, taken, RunResult(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR))
         == "rollback"
     )
-    assert await owed(db) == [("success", {"n": 1})]
+    assert await list_deliveries(db) == [("success", {"n": 1})]
 
 
 class Receiver:
@@ -163,7 +163,7 @@ class Receiver:
         writer.close()
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator["Receiver"]:
+    async def listen(self) -> AsyncIterator["Receiver"]:
         server = await asyncio.start_server(self.answer, "127.0.0.1", 0)
         async with server:
             self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook?a=1"
@@ -171,7 +171,7 @@ class Receiver:
 
 
 @asynccontextmanager
-async def delivering(db: Database, policy: WebhookPolicy = OPEN, attempts: int = 3) -> AsyncIterator[Webhooks]:
+async def run_deliveries(db: Database, policy: WebhookPolicy = OPEN, attempts: int = 3) -> AsyncIterator[Webhooks]:
     webhooks = Webhooks(policy)
     driver = Driver([Deliveries(db, webhooks, RetryPolicy(attempts, 0.01), with_long_values)])
     driver.start()
@@ -191,7 +191,7 @@ async def outcome(db: Database, run: ClaimedRun) -> tuple[str, list[int | None]]
 
 
 async def test_delivery_is_retried_until_it_succeeds(db: Database):
-    async with Receiver(503, 0, 200).listening() as receiver, delivering(db):
+    async with Receiver(503, 0, 200).listen() as receiver, run_deliveries(db):
         run = await end(db, url=receiver.url)
         assert await outcome(db, run) == ("delivered", [503, None, 200])
 
@@ -210,20 +210,20 @@ async def test_delivery_is_retried_until_it_succeeds(db: Database):
     [([429, 204], "delivered"), ([503, 500, 502], "failed"), ([302], "failed"), ([404], "failed"), ([400], "failed")],
 )
 async def test_which_statuses_are_retried(db: Database, answers: list[int], received: str):
-    async with Receiver(*answers).listening() as receiver, delivering(db):
+    async with Receiver(*answers).listen() as receiver, run_deliveries(db):
         run = await end(db, url=receiver.url)
         assert await outcome(db, run) == (received, answers)
 
 
 async def test_address_is_checked_again_when_called(db: Database):
-    async with Receiver().listening() as receiver:
+    async with Receiver().listen() as receiver:
         run = await end(db, url=receiver.url)
         disabled = await end(db, url=receiver.url)
         await db.pool.execute("update webhook_deliveries set due_at = now() + interval '1 h'")
 
         for policy, one in ((WebhookPolicy(), run), (WebhookPolicy(is_disabled=True), disabled)):
             await db.pool.execute("update webhook_deliveries set due_at = now() where run_id = $1", one.run_id)
-            async with delivering(db, policy):
+            async with run_deliveries(db, policy):
                 assert await outcome(db, one) == ("failed", [None])
 
     assert receiver.seen == []
@@ -232,7 +232,7 @@ async def test_address_is_checked_again_when_called(db: Database):
 async def test_delivery_to_an_unknown_host_is_retried(db: Database):
     """The name may be missing for a while only."""
     run = await end(db, url=f"http://{'a' * 64}.example/")
-    async with delivering(db):
+    async with run_deliveries(db):
         assert await outcome(db, run) == ("failed", [None, None, None])
 
     delivery = await WebhookLog(db).get(run.thread_id, run.run_id)
@@ -240,12 +240,12 @@ async def test_delivery_to_an_unknown_host_is_retried(db: Database):
 
 
 async def test_undecryptable_delivery_fails(db: Database):
-    async with Receiver().listening() as receiver:
+    async with Receiver().listen() as receiver:
         run = await end(db, url=receiver.url)
         spoil = "update webhook_deliveries set values = jsonb_build_object($1::text, 'the key is not known')"
         await db.pool.execute(spoil, UNDECRYPTABLE)
 
-        async with delivering(db):
+        async with run_deliveries(db):
             assert await outcome(db, run) == ("failed", [None])
 
     assert receiver.seen == []
@@ -265,25 +265,25 @@ async def test_another_process_delivers_after_a_crash(db: Database):
             else:
                 await super().answer(reader, writer)
 
-    async with Silent().listening() as receiver:
+    async with Silent().listen() as receiver:
         run = await end(db, url=receiver.url)
-        async with delivering(db):
+        async with run_deliveries(db):
             await reached.wait()
 
         release.set()
         # The claim of the process that is gone runs out.
         await db.pool.execute("update webhook_deliveries set due_at = now()")
-        async with delivering(db):
+        async with run_deliveries(db):
             assert await outcome(db, run) == ("delivered", [200])
 
     assert [body and body["run_id"] for _, body in receiver.seen] == [None, str(run.run_id)]
 
 
 async def test_clock_that_is_set_back_delays_no_delivery(db: Database):
-    async with Receiver(503, 200).listening() as receiver:
+    async with Receiver(503, 200).listen() as receiver:
         run = await end(db, url=receiver.url)
         await set_clock_back(db, 4 * 3600)
-        async with delivering(db):
+        async with run_deliveries(db):
             assert await outcome(db, run) == ("delivered", [503, 200])
 
     assert len(receiver.seen) == 2
@@ -322,7 +322,7 @@ async def test_delivery_is_hidden_from_a_new_thread_of_the_same_id(db: Database)
 
 
 async def test_delivery_outlives_its_run_and_expires(db: Database):
-    async with Receiver().listening() as receiver, delivering(db):
+    async with Receiver().listen() as receiver, run_deliveries(db):
         run = await end(db, url=receiver.url)
         assert (await outcome(db, run))[0] == "delivered"
 

@@ -587,35 +587,35 @@ class Resting:
 
 
 @pytest.fixture
-def resting(process: Process) -> Resting:
+def idle_process(process: Process) -> Resting:
     return Resting(process)
 
 
-async def test_process_without_work_rests_until_it_is_used(process: Process, resting: Resting):
-    await resting.backoff.activate()
-    assert resting.is_slow
-    await resting.backoff.activate()
-    assert resting.told == [True], "told once"
+async def test_process_without_work_rests_until_it_is_used(process: Process, idle_process: Resting):
+    await idle_process.backoff.activate()
+    assert idle_process.is_slow
+    await idle_process.backoff.activate()
+    assert idle_process.told == [True], "told once"
 
     # A request begins: the process is as quick as ever before it is answered, and stays so for a while after it.
-    assert resting.activity.on_use is not None
-    resting.activity.on_use()
-    assert not resting.is_slow
-    assert resting.chore.signal.is_set()
-    resting.activity.open = 1
+    assert idle_process.activity.on_use is not None
+    idle_process.activity.on_use()
+    assert not idle_process.is_slow
+    assert idle_process.chore.signal.is_set()
+    idle_process.activity.open = 1
 
-    await resting.backoff.activate()
-    assert not resting.is_slow
-    resting.activity.open = 0
-    await resting.backoff.activate()
-    assert resting.is_slow
-    assert resting.told == [True, False, True]
+    await idle_process.backoff.activate()
+    assert not idle_process.is_slow
+    idle_process.activity.open = 0
+    await idle_process.backoff.activate()
+    assert idle_process.is_slow
+    assert idle_process.told == [True, False, True]
 
 
-async def test_process_does_not_rest_while_there_are_runs_of_anybody(process: Process, resting: Resting):
+async def test_process_does_not_rest_while_there_are_runs_of_anybody(process: Process, idle_process: Resting):
     run_id, attempt = await process.execute()
-    await resting.backoff.activate()
-    assert not resting.is_slow
+    await idle_process.backoff.activate()
+    assert not idle_process.is_slow
 
     # Another process executes it: its lease may have to be swept.
     await process.db.pool.execute("update runs set worker_id = $2 where run_id = $1", run_id, uuid4())
@@ -623,8 +623,8 @@ async def test_process_does_not_rest_while_there_are_runs_of_anybody(process: Pr
     attempt.let_go.set()
     await process.wait_until_idle()
     process.worker.ended_at -= 2 * REST_AFTER_S
-    await resting.backoff.activate()
-    assert not resting.is_slow
+    await idle_process.backoff.activate()
+    assert not idle_process.is_slow
 
     # What is due in an hour lets it rest, what is due in a moment does not.
     for due_in_s, is_slow in ((3600, True), (3, False)):
@@ -634,31 +634,31 @@ async def test_process_does_not_rest_while_there_are_runs_of_anybody(process: Pr
             due_in_s,
         )
 
-        await resting.backoff.activate()
-        assert resting.is_slow == is_slow, due_in_s
+        await idle_process.backoff.activate()
+        assert idle_process.is_slow == is_slow, due_in_s
 
 
 async def test_run_that_nobody_announced_is_found_at_the_next_look_of_a_resting_process(
-    process: Process, resting: Resting
+    process: Process, idle_process: Resting
 ):
-    await resting.backoff.activate()
-    assert resting.is_slow
+    await idle_process.backoff.activate()
+    assert idle_process.is_slow
     run_id = await process.admit()
-    await resting.backoff.activate()
-    assert not resting.is_slow
+    await idle_process.backoff.activate()
+    assert not idle_process.is_slow
     await asyncio.wait_for(process.handler.attempt(run_id).begun.wait(), 60)
     process.handler.attempt(run_id).end.set()
 
     await process.wait_for_status(run_id, "success")
 
 
-async def test_rest_ends_when_the_database_does_not_answer(process: Process, resting: Resting):
-    await resting.backoff.activate()
+async def test_rest_ends_when_the_database_does_not_answer(process: Process, idle_process: Resting):
+    await idle_process.backoff.activate()
     await process.db.pool.execute("alter function next_due_at() rename to away")
     try:
         with pytest.raises(asyncpg.UndefinedFunctionError):
-            await resting.backoff.activate()
+            await idle_process.backoff.activate()
     finally:
         await process.db.pool.execute("alter function away() rename to next_due_at")
 
-    assert not resting.is_slow
+    assert not idle_process.is_slow

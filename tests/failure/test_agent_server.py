@@ -16,7 +16,7 @@ from tests.failure.cluster import is_closed
 from tests.servers import PROJECTS, ServerProcess, agent_server, free_port
 
 
-def held_at(step: str, gate: Path) -> dict[str, Any]:
+def build_held_run(step: str, gate: Path) -> dict[str, Any]:
     """Return the body of a run that waits in a step until a file exists."""
     config = {"configurable": {"gates": {step: str(gate)}}}
     return {"assistant_id": "steps", "input": {"done": [], "pause_s": 0}, "config": config}
@@ -48,7 +48,7 @@ def gate(tmp_path: Path) -> Path:
 async def test_killed_run_resumes_from_its_last_checkpoint(agent_databases, tmp_path, step_log, gate):
     with agent_server(await agent_databases(), tmp_path, STEP_LOG=str(step_log)) as server:
         thread = httpx2.post(f"{server.url}/threads", json={}).json()["thread_id"]
-        run = httpx2.post(f"{server.url}/threads/{thread}/runs", json=held_at("two", gate)).json()
+        run = httpx2.post(f"{server.url}/threads/{thread}/runs", json=build_held_run("two", gate)).json()
         await begun(step_log, "two")
 
         # A state that a client has read is stored; a step that has just ended may not be, unless durability is sync.
@@ -67,7 +67,7 @@ async def test_run_lost_too_often_ends_in_an_error(agent_databases, tmp_path, st
     environment = {"STEP_LOG": str(step_log), "BG_JOB_MAX_RETRIES": "0"}
     with agent_server(await agent_databases(), tmp_path, **environment) as server:
         thread = httpx2.post(f"{server.url}/threads", json={}).json()["thread_id"]
-        run = httpx2.post(f"{server.url}/threads/{thread}/runs", json=held_at("one", gate)).json()
+        run = httpx2.post(f"{server.url}/threads/{thread}/runs", json=build_held_run("one", gate)).json()
         body = {"assistant_id": "steps", "input": {"done": []}}
         after = httpx2.post(f"{server.url}/threads/{thread}/runs", json=body).json()
 
@@ -83,7 +83,7 @@ async def test_run_lost_too_often_ends_in_an_error(agent_databases, tmp_path, st
 async def test_sigterm_lets_runs_end(agent_databases, tmp_path, step_log, gate):
     with agent_server(await agent_databases(), tmp_path, STEP_LOG=str(step_log)) as server:
         thread = httpx2.post(f"{server.url}/threads", json={}).json()["thread_id"]
-        httpx2.post(f"{server.url}/threads/{thread}/runs", json=held_at("two", gate))
+        httpx2.post(f"{server.url}/threads/{thread}/runs", json=build_held_run("two", gate))
         await begun(step_log, "two")
         server.send(signal.SIGTERM)
         await eventually(lambda: is_closed(server))
@@ -98,7 +98,7 @@ async def test_sigterm_lets_runs_end(agent_databases, tmp_path, step_log, gate):
 async def test_sigint_hands_runs_back(agent_databases, tmp_path, step_log, gate):
     with agent_server(await agent_databases(), tmp_path, STEP_LOG=str(step_log)) as server:
         thread = httpx2.post(f"{server.url}/threads", json={}).json()["thread_id"]
-        run = httpx2.post(f"{server.url}/threads/{thread}/runs", json=held_at("two", gate)).json()
+        run = httpx2.post(f"{server.url}/threads/{thread}/runs", json=build_held_run("two", gate)).json()
         await begun(step_log, "two")
 
         # The gate is closed: a server that waited for the run would not stop.
@@ -142,7 +142,7 @@ async def test_dev_reloads_when_a_file_changes(tmp_path: Path):
     environment = {**os.environ, "PORTSIDE_HOME": str(tmp_path / "home"), "DATABASE_URL": "", "DATABASE_URI": ""}
     command = [sys.executable, "-m", "portside", "dev", "--port", str(port)]
 
-    dev = started(command, project, environment, tmp_path / "dev.log")
+    dev = start_process(command, project, environment, tmp_path / "dev.log")
     try:
         await eventually(lambda: answers(url, "echo: hi"))
         lines = (tmp_path / "dev.log").read_text()
@@ -160,7 +160,7 @@ async def test_dev_reloads_when_a_file_changes(tmp_path: Path):
         assert dev.wait(120) == 0
 
 
-def started(command: list[str], folder: Path, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+def start_process(command: list[str], folder: Path, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
         return subprocess.Popen(
             command, cwd=folder, env=environment, stdout=output, stderr=output, start_new_session=True

@@ -128,7 +128,7 @@ def at(url: str, database: str) -> str:
     return f"{base.rsplit('/', 1)[0]}/{database}?{query}"
 
 
-async def ended(http: httpx2.AsyncClient, deployment: str) -> Any:
+async def wait_for_revision(http: httpx2.AsyncClient, deployment: str) -> Any:
     async def look() -> Any:
         found = (await http.get(f"/v2/deployments/{deployment}/revisions")).json()["resources"][0]
         return found if found["status"] == "DEPLOYED" or "FAILED" in found["status"] else None
@@ -243,7 +243,7 @@ async def prepare(home: Path, server: ServerProcess, folder: Path) -> Original:
 
     async with httpx2.AsyncClient(base_url=server.url, headers=HEADERS, timeout=60) as http:
         deployment = await deploy(http, repository)
-        revision = await ended(http, deployment)
+        revision = await wait_for_revision(http, deployment)
         assert revision["status"] == "DEPLOYED", revision
         url = (await http.get(f"/v2/deployments/{deployment}")).json()["source_config"]["custom_url"]
         thread, run = await fill(http, url)
@@ -400,7 +400,7 @@ async def _reads_back(original: Original, server: ServerProcess, before: list[st
         run = (await http.get(f"/runs/{original.run}")).json()
         assert (run["total_tokens"], run["first_token_time"][:19]) == (7, "2026-01-01T00:00:01")
         assert (await http.get(f"/runs/{before[-1]}")).status_code == 200
-        assert await _billed(http) >= len(before)
+        assert await _count_billed_traces(http) >= len(before)
 
         examples = (await http.get("/datasets", params={"name": "questions"})).json()
         assert [dataset["example_count"] for dataset in examples] == [1]
@@ -420,7 +420,7 @@ async def _reads_back(original: Original, server: ServerProcess, before: list[st
         assert (await agent.runs.wait(original.thread, "agent", input={}))["seen"] == 3
 
 
-async def _billed(http: httpx2.AsyncClient) -> int:
+async def _count_billed_traces(http: httpx2.AsyncClient) -> int:
     """Return how many traces are counted for billing."""
     workspace = (await http.get("/auth")).json()["tenant_id"]
     query = {

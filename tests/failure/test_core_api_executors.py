@@ -34,9 +34,9 @@ from portside.executor.messages import ExecutorHello
 from portside.executor.requests import GraphFacts
 from portside.kernel.version import full_version
 from tests.conftest import eventually
-from tests.failure.test_executors import attempts, begin, ended
+from tests.failure.test_executors import attempts, begin, wait_for_end
 from tests.failure.wires import Wire
-from tests.receiver import Receiver, serving
+from tests.receiver import Receiver, serve
 from tests.servers import (
     PROJECTS,
     ServerProcess,
@@ -45,7 +45,7 @@ from tests.servers import (
     executor_server,
     free_port,
     in_thread,
-    orchestrated,
+    start_orchestrated,
 )
 
 CRASHES = str(PROJECTS / "crashes" / "langgraph.json")
@@ -80,7 +80,7 @@ async def cut(
 
     near = executor_server(CRASHES, f"127.0.0.1:{core_port}", tmp_path / "other.log", **settings)
     behind = executor_server(CRASHES, f"127.0.0.1:{wired}", tmp_path / "behind.log", **settings)
-    orchestration = orchestrated(await agent_databases(), tmp_path, project="crashes", count=0, **settings)
+    orchestration = start_orchestrated(await agent_databases(), tmp_path, project="crashes", count=0, **settings)
 
     # The wire carries what they say when they stop.
     async with wire.listening_on(wired), in_thread(orchestration) as tiers:
@@ -128,7 +128,7 @@ async def goes_on_elsewhere(cut: Cut, tmp_path: Path, harm: Callable[[], Any]) -
 
         first, second = await begun(tmp_path / "ledger", 2)
         (tmp_path / "ledger.go").touch()
-        over = await ended(client, *run)
+        over = await wait_for_end(client, *run)
         assert over["status"] == "success", over
         state = (await client.get(f"/threads/{run[0]}/state")).json()
         assert state["values"]["pids"] == [first, second]
@@ -176,7 +176,7 @@ async def test_run_of_a_server_that_is_cut_off_goes_on_elsewhere(cut, tmp_path, 
 async def executes_again(cut: Cut, tmp_path: Path) -> None:
     async with open_client(cut.tiers.orchestrator) as client:
         run = await begin(client, "nothing", tmp_path / "again")
-        assert (await ended(client, *run))["status"] == "success"
+        assert (await wait_for_end(client, *run))["status"] == "success"
 
 
 async def test_executors_connect_again_to_an_orchestrator_that_was_killed(cut, tmp_path):
@@ -187,7 +187,7 @@ async def test_executors_connect_again_to_an_orchestrator_that_was_killed(cut, t
         await asyncio.to_thread(cut.tiers.orchestrator.start)
         await begun(tmp_path / "ledger", 2)
         (tmp_path / "ledger.go").touch()
-        assert (await ended(client, *run))["status"] == "success"
+        assert (await wait_for_end(client, *run))["status"] == "success"
 
 
 async def test_every_run_ends_once_whatever_is_lost(cut, tmp_path):
@@ -202,7 +202,7 @@ async def test_every_run_ends_once_whatever_is_lost(cut, tmp_path):
     async def have_begun(count: int) -> bool:
         return await attempts_begun() >= count
 
-    async with open_client(cut.tiers.orchestrator) as client, serving(receiver) as url:
+    async with open_client(cut.tiers.orchestrator) as client, serve(receiver) as url:
         for ledger in ledgers:
             thread_id = (await client.post("/threads", json={})).json()["thread_id"]
             body = {"assistant_id": "crashes", "input": {"do": "wait", "ledger": str(ledger)}, "webhook": url}
@@ -224,7 +224,7 @@ async def test_every_run_ends_once_whatever_is_lost(cut, tmp_path):
             (tmp_path / f"{ledger.name}.go").touch()
 
         for thread_id, run_id in runs:
-            assert (await ended(client, thread_id, run_id))["status"] == "success"
+            assert (await wait_for_end(client, thread_id, run_id))["status"] == "success"
             values = (await client.get(f"/threads/{thread_id}/state")).json()["values"]
             assert len(values["pids"]) == 2, values
 
@@ -254,7 +254,7 @@ async def test_server_that_is_asked_to_stop_ends_its_runs_and_gets_no_more(cut, 
         [(other, _)] = attempts(tmp_path / "again")
         assert other != first
         (tmp_path / "ledger.go").touch()
-        assert (await ended(client, *run))["status"] == "success"
+        assert (await wait_for_end(client, *run))["status"] == "success"
         assert attempts(tmp_path / "ledger") == [(first, 1)]
 
     assert await asyncio.to_thread(behind.wait_until_stopped) == 0
@@ -269,7 +269,7 @@ async def test_run_of_a_server_that_stops_at_once_is_not_counted_as_lost(cut, tm
         await asyncio.to_thread(cut.other.start)
         await begun(tmp_path / "ledger", 2)
         (tmp_path / "ledger.go").touch()
-        assert (await ended(client, *run))["status"] == "success"
+        assert (await wait_for_end(client, *run))["status"] == "success"
 
     assert "the server stops" in cut.tiers.orchestrator.log.read_text()
 
@@ -282,14 +282,14 @@ async def test_orchestrator_needs_no_code_of_the_project(agent_databases, tmp_pa
 
     settings = {**SETTINGS, "CORE_API_KEY": "k" * 40, "CORE_API_PORT": str(free_port())}
     far = executor_server(CRASHES, f"127.0.0.1:{settings['CORE_API_PORT']}", tmp_path / "far.log", **settings)
-    with orchestrated(
+    with start_orchestrated(
         await agent_databases(), tmp_path, config=str(bare / "langgraph.json"), count=0, **settings
     ) as tiers:
         await asyncio.to_thread(far.start)
         try:
             async with open_client(tiers.orchestrator) as client:
                 thread_id, run_id = await begin(client, "nothing", tmp_path / "ledger")
-                assert (await ended(client, thread_id, run_id))["status"] == "success"
+                assert (await wait_for_end(client, thread_id, run_id))["status"] == "success"
                 changed = await client.post(f"/threads/{thread_id}/state", json={"values": {"pids": [7]}})
                 assert changed.is_success, changed.text
                 assert (await client.get(f"/threads/{thread_id}/state")).json()["values"]["pids"][-1] == 7
@@ -311,11 +311,11 @@ async def test_server_of_tier_queue_has_executors_for_what_another_answers(agent
 
     with (
         agent_server(url, folders[0], project="crashes", PORTSIDE_TIER="api") as api,
-        orchestrated(url, folders[1], project="crashes", PORTSIDE_TIER="queue", **SETTINGS) as tiers,
+        start_orchestrated(url, folders[1], project="crashes", PORTSIDE_TIER="queue", **SETTINGS) as tiers,
     ):
         async with open_client(api) as client:
             run = await begin(client, "nothing", tmp_path / "ledger")
-            assert (await ended(client, *run))["status"] == "success"
+            assert (await wait_for_end(client, *run))["status"] == "success"
 
         found = httpx2.get(f"{tiers.orchestrator.url}/ok").json()
         assert found == {"ok": True, "services": {"postgres": True, "worker": True, "grpc": True}}
@@ -347,7 +347,7 @@ async def test_executors_beside_a_server_and_elsewhere_share_its_runs(agent_data
                     (tmp_path / f"{ledger.name}.go").touch()
 
                 for run in runs:
-                    assert (await ended(client, *run))["status"] == "success"
+                    assert (await wait_for_end(client, *run))["status"] == "success"
 
                 # The run had no process of its own until the other one had ended.
                 assert [pid for pid, _ in attempts(lost)][1:] == [pids[1 - ledgers.index(lost)]]
@@ -505,16 +505,18 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def secured(module_database: str, authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiers]:
+def secured_tiers(
+    module_database: str, authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tiers]:
     """An orchestrator and two servers with two executors of one slot each, which know each other's certificates."""
     shared = {**tls(authority, authority.issue("all")), "EXECUTORS": "2", "N_JOBS_PER_WORKER": "2"}
     folder = tmp_path_factory.mktemp("secured")
-    with orchestrated(module_database, folder, project="crashes", count=2, **shared) as tiers:
+    with start_orchestrated(module_database, folder, project="crashes", count=2, **shared) as tiers:
         yield tiers
 
 
-async def test_executors_share_the_runs_and_have_one_for_each_slot(secured, tmp_path):
-    async with open_client(secured.orchestrator) as client:
+async def test_executors_share_the_runs_and_have_one_for_each_slot(secured_tiers, tmp_path):
+    async with open_client(secured_tiers.orchestrator) as client:
         await eventually(partial(has_slots, client, 4))
         ledgers = [tmp_path / f"ledger{number}" for number in range(6)]
         runs = [await begin(client, "wait", ledger) for ledger in ledgers]
@@ -532,11 +534,11 @@ async def test_executors_share_the_runs_and_have_one_for_each_slot(secured, tmp_
             (tmp_path / f"ledger{number}.go").touch()
 
         for run in runs:
-            assert (await ended(client, *run))["status"] == "success"
+            assert (await wait_for_end(client, *run))["status"] == "success"
 
 
-async def test_streams_states_and_cancellations_pass(secured, tmp_path):
-    async with get_client(url=secured.orchestrator.url, api_key="") as client:
+async def test_streams_states_and_cancellations_pass(secured_tiers, tmp_path):
+    async with get_client(url=secured_tiers.orchestrator.url, api_key="") as client:
         thread = (await client.threads.create())["thread_id"]
         given = {"do": "nothing", "ledger": str(tmp_path / "streamed")}
         parts = [
@@ -577,29 +579,29 @@ async def check_health(port: str, authority: Authority | None = None, identity: 
         return (await stub.Check(health_pb2.HealthCheckRequest(), timeout=60)).status
 
 
-async def test_servers_of_both_tiers_say_how_they_are(secured, authority):
+async def test_servers_of_both_tiers_say_how_they_are(secured_tiers, authority):
     serving = health_pb2.HealthCheckResponse.SERVING
     assert (
-        await check_health(secured.orchestrator.environment["CORE_API_PORT"], authority, authority.issue("asks"))
+        await check_health(secured_tiers.orchestrator.environment["CORE_API_PORT"], authority, authority.issue("asks"))
         == serving
     )
 
-    for executor in secured.executors:
+    for executor in secured_tiers.executors:
         assert await check_health(executor.environment["EXECUTOR_GRPC_PORT"]) == serving
         found = httpx2.get(f"{executor.url}/ok").json()
         assert found == {"ok": True, "services": {"grpc": True, "orchestrator": True}}
         assert "process_" in httpx2.get(f"{executor.url}/metrics").text
         assert httpx2.get(f"{executor.url}/threads").status_code == 404
 
-    found = httpx2.get(f"{secured.orchestrator.url}/ok").json()
+    found = httpx2.get(f"{secured_tiers.orchestrator.url}/ok").json()
     assert found == {"ok": True, "services": {"postgres": True, "grpc": True}}
 
 
 EARLIER = f"/{SERVICE}/{EARLIER_METHOD}"
 
 
-async def test_executor_server_of_an_earlier_version_is_told_to_upgrade(secured, authority):
-    core_api = f"127.0.0.1:{secured.orchestrator.environment['CORE_API_PORT']}"
+async def test_executor_server_of_an_earlier_version_is_told_to_upgrade(secured_tiers, authority):
+    core_api = f"127.0.0.1:{secured_tiers.orchestrator.environment['CORE_API_PORT']}"
     earlier = authority.issue("earlier")
     parts = (authority.file, earlier.private_key, earlier.certificate)
     own = grpc.ssl_channel_credentials(*(part.read_bytes() for part in parts))
@@ -636,9 +638,9 @@ async def test_executor_server_tells_to_upgrade_an_orchestrator_of_an_earlier_ve
     )
 
 
-async def test_strangers_are_refused(secured, authority, tmp_path):
+async def test_strangers_are_refused(secured_tiers, authority, tmp_path):
     """A certificate of another authority, none, and a key where none is known."""
-    core_api = f"127.0.0.1:{secured.orchestrator.environment['CORE_API_PORT']}"
+    core_api = f"127.0.0.1:{secured_tiers.orchestrator.environment['CORE_API_PORT']}"
     stranger = Authority(tmp_path, "stranger")
 
     forged = {**tls(authority, stranger.issue("forged"))}
@@ -723,6 +725,6 @@ async def test_large_inputs_of_several_runs_do_not_silence_an_executor(cut, tmp_
             (tmp_path / f"{ledger.name}.go").touch()
 
         for run in runs:
-            assert (await ended(client, *run))["status"] == "success"
+            assert (await wait_for_end(client, *run))["status"] == "success"
 
         assert [len(attempts(ledger)) for ledger in ledgers] == [1] * len(ledgers)

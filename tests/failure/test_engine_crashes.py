@@ -209,11 +209,11 @@ async def test_kills_under_load_lose_and_repeat_no_run(cluster: Cluster):
         seen = len(accepted)
         stop = asyncio.Event()
         makers = [asyncio.create_task(keep_making(number, stop)) for number in range(6)]
-        await patiently(lambda seen=seen: reached(accepted, seen + 60))
+        await patiently(lambda seen=seen: has_reached(accepted, seen + 60))
         victim.kill()
 
         seen = len(accepted)
-        await patiently(lambda seen=seen: reached(accepted, seen + 20))
+        await patiently(lambda seen=seen: has_reached(accepted, seen + 20))
         stop.set()
         await cluster.start(victim)
         await asyncio.gather(*makers)
@@ -234,7 +234,7 @@ async def test_kills_under_load_lose_and_repeat_no_run(cluster: Cluster):
         assert done == [(str(record["run_id"]), step) for record in order for step in range(2)]
 
 
-async def reached(things: list[object], count: int) -> bool:
+async def has_reached(things: list[object], count: int) -> bool:
     return len(things) >= count
 
 

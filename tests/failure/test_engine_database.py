@@ -84,19 +84,19 @@ async def read_only(cluster: Cluster, _engine: EmbeddedPostgres) -> AsyncIterato
 @contextlib.asynccontextmanager
 async def full_disk(cluster: Cluster, _engine: EmbeddedPostgres) -> AsyncIterator[None]:
     """Every write of a row is refused."""
-    async with refusing(cluster, TABLES):
+    async with fill_tables(cluster, TABLES):
         yield
 
 
 @contextlib.asynccontextmanager
 async def full_disk_of_checkpoints(cluster: Cluster, _engine: EmbeddedPostgres) -> AsyncIterator[None]:
     """Only checkpoints are refused: runs can be claimed and ended, but not continue."""
-    async with refusing(cluster, ("checkpoints", "checkpoint_values", "checkpoint_writes")):
+    async with fill_tables(cluster, ("checkpoints", "checkpoint_values", "checkpoint_writes")):
         yield
 
 
 @contextlib.asynccontextmanager
-async def refusing(cluster: Cluster, tables: tuple[str, ...]) -> AsyncIterator[None]:
+async def fill_tables(cluster: Cluster, tables: tuple[str, ...]) -> AsyncIterator[None]:
     async with cluster.database() as connection:
         await connection.execute(FULL)
 

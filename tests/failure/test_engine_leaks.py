@@ -46,15 +46,15 @@ def cluster(module_database: str, tmp_path_factory: pytest.TempPathFactory):
         yield cluster
 
 
-async def waited_for(client: Client, _number: int) -> None:
+async def wait_for_run(client: Client, _number: int) -> None:
     await client.http.post("/runs/wait", json=work(steps=2))
 
 
-async def streamed(client: Client, _number: int) -> None:
+async def stream_run(client: Client, _number: int) -> None:
     await read(client, "/runs/stream", work(steps=2))
 
 
-async def left_early(client: Client, number: int) -> None:
+async def leave_early(client: Client, number: int) -> None:
     """The client goes after the first event; the run goes on, or goes with it."""
     body = work(steps=2, on_disconnect=("continue", "cancel")[number % 2])
     async with client.http.stream("POST", "/runs/stream", json=body) as response:
@@ -68,14 +68,14 @@ async def resumable(client: Client, _number: int) -> None:
     await client.http.delete(f"/threads/{thread}")
 
 
-async def joined(client: Client, _number: int) -> None:
+async def join_run(client: Client, _number: int) -> None:
     thread = await client.thread()
     run = await client.run(thread, steps=2)
     await client.http.get(f"/threads/{thread}/runs/{run}/join")
     await client.http.delete(f"/threads/{thread}")
 
 
-async def cancelled(client: Client, number: int) -> None:
+async def cancel_run(client: Client, number: int) -> None:
     thread = await client.thread()
     run = await client.run(thread, steps=2, pause_s=0.05)
     action = ("interrupt", "rollback")[number % 2]
@@ -83,7 +83,7 @@ async def cancelled(client: Client, number: int) -> None:
     await client.http.delete(f"/threads/{thread}")
 
 
-async def failed(client: Client, _number: int) -> None:
+async def fail_run(client: Client, _number: int) -> None:
     thread = await client.thread()
     await client.http.post(f"/threads/{thread}/runs/wait", json=work(steps=2, fail_at=1))
     await client.http.delete(f"/threads/{thread}")
@@ -95,7 +95,7 @@ async def read(client: Client, path: str, body: dict[str, Any]) -> None:
             pass
 
 
-KINDS: list[Kind] = [waited_for, streamed, left_early, resumable, joined, cancelled, failed]
+KINDS: list[Kind] = [wait_for_run, stream_run, leave_early, resumable, join_run, cancel_run, fail_run]
 
 
 @pytest.mark.skipif("LEAK_RUNS" not in os.environ, reason="takes minutes: make chaos, or LEAK_RUNS=2000")

@@ -136,7 +136,7 @@ async def test_stop_while_clients_stream_and_wait(cluster: Cluster, tmp_path: Pa
     long = work(gates={1: gate}, stream_mode="custom")
     before = {entry.run for entry in cluster.ledger.entries()}
     async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
-        streams = [asyncio.create_task(received(http, body)) for body in (short, short, long, long)]
+        streams = [asyncio.create_task(follow_run(http, body)) for body in (short, short, long, long)]
         waiting = asyncio.create_task(http.post("/runs/wait", json=short))
         await patiently(lambda: have_begun(cluster, before, 5))
         stopping = asyncio.create_task(stop(server))
@@ -163,7 +163,7 @@ async def have_begun(cluster: Cluster, before: set[str], count: int) -> bool:
     return len({entry.run for entry in cluster.ledger.entries() if entry.step == 1} - before) >= count
 
 
-async def received(http: httpx2.AsyncClient, body: dict) -> str:
+async def follow_run(http: httpx2.AsyncClient, body: dict) -> str:
     """Follow a run until its stream ends or breaks, and return the text."""
     text = b""
     try:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.failure.cuttable_executor import CUT, interpreter
-from tests.javascript import guarded_in_javascript, webapp_in_javascript
+from tests.javascript import start_guarded_server, webapp_in_javascript
 from tests.servers import ServerProcess, agent_server
 
 
@@ -27,7 +27,7 @@ def server(
     folder = tmp_path_factory.mktemp("away")
     settings = {"EXECUTORS": "1", "EXECUTOR_START_SECS": "600", "EXECUTOR_HEARTBEAT_SECS": "5"}
     with (
-        guarded_in_javascript(module_database, folder, **settings)
+        start_guarded_server(module_database, folder, **settings)
         if request.param == "TypeScript"
         else agent_server(module_database, folder, project="guarded", **settings)
     ) as running:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.node_packages import copy_of_project, javascript_runtime
-from tests.servers import ServerProcess, Tiers, agent_server, orchestrated
+from tests.servers import ServerProcess, Tiers, agent_server, start_orchestrated
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -98,7 +98,7 @@ def read_lines(file: Path) -> list[Line]:
     return [Line(*map(int, line.split())) for line in text.splitlines() if len(line.split()) == 2]
 
 
-async def written(file: Path, attempt: int) -> Line:
+async def wait_for_lines(file: Path, attempt: int) -> Line:
     """Wait until an attempt has written ten lines; return the last one."""
 
     async def look() -> Line | None:
@@ -139,7 +139,7 @@ def has_ended(pid: int) -> bool:
 
 
 @contextmanager
-def paused(process: Any) -> Iterator[None]:
+def pause(process: Any) -> Iterator[None]:
     os.kill(process.pid, signal.SIGSTOP)
     try:
         yield
@@ -159,11 +159,11 @@ async def check_take_over(
     first, second = servers
     file = tmp_path / "lines"
     path = await begin(first, graph, file)
-    before = (await written(file, 1)).pid
+    before = (await wait_for_lines(file, 1)).pid
     assert pausing.process is not None
 
-    with paused(pausing.process):
-        after = (await written(file, 2)).pid
+    with pause(pausing.process):
+        after = (await wait_for_lines(file, 2)).pid
         assert after != before
 
         if stops:
@@ -182,7 +182,7 @@ async def check_take_over(
     # It has not lost more than this run.
     again = tmp_path / "again"
     path = await begin(first, graph, again)
-    await written(again, 1)
+    await wait_for_lines(again, 1)
     await ends_well(first, path, again)
     assert {line.attempt for line in read_lines(file)} == {1, 2}
 
@@ -252,7 +252,8 @@ def two_orchestrators(module_database: str, tmp_path: Path, python_project: Path
         config = str(python_project / "langgraph.json")
         settings = {"EXECUTORS": "1", "EXECUTOR_HEARTBEAT_SECS": "15"}
         first, second = (
-            stack.enter_context(orchestrated(module_database, folder, config=config, **settings)) for folder in folders
+            stack.enter_context(start_orchestrated(module_database, folder, config=config, **settings))
+            for folder in folders
         )
 
         yield first, second

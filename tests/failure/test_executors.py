@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from tests.conftest import eventually
-from tests.servers import PROJECTS, ServerProcess, agent_server, free_port, orchestrated
+from tests.servers import PROJECTS, ServerProcess, agent_server, free_port, start_orchestrated
 
 RETRIES = 1
 
@@ -28,7 +28,7 @@ def server(request: pytest.FixtureRequest, module_database: str, tmp_path_factor
     settings["EXECUTOR_START_SECS"] = "600"
 
     if request.param == "far":
-        with orchestrated(module_database, folder, project="crashes", **settings) as tiers:
+        with start_orchestrated(module_database, folder, project="crashes", **settings) as tiers:
             yield tiers.orchestrator
         return
 
@@ -51,7 +51,7 @@ async def begin(client: httpx2.AsyncClient, do: str, ledger: Path, **values: Any
     return thread_id, response.json()["run_id"]
 
 
-async def ended(client: httpx2.AsyncClient, thread_id: str, run_id: str) -> dict[str, Any]:
+async def wait_for_end(client: httpx2.AsyncClient, thread_id: str, run_id: str) -> dict[str, Any]:
     async def end() -> Any:
         run = (await client.get(f"/threads/{thread_id}/runs/{run_id}")).json()
         return run if run["status"] not in ("pending", "running") else None
@@ -86,7 +86,7 @@ async def test_run_that_harms_its_process_is_retried_and_then_ends_with_the_reas
     guilty = tmp_path / "guilty"
     run = await begin(client, do, guilty)
     answers = asyncio.create_task(keeps_answering(client))
-    over = await ended(client, *run)
+    over = await wait_for_end(client, *run)
 
     answers.cancel()
     assert over["status"] == "error"
@@ -99,7 +99,7 @@ async def test_run_that_harms_its_process_is_retried_and_then_ends_with_the_reas
     thread = (await client.get(f"/threads/{run[0]}")).json()
     assert thread["status"] == "error"
     (tmp_path / "waiting.go").touch()
-    assert (await ended(client, *innocent))["status"] == "success"
+    assert (await wait_for_end(client, *innocent))["status"] == "success"
 
     # It goes on from its checkpoint if it shared a process: its first step was executed once.
     assert len((await client.get(f"/threads/{innocent[0]}/state")).json()["values"]["pids"]) == 2
@@ -168,13 +168,13 @@ async def test_memory_that_ends_kills_the_executor_alone(agent_databases: Callab
 
             await eventually(waits)
             run = await begin(client, "use up the memory", guilty)
-            error = (await ended(client, *run))["error"]
+            error = (await wait_for_end(client, *run))["error"]
             assert error["error"] == "WorkerLost"
             assert "its executor was killed by SIGKILL; the machine may be out of memory" in error["message"]
             assert len({pid for pid, _ in attempts(guilty)}) >= RETRIES + 1
             (tmp_path / "waiting.go").touch()
 
-            assert (await ended(client, *innocent))["status"] == "success"
+            assert (await wait_for_end(client, *innocent))["status"] == "success"
             assert server.process.poll() is None
             assert server.process.pid == pid
 
@@ -182,7 +182,7 @@ async def test_memory_that_ends_kills_the_executor_alone(agent_databases: Callab
 async def test_run_goes_on_from_its_checkpoint_in_another_process(client, tmp_path):
     ledger = tmp_path / "once"
     run = await begin(client, "exit", ledger, times=1)
-    assert (await ended(client, *run))["status"] == "success"
+    assert (await wait_for_end(client, *run))["status"] == "success"
     (first, _), (second, _) = attempts(ledger)
     assert first != second
     values = (await client.get(f"/threads/{run[0]}/state")).json()["values"]
@@ -203,10 +203,10 @@ async def test_crash_ends_no_run_that_shared_the_process(client, tmp_path):
     for number in range(6):
         (tmp_path / f"waiting{number}.go").touch()
 
-    assert (await ended(client, *guilty))["status"] == "error"
+    assert (await wait_for_end(client, *guilty))["status"] == "error"
 
     for run in (*innocents, *waiting):
-        assert (await ended(client, *run))["status"] == "success"
+        assert (await wait_for_end(client, *run))["status"] == "success"
 
 
 async def test_stream_of_a_crashed_run_goes_on(client, tmp_path):
@@ -220,7 +220,7 @@ async def test_stream_of_a_crashed_run_goes_on(client, tmp_path):
     }
 
     run_id = (await client.post(f"/threads/{thread_id}/runs", json=body)).json()["run_id"]
-    await ended(client, thread_id, run_id)
+    await wait_for_end(client, thread_id, run_id)
     url = f"/threads/{thread_id}/runs/{run_id}/stream"
     text = (await client.get(url, headers={"Last-Event-ID": "-1"})).text
     assert '{"first":' in text
@@ -249,7 +249,7 @@ async def test_runs_wait_in_the_queue_while_no_executor_starts(agent_databases, 
         async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
             thread, run = await begin(client, "nothing", tmp_path / "ledger")
             if not is_mended:
-                over = await ended(client, thread, run)
+                over = await wait_for_end(client, thread, run)
                 assert over["status"] == "error"
                 assert over["error"]["error"] == "Unavailable"
                 assert "graphs.py" in over["error"]["message"]
@@ -270,4 +270,4 @@ async def test_runs_wait_in_the_queue_while_no_executor_starts(agent_databases, 
 
             await eventually(waits)
             (tmp_path / "away").rename(code)
-            assert (await ended(client, thread, run))["status"] == "success"
+            assert (await wait_for_end(client, thread, run))["status"] == "success"

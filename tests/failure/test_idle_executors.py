@@ -31,7 +31,7 @@ def read_memory(pid: int) -> int:
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
 
-def described(client: httpx2.Client) -> dict[str, Any]:
+def read_descriptions(client: httpx2.Client) -> dict[str, Any]:
     assistants = client.post("/assistants/search", json={"limit": 100}).json()
     [echo] = [each["assistant_id"] for each in assistants if each["graph_id"] == "echo"]
     return {what: client.get(f"/assistants/{echo}/{what}").json() for what in ("schemas", "graph", "subgraphs")}
@@ -44,7 +44,7 @@ async def test_idle_server_has_no_executor_and_little_memory(agent_databases, tm
         server.start()
         assert server.process is not None
         with httpx2.Client(base_url=server.url, timeout=300) as client:
-            before = described(client)
+            before = read_descriptions(client)
             info = client.get("/info").json()
             assert before["schemas"]["input_schema"]
             pid = server.process.pid
@@ -57,7 +57,7 @@ async def test_idle_server_has_no_executor_and_little_memory(agent_databases, tm
 
         pid = server.process.pid
         with httpx2.Client(base_url=server.url, timeout=300) as client:
-            assert (described(client), client.get("/info").json()) == (before, info)
+            assert (read_descriptions(client), client.get("/info").json()) == (before, info)
             assert list_children(pid) == [], "what is known of the graphs needs no executor"
             assert read_memory(pid) < IDLE_BYTES
             answer = client.post("/runs/wait", json=ECHO).json()

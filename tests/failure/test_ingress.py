@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from tests.conftest import eventually
-from tests.fronted import HEADERS, Fronted, fronted
+from tests.fronted import HEADERS, Fronted, start_fronted
 from tests.platforms import Platform, Repository, run
 from tests.servers import ServerProcess, agent_server
 
@@ -141,7 +141,7 @@ def agent(agent_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture(scope="module")
 def front(agent: ServerProcess, platform_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronted]:
     """A platform whose front serves the agent as the deployment `real`."""
-    with fronted(tmp_path_factory.mktemp("front") / "portside", platform_database) as opened:
+    with start_fronted(tmp_path_factory.mktemp("front") / "portside", platform_database) as opened:
         opened.deploy("real", agent.url)
         yield opened
 

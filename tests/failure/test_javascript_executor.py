@@ -60,7 +60,7 @@ async def begin(client: httpx2.AsyncClient, graph: str, **given: Any) -> str:
     return f"/threads/{thread}/runs/{run['run_id']}"
 
 
-async def ended(client: httpx2.AsyncClient, path: str) -> dict[str, Any]:
+async def wait_for_end(client: httpx2.AsyncClient, path: str) -> dict[str, Any]:
     async def end() -> Any:
         run = (await client.get(path)).json()
         return run if run["status"] not in ("pending", "running") else None
@@ -87,7 +87,7 @@ def ticks(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
 
 
-async def reached(ledger: Path, count: int) -> list[list[str]]:
+async def wait_for_lines(ledger: Path, count: int) -> list[list[str]]:
     async def enough() -> Any:
         return lines(ledger) if len(lines(ledger)) >= count else None
 
@@ -98,13 +98,13 @@ async def reached(ledger: Path, count: int) -> list[list[str]]:
 async def test_killed_run_goes_on_from_its_checkpoint(client: httpx2.AsyncClient, tmp_path: Path):
     ledger = tmp_path / "ledger"
     path = await begin(client, "stages", file=str(ledger))
-    (_, first), _ = await reached(ledger, 2)
+    (_, first), _ = await wait_for_lines(ledger, 2)
     os.kill(int(first), signal.SIGKILL)
 
-    _, _, (name, second) = await reached(ledger, 3)
+    _, _, (name, second) = await wait_for_lines(ledger, 3)
     assert (name, second != first) == ("two", True)
     allow(ledger)
-    assert (await ended(client, path))["status"] == "success"
+    assert (await wait_for_end(client, path))["status"] == "success"
     assert [name for name, _ in lines(ledger)] == ["one", "two", "two"]
 
 
@@ -115,7 +115,7 @@ async def steps(client: httpx2.AsyncClient) -> Any:
 async def test_node_that_computes_for_long_delays_no_other_run(client: httpx2.AsyncClient, tmp_path: Path):
     ledger = tmp_path / "ledger"
     path = await begin(client, "blocking", file=str(ledger))
-    ((_, pid),) = await reached(ledger, 1)
+    ((_, pid),) = await wait_for_lines(ledger, 1)
 
     # It gets no answer before another process has started.
     state = asyncio.create_task(client.get(f"{path.partition('/runs')[0]}/state"))
@@ -123,16 +123,16 @@ async def test_node_that_computes_for_long_delays_no_other_run(client: httpx2.As
     assert (await state).json()["next"] == ["block"]
     assert is_running(int(pid))
     allow(ledger)
-    assert (await ended(client, path))["status"] == "success"
+    assert (await wait_for_end(client, path))["status"] == "success"
     assert lines(ledger) == [["block", pid]]
 
 
 async def test_endless_loop_ends_when_it_is_cancelled(client: httpx2.AsyncClient, tmp_path: Path):
     ledger = tmp_path / "ledger"
     path = await begin(client, "blocking", file=str(ledger))
-    ((_, pid),) = await reached(ledger, 1)
+    ((_, pid),) = await wait_for_lines(ledger, 1)
     await client.post(f"{path}/cancel?wait=true")
-    assert (await ended(client, path))["status"] == "interrupted"
+    assert (await wait_for_end(client, path))["status"] == "interrupted"
 
     async def is_gone() -> bool:
         return not is_running(int(pid))
@@ -145,18 +145,18 @@ async def test_run_beside_an_endless_loop_goes_on_after_its_cancellation(client:
     beside = tmp_path / "beside"
     looping = tmp_path / "looping"
     path = await begin(client, "stages", file=str(beside))
-    (_, first), _ = await reached(beside, 2)
+    (_, first), _ = await wait_for_lines(beside, 2)
     loop = await begin(client, "blocking", file=str(looping))
-    ((_, pid),) = await reached(looping, 1)
+    ((_, pid),) = await wait_for_lines(looping, 1)
 
     # Both are in one process, whose only thread the loop has.
     assert pid == first
     await client.post(f"{loop}/cancel?wait=true")
-    assert (await ended(client, loop))["status"] == "interrupted"
-    _, _, (name, second) = await reached(beside, 3)
+    assert (await wait_for_end(client, loop))["status"] == "interrupted"
+    _, _, (name, second) = await wait_for_lines(beside, 3)
     assert (name, second != first) == ("two", True)
     allow(beside)
-    assert (await ended(client, path))["status"] == "success"
+    assert (await wait_for_end(client, path))["status"] == "success"
 
     assert [name for name, _ in lines(beside)] == ["one", "two", "two"]
 
@@ -185,7 +185,7 @@ async def test_memory_does_not_grow_with_runs(client: httpx2.AsyncClient):
 async def test_endless_loop_ends_at_the_time_limit(module_database: str, tmp_path: Path):
     with javascript_only(module_database, tmp_path, BG_JOB_TIMEOUT_SECS="3") as server:
         async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
-            over = await ended(client, await begin(client, "failing", how="loop"))
+            over = await wait_for_end(client, await begin(client, "failing", how="loop"))
 
     assert (over["status"], over["error"]["error"]) == ("timeout", "TimeoutError")
 
@@ -193,7 +193,7 @@ async def test_endless_loop_ends_at_the_time_limit(module_database: str, tmp_pat
 async def test_node_ends_with_its_server(client: httpx2.AsyncClient, server: ServerProcess, tmp_path: Path):
     ledger = tmp_path / "ledger"
     await begin(client, "stages", file=str(ledger))
-    pid = int((await reached(ledger, 2))[0][1])
+    pid = int((await wait_for_lines(ledger, 2))[0][1])
     before = ticks(pid)
     loop = await begin(client, "failing", how="loop")
 
@@ -212,7 +212,7 @@ async def test_node_ends_with_its_server(client: httpx2.AsyncClient, server: Ser
 
     # The next attempt loops as well, and a test that comes after this one may share its process.
     await client.post(f"{loop}/cancel?wait=true")
-    assert (await ended(client, loop))["status"] == "interrupted"
+    assert (await wait_for_end(client, loop))["status"] == "interrupted"
 
 
 async def test_events_that_nobody_follows_come_together_or_after_a_moment(tmp_path: Path):

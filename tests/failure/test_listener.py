@@ -107,7 +107,7 @@ async def kill_listener(platform: Platform) -> None:
     serving = set(find_servers(platform.home))
     killed = find_listener(platform.server)
     os.kill(killed, signal.SIGKILL)
-    await eventually(lambda: asyncio.sleep(0, known_listener(platform) not in {None, killed}))
+    await eventually(lambda: asyncio.sleep(0, find_listener_or_none(platform) not in {None, killed}))
     assert serving & set(find_servers(platform.home)), "a replica that serves is adopted"
 
 
@@ -130,7 +130,7 @@ async def test_kills_leave_no_unfinished_revision_or_process(platform: Platform,
     for deployment in deployments:
         await truly_ended(platform, deployment)
 
-    await nothing_is_left(platform, deployments)
+    await delete_deployments(platform, deployments)
 
 
 async def test_listener_killed_during_build_rebuilds(platform: Platform, repository: Repository):
@@ -139,7 +139,7 @@ async def test_listener_killed_during_build_rebuilds(platform: Platform, reposit
     os.kill(find_listener(platform.server), signal.SIGKILL)
     await truly_ended(platform, deployment)
     await says_that_it_starts_again(platform, deployment)
-    await nothing_is_left(platform, [deployment])
+    await delete_deployments(platform, [deployment])
 
 
 async def says_that_it_starts_again(platform: Platform, deployment: str) -> None:
@@ -186,7 +186,7 @@ async def _kill_something(platform: Platform, chance: random.Random) -> None:
         await asyncio.to_thread(platform.server.start)
         return
 
-    listener = known_listener(platform)
+    listener = find_listener_or_none(platform)
     if what == "executor":
         running = sorted(set(find_processes(platform.home)) - set(find_servers(platform.home)))
     else:
@@ -197,7 +197,7 @@ async def _kill_something(platform: Platform, chance: random.Random) -> None:
             os.kill(chosen, signal.SIGKILL)
 
 
-def known_listener(platform: Platform) -> int | None:
+def find_listener_or_none(platform: Platform) -> int | None:
     try:
         return find_listener(platform.server)
     except ValueError:
@@ -232,7 +232,7 @@ async def truly_ended(platform: Platform, deployment: str) -> None:
         await run(client, url)
 
 
-async def nothing_is_left(platform: Platform, deployments: list[str]) -> None:
+async def delete_deployments(platform: Platform, deployments: list[str]) -> None:
     """Delete deployments; no process, folder, route or database of them may remain."""
     urls = [await platform.url(deployment) for deployment in deployments]
     for deployment in deployments:

@@ -129,7 +129,7 @@ class Asked:
 
 
 @asynccontextmanager
-async def asked(server: ServerProcess, kind: str) -> AsyncIterator[Asked]:
+async def open_client(server: ServerProcess, kind: str) -> AsyncIterator[Asked]:
     limits = httpx2.Limits(max_connections=60)
     headers = {"x-api-key": KEY}
     async with httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=60, limits=limits) as client:
@@ -150,7 +150,7 @@ async def server(request: pytest.FixtureRequest, postgres_server: Postgres, tmp_
             environment = {"DATABASE_URL": url, "PORTSIDE_OWN_LISTENER": "false", **QUIET}
             process = running.enter_context(platform_server(tmp_path / "home", **environment))
 
-        async with asked(process, kind) as found:
+        async with open_client(process, kind) as found:
             assert (await found.ask()).status_code in {200, 201}
             yield found
 

@@ -184,7 +184,7 @@ async def run(client: httpx2.AsyncClient, thread: str, **body: Any) -> Any:
     return response.json()
 
 
-async def asked(client: httpx2.AsyncClient) -> str:
+async def start_waiting_thread(client: httpx2.AsyncClient) -> str:
     """Return a thread that waits for an answer."""
     thread = await create_thread(client)
     assert (await run(client, thread, input={"do": "ask"}))["__interrupt__"]
@@ -200,7 +200,7 @@ async def begin(client: httpx2.AsyncClient, thread: str, **values: Any) -> str:
     return str((await client.post(f"/threads/{thread}/runs", json=body)).json()["run_id"])
 
 
-async def ended(client: httpx2.AsyncClient, thread: str, run_id: str) -> Any:
+async def join_run(client: httpx2.AsyncClient, thread: str, run_id: str) -> Any:
     return (await client.get(f"/threads/{thread}/runs/{run_id}/join", timeout=300)).json()
 
 
@@ -210,13 +210,13 @@ async def state(client: httpx2.AsyncClient, thread: str) -> Any:
     return response.json()
 
 
-async def used(client: httpx2.AsyncClient) -> Any:
+async def read_threads_by_revision(client: httpx2.AsyncClient) -> Any:
     return (await client.get("/metrics?format=json")).json()["threads_by_revision"]
 
 
 async def counts(client: httpx2.AsyncClient, expected: dict[str, int]) -> None:
     async def are_so() -> bool:
-        return bool(await used(client) == expected)
+        return bool(await read_threads_by_revision(client) == expected)
 
     await eventually(are_so)
 
@@ -228,13 +228,13 @@ def path(version: str) -> list[str]:
 async def test_interrupt_is_answered_two_revisions_later_by_the_code_that_asked(revisions):
     one = revisions.add("one")
     client = revisions.serve(one)
-    thread = await asked(client)
-    other = await asked(client)
+    thread = await start_waiting_thread(client)
+    other = await start_waiting_thread(client)
 
     await counts(client, {one: 2})
     two = revisions.add("two")
     client = revisions.serve(two)
-    late = await asked(client)
+    late = await start_waiting_thread(client)
     three = revisions.add("three")
     client = revisions.serve(three)
 
@@ -267,9 +267,9 @@ async def test_interrupt_is_answered_two_revisions_later_by_the_code_that_asked(
 @pytest.mark.thorough
 async def test_revisions_may_be_of_different_languages(revisions):
     client = revisions.serve(revisions.add("one", in_javascript=True))
-    of_one = await asked(client)
+    of_one = await start_waiting_thread(client)
     client = revisions.serve(revisions.add("two"))
-    of_two = await asked(client)
+    of_two = await start_waiting_thread(client)
     client = revisions.serve(revisions.add("three", in_javascript=True))
     assert (await state(client, of_one))["next"] == ["act_one"]
     assert (await answer(client, of_one))["path"] == path("one")
@@ -281,7 +281,7 @@ async def test_revisions_may_be_of_different_languages(revisions):
 @pytest.mark.thorough
 async def test_thread_that_asks_again_stays_with_its_code(revisions):
     client = revisions.serve(revisions.add("one"))
-    thread = await asked(client)
+    thread = await start_waiting_thread(client)
     client = revisions.serve(revisions.add("two"))
     assert (await answer(client, thread, "again"))["__interrupt__"]
     client = revisions.serve(revisions.add("three"))
@@ -310,8 +310,8 @@ async def test_run_under_way_goes_on_with_its_code_and_those_behind_it_with_the_
     client = revisions.serve(revisions.add("two"))
 
     file.with_suffix(".go").touch()
-    assert (await ended(client, thread, first))["path"] == path("one")
-    assert (await ended(client, thread, second))["path"] == path("one") + path("two")
+    assert (await join_run(client, thread, first))["path"] == path("one")
+    assert (await join_run(client, thread, second))["path"] == path("one") + path("two")
 
     # The stateless run began again, in the process of its code.
     await eventually(lambda: _exists(stateless))
@@ -362,7 +362,7 @@ async def test_thread_whose_revision_is_gone_goes_on_with_the_new_code_and_says_
 async def test_run_that_executes_when_the_limit_passes_ends_with_its_code(revisions, tmp_path):
     one = revisions.add("one")
     client = revisions.serve(one)
-    thread = await asked(client)
+    thread = await start_waiting_thread(client)
     file = tmp_path / "waits"
     waiting = await create_thread(client)
     run_id = await begin(client, waiting, do="wait", file=str(file))
@@ -375,7 +375,7 @@ async def test_run_that_executes_when_the_limit_passes_ends_with_its_code(revisi
     await counts(client, {one: 1})
     file.with_suffix(".go").touch()
 
-    assert (await ended(client, waiting, run_id))["path"] == path("one")
+    assert (await join_run(client, waiting, run_id))["path"] == path("one")
     await counts(client, {})
     assert (await state(client, thread))["next"] != ["act_one"]
 
@@ -411,16 +411,16 @@ async def test_killed_server_goes_on_with_the_code_of_the_run(revisions, tmp_pat
 
     await eventually(lambda: _exists(file))
     file.with_suffix(".go").touch()
-    assert (await ended(client, thread, run_id))["path"] == path("one")
+    assert (await join_run(client, thread, run_id))["path"] == path("one")
 
 
 async def test_rollback_goes_on_with_the_code_of_both(revisions):
     one = revisions.add("one")
     client = revisions.serve(one)
-    first = await asked(client)
+    first = await start_waiting_thread(client)
     two = revisions.add("two")
     client = revisions.serve(two)
-    second = await asked(client)
+    second = await start_waiting_thread(client)
 
     # A revision that reuses the build of the first one.
     again = str(uuid4())
@@ -438,7 +438,7 @@ async def test_rollback_goes_on_with_the_code_of_both(revisions):
 async def test_code_that_cannot_be_started_is_no_reason_to_use_other_code(revisions, tmp_path):
     one = revisions.add("one")
     client = revisions.serve(one)
-    thread = await asked(client)
+    thread = await start_waiting_thread(client)
     client = revisions.serve(revisions.add("two"))
     code = tmp_path / "one" / "agent.py"
 
@@ -456,7 +456,7 @@ async def test_code_that_cannot_be_started_is_no_reason_to_use_other_code(revisi
 async def test_file_that_cannot_be_read_changes_no_pins(revisions):
     """A server that runs keeps the revisions that it knows, and says so; one that starts refuses to."""
     client = revisions.serve(revisions.add("one"))
-    thread = await asked(client)
+    thread = await start_waiting_thread(client)
     two = revisions.add("two")
     client = revisions.serve(two)
 
@@ -482,7 +482,7 @@ async def test_file_that_cannot_be_read_changes_no_pins(revisions):
 @pytest.mark.thorough
 async def test_cron_begins_with_the_new_code(revisions):
     client = revisions.serve(revisions.add("one"))
-    thread = await asked(client)
+    thread = await start_waiting_thread(client)
     idle = await create_thread(client)
     await run(client, idle, input={"do": "act"})
 
@@ -502,7 +502,7 @@ async def test_cron_begins_with_the_new_code(revisions):
 @pytest.mark.thorough
 async def test_change_of_an_interrupted_state_is_made_by_its_code(revisions):
     client = revisions.serve(revisions.add("one"))
-    thread = await asked(client)
+    thread = await start_waiting_thread(client)
     client = revisions.serve(revisions.add("two"))
     history = (await client.post(f"/threads/{thread}/history", json={})).json()
     assert ["act_one"] in [each["next"] for each in history]

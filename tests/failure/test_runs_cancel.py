@@ -21,7 +21,7 @@ SLOW = {"assistant_id": "steps", "input": {"done": [], "pause_s": 600}}
 QUICK = {"assistant_id": "steps", "input": {"done": [], "pause_s": 0}}
 
 
-def held_at(step: str, gate: Path) -> dict[str, Any]:
+def build_held_run(step: str, gate: Path) -> dict[str, Any]:
     """Return the body of a run that waits in a step until a file exists."""
     return {**QUICK, "config": {"configurable": {"gates": {step: str(gate)}}}}
 
@@ -36,7 +36,7 @@ class Replica:
     async def thread(self) -> str:
         return (await self.http.post("/threads", json={})).json()["thread_id"]
 
-    async def started(self, thread_id: str, body: dict[str, Any]) -> str:
+    async def start_run(self, thread_id: str, body: dict[str, Any]) -> str:
         run = (await self.http.post(f"/threads/{thread_id}/runs", json=body)).json()["run_id"]
         await eventually(lambda: self.has_status(thread_id, run, "running"))
         await eventually(lambda: self.is_in_step(thread_id))
@@ -50,7 +50,7 @@ class Replica:
         response = await self.http.get(f"/threads/{thread_id}/runs/{run_id}")
         return response.status_code == 200 and response.json()["status"] == status
 
-    async def settled(self, thread_id: str) -> dict[str, Any]:
+    async def wait_until_settled(self, thread_id: str) -> dict[str, Any]:
         async def look() -> dict[str, Any] | None:
             thread = (await self.http.get(f"/threads/{thread_id}")).json()
             return None if thread["status"] == "busy" else thread
@@ -71,12 +71,12 @@ def servers(module_database: str, tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture
 async def replicas(servers) -> AsyncIterator[list[Replica]]:
-    async with opened(servers[0]) as one, opened(servers[1]) as two:
+    async with open_replica(servers[0]) as one, open_replica(servers[1]) as two:
         yield [one, two]
 
 
 @asynccontextmanager
-async def opened(server: Any) -> AsyncIterator[Replica]:
+async def open_replica(server: Any) -> AsyncIterator[Replica]:
     async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
         yield Replica(server, http)
 
@@ -85,7 +85,7 @@ async def opened(server: Any) -> AsyncIterator[Replica]:
 async def test_cancel_through_another_replica(replicas: list[Replica], action: str):
     here, there = replicas
     thread_id = await here.thread()
-    run = await here.started(thread_id, SLOW)
+    run = await here.start_run(thread_id, SLOW)
     response = await there.http.post(f"/threads/{thread_id}/runs/{run}/cancel?wait=1&action={action}")
     assert (response.status_code, response.json()) == (200, {})
     thread = (await there.http.get(f"/threads/{thread_id}")).json()
@@ -97,22 +97,22 @@ async def test_cancel_through_another_replica(replicas: list[Replica], action: s
 async def test_run_is_superseded_and_deleted_through_another_replica(replicas: list[Replica]):
     here, there = replicas
     thread_id = await here.thread()
-    await here.started(thread_id, SLOW)
+    await here.start_run(thread_id, SLOW)
     response = await there.http.post(
         f"/threads/{thread_id}/runs/wait", json={**QUICK, "multitask_strategy": "interrupt"}
     )
     assert response.json()["done"] == ["one", "two", "three"]
 
-    run = await here.started(thread_id, SLOW)
+    run = await here.start_run(thread_id, SLOW)
     assert (await there.http.delete(f"/threads/{thread_id}/runs/{run}")).status_code == 204
-    assert (await there.settled(thread_id))["values"]["done"] == ["one", "two", "three"]
+    assert (await there.wait_until_settled(thread_id))["values"]["done"] == ["one", "two", "three"]
     assert await there.statuses(thread_id) == ["success", "interrupted"]
 
 
 async def test_stateless_run_is_joined_through_another_replica(replicas: list[Replica], tmp_path: Path):
     here, there = replicas
     gate = tmp_path / "gate"
-    run = (await here.http.post("/runs", json=held_at("two", gate))).json()
+    run = (await here.http.post("/runs", json=build_held_run("two", gate))).json()
     path = f"/threads/{run['thread_id']}/runs/{run['run_id']}/join"
 
     # The head of the response arrives before the run ends.
@@ -141,7 +141,7 @@ async def test_thread_is_idle_after_concurrent_runs_cancels_and_deletions(replic
             assert (await http.delete(path)).status_code in {204, 404, 409}
 
     await asyncio.gather(*(one(number) for number in range(40)))
-    thread = await replicas[1].settled(thread_id)
+    thread = await replicas[1].wait_until_settled(thread_id)
     assert thread["status"] in {"idle", "interrupted"}
     runs = (await replicas[0].http.get(f"/threads/{thread_id}/runs?limit=100")).json()
     assert {run["status"] for run in runs} <= {"success", "interrupted"}
@@ -155,7 +155,7 @@ async def test_thread_is_idle_after_concurrent_runs_cancels_and_deletions(replic
 async def test_cancelled_run_of_a_dead_worker_is_ended_by_others(replicas: list[Replica], action: str):
     here, there = replicas
     thread_id = await here.thread()
-    run = await here.started(thread_id, SLOW)
+    run = await here.start_run(thread_id, SLOW)
     after = (await there.http.post(f"/threads/{thread_id}/runs", json=QUICK)).json()["run_id"]
 
     here.server.send(signal.SIGSTOP)
@@ -164,7 +164,7 @@ async def test_cancelled_run_of_a_dead_worker_is_ended_by_others(replicas: list[
         assert (response.status_code, response.json()) == (200, {})
         joined = await there.http.get(f"/threads/{thread_id}/runs/{after}/join")
         assert joined.json()["done"] == ["one", "two", "three"]
-        assert (await there.settled(thread_id))["status"] == "idle"
+        assert (await there.wait_until_settled(thread_id))["status"] == "idle"
     finally:
         here.server.send(signal.SIGCONT)
 
@@ -173,13 +173,13 @@ async def test_cancelled_run_of_a_dead_worker_is_ended_by_others(replicas: list[
 
 async def test_run_of_a_killed_worker_can_be_superseded(agent_databases: Callable[[], Any], tmp_path: Path):
     with agent_server(await agent_databases(), tmp_path) as server:
-        async with opened(server) as replica:
+        async with open_replica(server) as replica:
             thread_id = await replica.thread()
-            await replica.started(thread_id, SLOW)
+            await replica.start_run(thread_id, SLOW)
             server.kill()
             server.start()
 
-        async with opened(server) as replica:
+        async with open_replica(server) as replica:
             body = {**QUICK, "multitask_strategy": "rollback"}
             result = await replica.http.post(f"/threads/{thread_id}/runs/wait", json=body)
             assert result.json()["done"] == ["one", "two", "three"]
@@ -188,10 +188,10 @@ async def test_run_of_a_killed_worker_can_be_superseded(agent_databases: Callabl
 
 async def test_stopping_server_does_not_cancel_runs_of_its_clients(agent_databases: Callable[[], Any], tmp_path: Path):
     with agent_server(await agent_databases(), tmp_path) as server:
-        async with opened(server) as replica:
+        async with open_replica(server) as replica:
             thread_id = await replica.thread()
             gate = tmp_path / "gate"
-            body = {**held_at("one", gate), "on_disconnect": "cancel"}
+            body = {**build_held_run("one", gate), "on_disconnect": "cancel"}
             waiting = asyncio.create_task(replica.http.post(f"/threads/{thread_id}/runs/wait", json=body))
 
             await eventually(lambda: has_running_run(replica, thread_id))
@@ -200,8 +200,8 @@ async def test_stopping_server_does_not_cancel_runs_of_its_clients(agent_databas
             gate.touch()
             server.start()
 
-        async with opened(server) as replica:
-            thread = await replica.settled(thread_id)
+        async with open_replica(server) as replica:
+            thread = await replica.wait_until_settled(thread_id)
             assert thread["values"]["done"] == ["one", "two", "three"]
             assert await replica.statuses(thread_id) == ["success"]
 

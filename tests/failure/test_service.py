@@ -168,7 +168,7 @@ class LastingRun:
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Path:
+def shared_folder(tmp_path: Path) -> Path:
     """A folder that is the same on the machine."""
     made = tmp_path / "shared"
     made.mkdir()
@@ -176,10 +176,10 @@ def shared(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def operator(tmp_path: Path, shared: Path) -> Iterator[Operator]:
+def operator(tmp_path: Path, shared_folder: Path) -> Iterator[Operator]:
     # The machine's /tmp is its own, also where this checkout is there.
     checkout = [ROOT] if ROOT.is_relative_to("/tmp") else []
-    with machine(tmp_path / "machine", shared, *checkout) as made:
+    with machine(tmp_path / "machine", shared_folder, *checkout) as made:
         yield Operator(made)
 
 
@@ -220,10 +220,10 @@ async def test_service_starts_again_after_reboots_power_cuts_and_crashes(operato
     await operator.answers()
 
 
-async def test_service_is_upgraded_without_a_stop_and_boots_the_new_version(operator: Operator, shared: Path):
+async def test_service_is_upgraded_without_a_stop_and_boots_the_new_version(operator: Operator, shared_folder: Path):
     machine = operator.machine
-    before = await asyncio.to_thread(Installation, shared / "before", "HEAD", "feedfac")
-    repository = Repository(shared / "agent")
+    before = await asyncio.to_thread(Installation, shared_folder / "before", "HEAD", "feedfac")
+    repository = Repository(shared_folder / "agent")
     repository.commit("one", agent=WAITS)
     await machine.boot()
 

@@ -45,14 +45,14 @@ graph = StateGraph(State).add_node("answer", answer).add_edge(START, "answer").a
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Path:
+def held_file(tmp_path: Path) -> Path:
     return tmp_path / "held"
 
 
 @pytest.fixture
-def repository(tmp_path: Path, held: Path) -> Repository:
+def repository(tmp_path: Path, held_file: Path) -> Repository:
     made = Repository(tmp_path / "repository")
-    made.commit(str(held), agent=WAITING)
+    made.commit(str(held_file), agent=WAITING)
     return made
 
 
@@ -112,9 +112,9 @@ async def test_idle_agent_sleeps_and_many_requests_wake_it_once(platform: Platfo
 
 
 @pytest.mark.thorough
-async def test_agent_with_a_run_or_a_stream_stays_awake(platform: Platform, deployment: str, held: Path):
+async def test_agent_with_a_run_or_a_stream_stays_awake(platform: Platform, deployment: str, held_file: Path):
     url = await platform.url(deployment)
-    await asyncio.to_thread(held.touch)
+    await asyncio.to_thread(held_file.touch)
     async with agent(platform) as client:
         thread = (await client.post(f"{url}/threads", json={})).json()["thread_id"]
         body = {"assistant_id": "agent", "input": {}, "stream_mode": ["values"]}
@@ -125,12 +125,12 @@ async def test_agent_with_a_run_or_a_stream_stays_awake(platform: Platform, depl
 
         # The listener has asked the server twice after the time.
         for _ in range(2):
-            await reported(platform, deployment)
+            await wait_for_report(platform, deployment)
 
         assert find_servers(platform.home) == servers
         shown = await platform.call("GET", f"/v2/deployments/{deployment}")
         assert not shown["is_asleep"]
-        await asyncio.to_thread(held.unlink)
+        await asyncio.to_thread(held_file.unlink)
         await is_asleep(platform, deployment)
 
         joined = (await client.get(f"{url}/threads/{thread}/runs/{background}")).json()
@@ -138,7 +138,7 @@ async def test_agent_with_a_run_or_a_stream_stays_awake(platform: Platform, depl
     assert joined["status"] == "success"
 
 
-async def reported(platform: Platform, deployment: str) -> None:
+async def wait_for_report(platform: Platform, deployment: str) -> None:
     """Wait for the next report of a listener on a deployment."""
     path = f"/v2/deployments/{deployment}/metrics"
     before = (await platform.call("GET", path))["measured_at"]
@@ -169,13 +169,13 @@ async def test_agent_sleeps_on_while_platform_and_listener_are_restarted(platfor
     await sleeps(platform, deployment)
     await asyncio.to_thread(platform.server.stop)
     await asyncio.to_thread(platform.server.start)
-    await reported(platform, deployment)
+    await wait_for_report(platform, deployment)
 
     shown = await platform.call("GET", f"/v2/deployments/{deployment}")
     assert (shown["is_asleep"], shown["status"], find_servers(platform.home)) == (True, "READY", [])
     killed = find_listener(platform.server)
     os.kill(killed, signal.SIGKILL)
-    await reported(platform, deployment)
+    await wait_for_report(platform, deployment)
     assert find_servers(platform.home) == []
 
     async with agent(platform) as client:
@@ -274,7 +274,7 @@ async def test_server_killed_while_it_wakes_is_started_again(platform: Platform,
 
 
 @pytest.fixture
-async def crowded(tmp_path: Path) -> AsyncIterator[Platform]:
+async def crowded_platform(tmp_path: Path) -> AsyncIterator[Platform]:
     """A platform whose Postgres accepts 60 connections: 39 of them are for deployments that are awake."""
     postgres = EmbeddedPostgres(tmp_path / "server", connections=60)
     url = await asyncio.to_thread(postgres.acquire)
@@ -286,21 +286,21 @@ async def crowded(tmp_path: Path) -> AsyncIterator[Platform]:
 
 
 @pytest.mark.thorough
-async def test_idle_agent_gives_way_to_one_that_wakes(crowded: Platform, repository: Repository):
+async def test_idle_agent_gives_way_to_one_that_wakes(crowded_platform: Platform, repository: Repository):
     """With connections for one awake agent alone, the one that is called is awake, unless the other must not sleep."""
-    first, second = [await crowded.deploy(repository, name) for name in ("first", "second")]
+    first, second = [await crowded_platform.deploy(repository, name) for name in ("first", "second")]
     for deployment in (first, second):
-        assert (await crowded.ended(deployment))["status"] == "DEPLOYED"
+        assert (await crowded_platform.ended(deployment))["status"] == "DEPLOYED"
 
-    urls = [await crowded.url(deployment) for deployment in (first, second)]
-    await crowded.call("PATCH", f"/v2/deployments/{second}", sleep_after_s=3600)
-    await crowded.call("PATCH", f"/v2/deployments/{first}", sleep_after_s=1)
+    urls = [await crowded_platform.url(deployment) for deployment in (first, second)]
+    await crowded_platform.call("PATCH", f"/v2/deployments/{second}", sleep_after_s=3600)
+    await crowded_platform.call("PATCH", f"/v2/deployments/{first}", sleep_after_s=1)
 
     async def shows(deployment: str, *, asleep: bool) -> bool:
-        return bool((await crowded.call("GET", f"/v2/deployments/{deployment}"))["is_asleep"] == asleep)
+        return bool((await crowded_platform.call("GET", f"/v2/deployments/{deployment}"))["is_asleep"] == asleep)
 
     await eventually(lambda: shows(first, asleep=True))
-    admin = await asyncpg.connect(crowded.database_url)
+    admin = await asyncpg.connect(crowded_platform.database_url)
 
     async def has_no_connections(deployment: str) -> bool:
         query = "select count(*) from pg_stat_activity where usename = $1"
@@ -313,12 +313,12 @@ async def test_idle_agent_gives_way_to_one_that_wakes(crowded: Platform, reposit
     await admin.execute(f"create role {role} login superuser")
     await admin.execute(f"alter role {role} password 'held'")
 
-    parts = urlsplit(crowded.database_url)
+    parts = urlsplit(crowded_platform.database_url)
     url = parts._replace(netloc=f"{role}:held@").geturl()
     held = [await asyncpg.connect(url) for _ in range(34)]
 
-    async with agent(crowded) as client:
-        await crowded.call("PATCH", f"/v2/deployments/{first}", sleep_after_s=3600)
+    async with agent(crowded_platform) as client:
+        await crowded_platform.call("PATCH", f"/v2/deployments/{first}", sleep_after_s=3600)
 
         async def answers(url: str, refusal: str = "as many agents are awake") -> bool:
             answer = await client.post(f"{url}/runs/wait", json={"assistant_id": "agent", "input": {}})
@@ -332,7 +332,7 @@ async def test_idle_agent_gives_way_to_one_that_wakes(crowded: Platform, reposit
         # take the connection that is left before the first one's server does, so that its start fails once.
         await eventually(lambda: answers(urls[0], "The agent sleeps"))
         await eventually(lambda: shows(second, asleep=True))
-        await crowded.call("PATCH", f"/v2/deployments/{first}", sleep_after_s=0)
+        await crowded_platform.call("PATCH", f"/v2/deployments/{first}", sleep_after_s=0)
 
         for _ in range(2):
             assert not await answers(urls[1])

@@ -19,8 +19,8 @@ from langgraph_sdk import get_client
 
 from tests.conftest import eventually
 from tests.failure.cluster import Client, Cluster, is_closed, is_up, patiently, start_cluster, work
-from tests.fronted import Fronted, fronted
-from tests.node_packages import SCRIPTS, installed_packages
+from tests.fronted import Fronted, start_fronted
+from tests.node_packages import SCRIPTS, install_packages
 from tests.servers import KEY, ServerProcess
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:.*Last-Event-ID")]
@@ -47,7 +47,7 @@ async def cluster(servers: Cluster) -> AsyncIterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def front(platform_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronted]:
-    with fronted(tmp_path_factory.mktemp("front") / "portside", platform_database) as opened:
+    with start_fronted(tmp_path_factory.mktemp("front") / "portside", platform_database) as opened:
         yield opened
 
 
@@ -223,7 +223,7 @@ async def python_thread(url: str, thread: str, body: dict[str, Any]) -> AsyncIte
 
 
 async def javascript(what: str, url: str, thread: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-    packages = installed_packages()
+    packages = install_packages()
     shutil.copy(SCRIPTS / "restart.mjs", packages / "restart.mjs")
     node = await asyncio.create_subprocess_exec(
         "node",

@@ -23,7 +23,7 @@ from portside.agent.streams.run_stream import RunStream
 from portside.executor.requests import LifecycleEvent
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
-from tests.api.streaming import Sent, opened
+from tests.api.streaming import Sent, open_stream
 from tests.conftest import eventually
 from tests.failure.cluster import Client, Cluster, start_cluster, work
 from tests.failure.steps import violations_in_steps
@@ -62,7 +62,7 @@ async def test_a_resumable_stream_survives_its_server(all_up: Cluster, tmp_path:
     other = cluster.other(executing)
     async with httpx2.AsyncClient(base_url=other.url, timeout=60) as http:
         path = f"/threads/{thread}/runs/{run}/stream"
-        async with opened(http, "GET", path, headers={"Last-Event-ID": "-1"}) as stream:
+        async with open_stream(http, "GET", path, headers={"Last-Event-ID": "-1"}) as stream:
             before = [await stream.next() for _ in range(3)]
             executing.kill()
             gate.touch()
@@ -73,14 +73,14 @@ async def test_a_resumable_stream_survives_its_server(all_up: Cluster, tmp_path:
         assert places(events) == sorted(set(places(events)))
         assert len(events[-1].data["done"]) >= 4
 
-        async with opened(http, "GET", path, headers={"Last-Event-ID": before[1].event_id}) as stream:
+        async with open_stream(http, "GET", path, headers={"Last-Event-ID": before[1].event_id}) as stream:
             assert [event.raw for event in await stream.all()] == [event.raw for event in events[2:]]
 
     # A server that was down meanwhile sends the same events.
     await cluster.start()
     async with (
         httpx2.AsyncClient(base_url=executing.url, timeout=60) as http,
-        opened(http, "GET", path, headers={"Last-Event-ID": "-1"}) as stream,
+        open_stream(http, "GET", path, headers={"Last-Event-ID": "-1"}) as stream,
     ):
         assert [event.raw for event in await stream.all()] == [event.raw for event in events]
 
@@ -96,7 +96,7 @@ async def test_followers_of_a_paused_server_get_the_next_owners_events(all_up: C
     executing = cluster.by_pid(entry.pid)
     async with (
         httpx2.AsyncClient(base_url=cluster.other(executing).url, timeout=60) as http,
-        opened(http, "GET", f"/threads/{thread}/stream", headers={"Last-Event-ID": "-"}) as stream,
+        open_stream(http, "GET", f"/threads/{thread}/stream", headers={"Last-Event-ID": "-"}) as stream,
     ):
         cluster.pause(executing)
         try:
@@ -129,8 +129,8 @@ async def test_paused_owner_sends_no_late_events(all_up: Cluster, tmp_path: Path
     async with (
         httpx2.AsyncClient(base_url=executing.url, timeout=60) as here,
         httpx2.AsyncClient(base_url=cluster.other(executing).url, timeout=60) as there,
-        opened(here, "GET", path, headers=everything) as near,
-        opened(there, "GET", path, headers=everything) as far,
+        open_stream(here, "GET", path, headers=everything) as near,
+        open_stream(there, "GET", path, headers=everything) as far,
     ):
         near_events = [await near.next() for _ in range(6)]
         cluster.pause(executing)
@@ -144,7 +144,7 @@ async def test_paused_owner_sends_no_late_events(all_up: Cluster, tmp_path: Path
 
         near_events += await near.all()
         far_events = await far.all()
-        async with opened(here, "GET", path, headers=everything) as stream:
+        async with open_stream(here, "GET", path, headers=everything) as stream:
             replayed = await stream.all()
 
     assert places(far_events) == sorted(set(places(far_events)))
@@ -293,9 +293,7 @@ async def test_events_of_a_run_that_is_streamed_elsewhere_are_written_before_its
     assert b'"all"' in b"".join(await followed.take())
 
 
-async def ended_elsewhere(
-    process: Process, database: Database, begun: AttemptStart
-) -> tuple[RunStream, LogSubscription]:
+async def end_elsewhere(process: Process, database: Database, begun: AttemptStart) -> tuple[RunStream, LogSubscription]:
     """Return the stream of a run that a client created here and another process executed, and its subscription."""
     await add_run(database, begun, "success")
     stream = process.hub.open(begun.run_id, begun.thread_id, is_resumable=False)
@@ -314,7 +312,7 @@ async def test_stream_of_an_ended_run_ends_after_all_written_events(processes, d
     monkeypatch.setattr(remote_subscriptions, "LAST_EVENTS_WITHIN_S", 0)
     here, there = processes
     begun = start(is_resumable=False, is_streamed_elsewhere=True)
-    _stream, followed = await ended_elsewhere(there, database, begun)
+    _stream, followed = await end_elsewhere(there, database, begun)
 
     here.hub.begin(begun).publish([("values", b'"all"')])
     await here.hub.flush_run(begun.run_id)
@@ -331,7 +329,7 @@ async def test_stream_of_an_ended_run_ends_after_all_written_events(processes, d
 async def test_stream_without_written_events_ends_with_an_error(processes, database, monkeypatch):
     monkeypatch.setattr(remote_subscriptions, "LAST_EVENTS_WITHIN_S", 0)
     _, there = processes
-    _stream, followed = await ended_elsewhere(there, database, start(is_resumable=False))
+    _stream, followed = await end_elsewhere(there, database, start(is_resumable=False))
     assert b"StreamLost" in b"".join([chunk async for chunk in followed])
 
 

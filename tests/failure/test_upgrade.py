@@ -139,7 +139,7 @@ class TraceSender(Endless):
 
 
 @contextlib.asynccontextmanager
-async def running(installation: Installation, folder: Path) -> AsyncIterator[Platform]:
+async def run_platform(installation: Installation, folder: Path) -> AsyncIterator[Platform]:
     """Run its platform, with an embedded Postgres; at the end the one that runs then is stopped."""
     home = folder / "home"
     port = free_port()
@@ -166,7 +166,7 @@ async def running(installation: Installation, folder: Path) -> AsyncIterator[Pla
 @pytest.fixture
 async def older(tmp_path: Path) -> AsyncIterator[Platform]:
     """A platform of the version before."""
-    async with running(await asyncio.to_thread(Installation, tmp_path / "before", BEFORE), tmp_path) as platform:
+    async with run_platform(await asyncio.to_thread(Installation, tmp_path / "before", BEFORE), tmp_path) as platform:
         yield platform
 
 
@@ -271,14 +271,14 @@ async def test_threads_keep_their_revision_when_the_server_is_upgraded(tmp_path:
     repository = Repository(tmp_path / "repository")
     repository.commit("one", agent=ASKS)
 
-    async with running(before, tmp_path) as platform:
+    async with run_platform(before, tmp_path) as platform:
         deployment = await platform.deploy(repository)
         await platform.call("PATCH", f"/v2/deployments/{deployment}", pin_threads=24)
         agent = Agent(platform, repository, deployment)
-        one = await agent.deployed()
-        threads = [await agent.asked() for _ in range(3)]
+        one = await agent.wait_until_deployed()
+        threads = [await agent.ask_thread() for _ in range(3)]
         two = await agent.deploy("two")
-        of_two = await agent.asked()
+        of_two = await agent.ask_thread()
 
         await agent.uses(**{one: 3, two: 1})
         assert await agent.answer(threads[0]) == "one!"
@@ -294,7 +294,7 @@ async def test_threads_keep_their_revision_when_the_server_is_upgraded(tmp_path:
         assert again.returncode == 0, again.stdout + again.stderr
         assert await agent.answer(threads[2]) == "one!"
         assert await agent.answer(of_two) == "two!"
-        assert await agent.answer(await agent.asked()) == "two!"
+        assert await agent.answer(await agent.ask_thread()) == "two!"
         assert await versions(platform) == {"my-agent": "0.1.0+gfeedfac"}
 
 
@@ -309,7 +309,7 @@ async def test_upgrade_starts_executors_only_if_they_have_changed(tmp_path: Path
     repository = Repository(tmp_path / "repository")
     repository.commit("one")
 
-    async with running(before, tmp_path) as platform:
+    async with run_platform(before, tmp_path) as platform:
         deployment = await platform.deploy(repository)
         assert (await platform.ended(deployment))["status"] == "DEPLOYED"
         folder = platform.home / "dataplane" / "deployments" / deployment
@@ -336,7 +336,7 @@ async def test_upgrade_starts_executors_only_if_they_have_changed(tmp_path: Path
 @pytest.mark.thorough
 async def test_agent_that_sleeps_stays_asleep_and_wakes_with_the_new_server(tmp_path: Path):
     before = await asyncio.to_thread(Installation, tmp_path / "before", "HEAD", "feedfac")
-    async with running(before, tmp_path) as platform:
+    async with run_platform(before, tmp_path) as platform:
         deployments = {}
         for name in ("asleep", "awake"):
             repository = Repository(tmp_path / name)
@@ -379,7 +379,7 @@ async def test_version_before_runs_until_a_migration_refuses_it(tmp_path: Path):
     backup = tmp_path / "before.backup"
     repository.commit("one")
 
-    async with running(newer, tmp_path) as platform:
+    async with run_platform(newer, tmp_path) as platform:
         deployment = await platform.deploy(repository)
         assert (await platform.ended(deployment))["status"] == "DEPLOYED"
         async with httpx2.AsyncClient(timeout=120, headers=platform.headers) as client:

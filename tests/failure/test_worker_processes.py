@@ -394,7 +394,7 @@ async def send_load(clients: list[httpx2.AsyncClient]) -> AsyncIterator[None]:
         await asyncio.gather(*sending)
 
 
-async def grown(cluster: Cluster, clients: list[httpx2.AsyncClient]) -> set[int]:
+async def wait_for_second_process(cluster: Cluster, clients: list[httpx2.AsyncClient]) -> set[int]:
     """Send requests until a second process has answered some of the clients that had connections; return both ids."""
     [server] = cluster.servers
 
@@ -422,7 +422,7 @@ async def test_load_adds_a_process_that_ends_after_it_with_its_streams(by_load: 
     gate = tmp_path / "gate"
     async with contextlib.AsyncExitStack() as stack:
         clients = await stack.enter_async_context(open_clients(server.url, 8))
-        second = of_other(await grown(by_load, clients), first)
+        second = of_other(await wait_for_second_process(by_load, clients), first)
 
         # A run in each: those of the second process last longer than the load.
         async with send_load(clients[2:]):
@@ -464,7 +464,7 @@ async def test_an_added_process_that_is_killed_returns_with_the_load_alone(by_lo
     [first] = by_load.find_executors(server)
     gate = tmp_path / "gate"
     async with open_clients(server.url, 8) as clients, Client(server) as client:
-        second = of_other(await grown(by_load, clients), first)
+        second = of_other(await wait_for_second_process(by_load, clients), first)
         async with send_load(clients):
             begun = await two_runs(by_load, client, gate)
 
@@ -476,7 +476,7 @@ async def test_an_added_process_that_is_killed_returns_with_the_load_alone(by_lo
 
         await patiently(lambda: server.has_logged("a worker process ended"))
         async with open_clients(server.url, 8) as others:
-            assert of_other(await grown(by_load, others), first) != second
+            assert of_other(await wait_for_second_process(by_load, others), first) != second
 
 
 @needs_cores
@@ -485,7 +485,7 @@ async def test_a_stop_ends_a_process_that_retires(by_load: Cluster, tmp_path: Pa
     [server] = by_load.servers
     [first] = by_load.find_executors(server)
     async with open_clients(server.url, 8) as clients:
-        second = of_other(await grown(by_load, clients), first)
+        second = of_other(await wait_for_second_process(by_load, clients), first)
         async with send_load(clients), Client(server) as client:
             await two_runs(by_load, client, tmp_path / "gate")
 

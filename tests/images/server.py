@@ -26,11 +26,11 @@ def facts() -> dict[str, object]:
         "no_new_privileges": status["NoNewPrivs"].strip(),
         "writes": {path: writes(path) for path in ("/", "/tmp", "/scratch")},
         "arguments": sys.argv,
-        "disk": watched_disk(os.environ.get("DISK_FOLDER")),
+        "disk": read_disk(os.environ.get("DISK_FOLDER")),
     }
 
 
-def watched_disk(folder: str | None) -> dict[str, object] | None:
+def read_disk(folder: str | None) -> dict[str, object] | None:
     if folder is None:
         return None
 

@@ -54,7 +54,7 @@ def project(folder: Path, auth: dict[str, Any] | None, code: str = "") -> Any:
     return load_config(folder / "langgraph.json")
 
 
-async def decided(auth: Auth, event: str, caller: Caller = ADA, **value: Any) -> tuple[Any, dict[str, Any]]:
+async def decide(auth: Auth, event: str, caller: Caller = ADA, **value: Any) -> tuple[Any, dict[str, Any]]:
     resource, _, action = event.partition(".")
     return await AuthorizationHandlers(auth).decide(caller, resource, action, value), value
 
@@ -78,7 +78,7 @@ async def test_most_specific_handler_decides() -> None:
     auth.on.threads.read(says("threads.read"))
 
     asked = {
-        event: (await decided(auth, event))[1]["asked"]
+        event: (await decide(auth, event))[1]["asked"]
         for event in (
             "threads.read",
             "threads.update",
@@ -107,7 +107,7 @@ async def test_handler_results_allow_deny_or_filter() -> None:
                 raise answer
             return answer
 
-        return (await decided(auth, "threads.read"))[0]
+        return (await decide(auth, "threads.read"))[0]
 
     assert await answers(None) is await answers(True) is None
     assert await answers({"owner": "ada"}) == {"equal": {"owner": "ada"}, "rest": []}
@@ -356,17 +356,17 @@ async def test_the_basic_example_of_the_sdk_works_as_written() -> None:
         await authenticate(request())
 
     caller = await authenticate(request(authorization="ada"))
-    assert (await decided(auth, "threads.create", caller))[1] == {"metadata": {"owner": "ada"}}
+    assert (await decide(auth, "threads.create", caller))[1] == {"metadata": {"owner": "ada"}}
 
     for action in ("read", "search"):
-        assert (await decided(auth, f"threads.{action}", caller))[0] == {"equal": {"owner": "ada"}, "rest": []}
+        assert (await decide(auth, f"threads.{action}", caller))[0] == {"equal": {"owner": "ada"}, "rest": []}
 
     for namespace, scoped in (((), ("ada",)), (("x",), ("ada", "x")), (("ada", "x"), ("ada", "x"))):
-        assert (await decided(auth, "store.get", caller, namespace=namespace))[1]["namespace"] == scoped
+        assert (await decide(auth, "store.get", caller, namespace=namespace))[1]["namespace"] == scoped
 
     for event in ("threads.delete", "threads.create_run", "assistants.read", "crons.create"):
         with pytest.raises(Forbidden):
-            await decided(auth, event, caller)
+            await decide(auth, event, caller)
 
     assert caller.user.permissions == []
 
@@ -378,9 +378,9 @@ async def test_studio_users_are_instances_of_their_class() -> None:
     async def deny_all_except_studio(ctx: Auth.types.AuthContext, value: Any) -> bool:
         return isinstance(ctx.user, Auth.types.StudioUser)
 
-    await decided(auth, "threads.read", caller_from(Auth.types.StudioUser("dev", is_authenticated=True)))
+    await decide(auth, "threads.read", caller_from(Auth.types.StudioUser("dev", is_authenticated=True)))
     with pytest.raises(Forbidden):
-        await decided(auth, "threads.read")
+        await decide(auth, "threads.read")
 
 
 async def test_without_authentication_permissions_need_the_same_machine() -> None:

@@ -14,7 +14,7 @@ from portside.kernel.http.cors import CorsRules
 GRAPHS = {"agent": "./agent.py:graph"}
 
 
-def read(folder: Path, **keys: Any) -> AgentConfig:
+def read_config(folder: Path, **keys: Any) -> AgentConfig:
     file = folder / "langgraph.json"
     file.write_text(json.dumps({"graphs": GRAPHS, **keys}))
     return load_config(file)
@@ -22,7 +22,7 @@ def read(folder: Path, **keys: Any) -> AgentConfig:
 
 def refusal(folder: Path, **keys: Any) -> str:
     with pytest.raises(UserMistake) as caught:
-        read(folder, **keys)
+        read_config(folder, **keys)
 
     message = str(caught.value)
     assert message.startswith(str(folder / "langgraph.json"))
@@ -30,7 +30,7 @@ def refusal(folder: Path, **keys: Any) -> str:
 
 
 def test_a_whole_file(tmp_path):
-    config = read(
+    config = read_config(
         tmp_path,
         graphs={"agent": "./agent.py:graph", "other": {"path": "pkg.mod:make", "description": "Makes things"}},
         dependencies=[".", "langchain"],
@@ -50,27 +50,27 @@ def test_a_whole_file(tmp_path):
 
 def test_the_environment_may_be_a_file(tmp_path):
     (tmp_path / ".env").write_text("# comment\nKEY='a b'\nEMPTY=\nBARE\nexport OTHER=x\n")
-    assert read(tmp_path, env=".env").env == {"KEY": "a b", "EMPTY": "", "OTHER": "x"}
+    assert read_config(tmp_path, env=".env").env == {"KEY": "a b", "EMPTY": "", "OTHER": "x"}
 
 
 @pytest.mark.parametrize("env", ["missing.env", "../.env", "/nowhere/at/all/.env", "."])
 def test_a_missing_env_file_counts_as_empty_and_is_named_once(tmp_path, env: str):
     with capture_logs() as logged:
-        assert read(tmp_path, env=env).env == {}
+        assert read_config(tmp_path, env=env).env == {}
     assert [(line["event"], line["env"]) for line in logged] == [("the env file is missing and counts as empty", env)]
 
 
 def test_an_env_file_that_is_no_text_is_named(tmp_path):
     (tmp_path / ".env").write_bytes(b"KEY=\xff\n")
     with pytest.raises(UserMistake, match=r"langgraph\.json: env: .*\.env cannot be read as UTF-8 text"):
-        read(tmp_path, env=".env")
+        read_config(tmp_path, env=".env")
 
 
 def test_the_env_file_may_bring_sections_and_the_process_wins_over_it(tmp_path):
     (tmp_path / ".env").write_text(
         'LANGGRAPH_HTTP=\'{"disable_store": true}\'\nLANGGRAPH_AUTH=\'{"path": "a.py:auth"}\'\n'
     )
-    config = read(tmp_path, env=".env")
+    config = read_config(tmp_path, env=".env")
     assert config.http.disable_store
     assert config.auth.path == "a.py:auth"
     own = {"LANGGRAPH_HTTP": '{"disable_runs": true}'}
@@ -78,7 +78,7 @@ def test_the_env_file_may_bring_sections_and_the_process_wins_over_it(tmp_path):
 
 
 def test_a_variable_without_a_value_is_left_out(tmp_path):
-    assert read(tmp_path, env={"A": None, "B": "x"}).env == {"B": "x"}
+    assert read_config(tmp_path, env={"A": None, "B": "x"}).env == {"B": "x"}
 
 
 def test_graph_json_is_found_before_langgraph_json(tmp_path):
@@ -109,10 +109,10 @@ def test_a_section_of_protection_that_is_no_object_stops_the_start(tmp_path, key
     assert f"{key}: Expected `object" in refusal(tmp_path, **{key: "./auth.py:auth"})
 
 
-def ignored(folder: Path, **keys: Any) -> dict[str, str]:
+def list_ignored(folder: Path, **keys: Any) -> dict[str, str]:
     """Read a file, and return which keys the log names as ignored, with the reasons."""
     with capture_logs() as logged:
-        read(folder, **keys)
+        read_config(folder, **keys)
 
     assert {line["event"] for line in logged} <= {"a configuration key is ignored"}
     assert {line["log_level"] for line in logged} <= {"warning"}
@@ -145,24 +145,24 @@ def ignored(folder: Path, **keys: Any) -> dict[str, str]:
     ],
 )
 def test_ignored_keys_are_reported_and_accepted(tmp_path, keys: dict[str, Any], named: set[str]):
-    found = ignored(tmp_path, **keys)
+    found = list_ignored(tmp_path, **keys)
     assert set(found) == named
     assert all(found.values())
 
 
 def test_unknown_keys_have_the_nearest_known_one(tmp_path):
-    assert "did you mean 'dependencies'?" in ignored(tmp_path, dependancies=["."])["dependancies"]
-    assert "did you mean 'app'?" in ignored(tmp_path, http={"apps": "./web.py:app"})["http.apps"]
+    assert "did you mean 'dependencies'?" in list_ignored(tmp_path, dependancies=["."])["dependancies"]
+    assert "did you mean 'app'?" in list_ignored(tmp_path, http={"apps": "./web.py:app"})["http.apps"]
     assert "did you mean 'path'?" in refusal(tmp_path, auth={"paths": "./auth.py:auth"})
     assert 'there is a key "graph"' in refusal(tmp_path, graphs=None, graph=GRAPHS)
 
 
 def test_what_is_known_of_a_section_is_kept(tmp_path):
     section = {"scopes": ["user"], "ttl": {"refresh_on_read": False, "default_ttl": 5, "on": 1}}
-    ttl = read(tmp_path, store=section).store.ttl
+    ttl = read_config(tmp_path, store=section).store.ttl
     assert ttl is not None
     assert (ttl.refresh_on_read, ttl.default_ttl) == (False, 5)
-    config = read(tmp_path, checkpointer={"path": "c.py:c", "ttl": {"strategy": "keep_latest", "unit": "m"}})
+    config = read_config(tmp_path, checkpointer={"path": "c.py:c", "ttl": {"strategy": "keep_latest", "unit": "m"}})
     assert config.thread_ttl.strategy == "keep_latest"
 
 
@@ -176,25 +176,25 @@ def test_a_variable_for_other_servers_is_named(tmp_path, name: str):
 
 
 def test_keys_with_their_default_values_are_accepted(tmp_path):
-    read(
+    read_config(
         tmp_path, auth=None, webhooks={}, http={"app": None, "disable_mcp": False}, checkpointer={"backend": "default"}
     )
 
 
 def test_what_is_encrypted_and_what_checkpoints_may_hold_is_read(tmp_path):
     serde = {"allowed_msgpack_modules": [["a.b", "C"]], "allowed_json_modules": None, "pickle_fallback": True}
-    config = read(tmp_path, encryption={"path": "./e.py:e"}, checkpointer={"serde": serde})
+    config = read_config(tmp_path, encryption={"path": "./e.py:e"}, checkpointer={"serde": serde})
     assert config.encryption.path == "./e.py:e"
     assert config.serde == SerdeConfig(allowed_msgpack_modules=[["a.b", "C"]], pickle_fallback=True)
-    assert read(tmp_path).serde == SerdeConfig(allowed_msgpack_modules=True, pickle_fallback=False)
+    assert read_config(tmp_path).serde == SerdeConfig(allowed_msgpack_modules=True, pickle_fallback=False)
 
 
 def test_the_http_section_is_read(tmp_path):
     cors = {"allow_origins": ["https://a.example"], "allow_credentials": True, "max_age": 5}
-    http = read(tmp_path, http={"cors": cors, "mount_prefix": "/my/api", "disable_threads": True}).http
+    http = read_config(tmp_path, http={"cors": cors, "mount_prefix": "/my/api", "disable_threads": True}).http
     assert http.cors == CorsRules(allow_origins=["https://a.example"], allow_credentials=True, max_age=5)
     assert (http.mount_prefix, http.disable_threads, http.disable_runs) == ("/my/api", True, False)
-    assert read(tmp_path, http={"cors": {}, "mount_prefix": "", "disable_ui": False}).http == HttpConfig()
+    assert read_config(tmp_path, http={"cors": {}, "mount_prefix": "", "disable_ui": False}).http == HttpConfig()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_bad_http_section_is_named(tmp_path, http, named):
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "a\n", "x" * 101])
 def test_names_of_components_are_names_of_folders(tmp_path, name):
     assert ": ui: " in refusal(tmp_path, ui={name: "./ui.tsx"})
-    assert read(tmp_path, ui={"my agent.2": "./ui.tsx"}).ui == {"my agent.2": "./ui.tsx"}
+    assert read_config(tmp_path, ui={"my agent.2": "./ui.tsx"}).ui == {"my agent.2": "./ui.tsx"}
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_bad_graph_entry_is_named(tmp_path, entry, said):
     ],
 )
 def test_javascript_export_is_named_or_default(tmp_path, entry, path):
-    config = read(tmp_path, graphs={"agent": entry})
+    config = read_config(tmp_path, graphs={"agent": entry})
     assert config.graphs["agent"].path == path
 
 
@@ -264,7 +264,7 @@ def test_javascript_export_must_be_a_name(tmp_path):
 
 def test_each_language_has_its_graphs(tmp_path):
     graphs = {"a": "./a.py:graph", "b": "./b.ts:graph", "c": "package.module:graph", "d": "./d.mjs:make"}
-    config = read(tmp_path, graphs=graphs)
+    config = read_config(tmp_path, graphs=graphs)
     assert (list(config.project.graphs), list(config.javascript.graphs)) == (["a", "c"], ["b", "d"])
 
 
@@ -276,10 +276,10 @@ def test_encryption_in_javascript_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("given", "location"), [("./web.mts:api", "./web.mts:api"), ("./web.ts", "./web.ts:default")])
 def test_handlers_in_javascript_name_an_export(tmp_path, given, location):
-    config = read(tmp_path, auth={"path": given}, http={"app": given})
+    config = read_config(tmp_path, auth={"path": given}, http={"app": given})
     assert (config.auth.path, config.http.app, config.has_javascript) == (location, location, True)
     assert "auth.path" in refusal(tmp_path, auth={"path": "./web.ts:an export"})
-    assert not read(tmp_path, auth={"path": "./web.py:auth"}).has_javascript
+    assert not read_config(tmp_path, auth={"path": "./web.py:auth"}).has_javascript
 
 
 @pytest.mark.parametrize("graphs", [None, {}, [], "agent.py:graph"])
@@ -322,7 +322,7 @@ def test_a_byte_order_mark_is_no_problem(tmp_path):
 
 
 def test_lifetimes_and_the_index_of_the_store_are_read(tmp_path):
-    config = read(
+    config = read_config(
         tmp_path,
         checkpointer={"ttl": {"strategy": "keep_latest", "default_ttl": 60}},
         store={"index": {"embed": "./embed.py:embed", "dims": 3}, "ttl": {"default_ttl": 5}},

@@ -36,7 +36,7 @@ def header() -> Header:
     )
 
 
-def encrypted(plain: bytes, *, is_closed: bool = True) -> bytes:
+def encrypt(plain: bytes, *, is_closed: bool = True) -> bytes:
     file = io.BytesIO()
     writer = EncryptedWriter(file, header(), RIGHT)
     for start in range(0, len(plain), 300_000):
@@ -49,7 +49,7 @@ def encrypted(plain: bytes, *, is_closed: bool = True) -> bytes:
     return file.getvalue()
 
 
-def decrypted(file: bytes) -> bytes:
+def decrypt(file: bytes) -> bytes:
     return EncryptedReader(io.BytesIO(file), RIGHT).read()
 
 
@@ -65,56 +65,56 @@ def pattern(size: int) -> bytes:
 @pytest.fixture(scope="module")
 def three() -> bytes:
     """A file with two full chunks and a short one."""
-    return encrypted(pattern(2 * CHUNK_BYTES + 1000))
+    return encrypt(pattern(2 * CHUNK_BYTES + 1000))
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
 def test_everything_comes_back(size: int) -> None:
     plain = pattern(size)
-    file = encrypted(plain)
-    assert decrypted(file) == plain
+    file = encrypt(plain)
+    assert decrypt(file) == plain
     assert size < 50 or plain[:50] not in file
     assert read_header(io.BytesIO(file)).created_at == datetime(2030, 1, 2, tzinfo=UTC)
 
 
 def test_two_files_of_one_plain_text_share_nothing() -> None:
-    first = encrypted(b"x" * 100)
-    second = encrypted(b"x" * 100)
+    first = encrypt(b"x" * 100)
+    second = encrypt(b"x" * 100)
     assert first[find_first_chunk(first) :] != second[find_first_chunk(second) :]
 
 
 def test_wrong_passphrase_is_refused_by_name() -> None:
     with pytest.raises(BackupRefused, match="passphrase does not open"):
-        EncryptedReader(io.BytesIO(encrypted(b"x")), Passphrase("correct horse batterz"))
+        EncryptedReader(io.BytesIO(encrypt(b"x")), Passphrase("correct horse batterz"))
 
 
 @pytest.mark.parametrize("lost", [1, 500, 1016, 1017, STORED_CHUNK, STORED_CHUNK + 1016, 2 * STORED_CHUNK + 1016])
 def test_torn_file_is_refused(three: bytes, lost: int) -> None:
     """1016 bytes are the last chunk: without it the file ends where a chunk does."""
     with pytest.raises(BackupRefused, match="torn"):
-        decrypted(three[:-lost])
+        decrypt(three[:-lost])
 
 
 def test_unfinished_file_is_refused() -> None:
     for size in (0, 10, CHUNK_BYTES, 2 * CHUNK_BYTES + 5):
         with pytest.raises(BackupRefused, match="torn"):
-            decrypted(encrypted(pattern(size), is_closed=False))
+            decrypt(encrypt(pattern(size), is_closed=False))
 
 
 def test_every_length_of_a_short_file_is_refused() -> None:
-    whole = encrypted(b"hello")
+    whole = encrypt(b"hello")
     for length in range(len(whole)):
         with pytest.raises(BackupRefused):
-            decrypted(whole[:length])
+            decrypt(whole[:length])
 
 
 def test_every_changed_byte_of_a_short_file_is_refused() -> None:
-    whole = encrypted(b"hello")
+    whole = encrypt(b"hello")
     for position in range(len(whole)):
         changed = bytearray(whole)
         changed[position] ^= 1
         with pytest.raises(BackupRefused):
-            decrypted(bytes(changed))
+            decrypt(bytes(changed))
 
 
 def test_moved_repeated_and_appended_chunks_are_refused(three: bytes) -> None:
@@ -123,7 +123,7 @@ def test_moved_repeated_and_appended_chunks_are_refused(three: bytes) -> None:
     first = three[begin:][:STORED_CHUNK]
     second = three[begin + STORED_CHUNK :][:STORED_CHUNK]
     last = three[begin + 2 * STORED_CHUNK :]
-    assert decrypted(head + first + second + last) == pattern(2 * CHUNK_BYTES + 1000)
+    assert decrypt(head + first + second + last) == pattern(2 * CHUNK_BYTES + 1000)
 
     for forged in (
         second + first + last,
@@ -135,7 +135,7 @@ def test_moved_repeated_and_appended_chunks_are_refused(three: bytes) -> None:
         first + second + last + b"x",
     ):
         with pytest.raises(BackupRefused):
-            decrypted(head + forged)
+            decrypt(head + forged)
 
 
 def test_nothing_is_returned_of_a_damaged_chunk(three: bytes) -> None:
@@ -152,13 +152,13 @@ def test_another_format_names_the_version_that_made_it() -> None:
     text = msgspec.json.encode({"format": 2, "version": "7.0.0", "something": "new"})
     file = MAGIC + len(text).to_bytes(4, "big") + text + bytes(32)
     with pytest.raises(BackupRefused, match=r"another version of Portside \(7\.0\.0\)"):
-        decrypted(file)
+        decrypt(file)
 
 
 def test_other_files_are_refused() -> None:
     for other in (b"", b"PK\x03\x04", bytes(1000), MAGIC, MAGIC + b"\xff\xff\xff\xff" + bytes(100)):
         with pytest.raises(BackupRefused):
-            decrypted(other)
+            decrypt(other)
 
 
 def test_costly_headers_are_refused() -> None:
@@ -168,7 +168,7 @@ def test_costly_headers_are_refused() -> None:
 
     text = msgspec.json.encode(expensive)
     with pytest.raises(BackupRefused, match="header was changed"):
-        decrypted(MAGIC + len(text).to_bytes(4, "big") + text + bytes(32))
+        decrypt(MAGIC + len(text).to_bytes(4, "big") + text + bytes(32))
 
 
 def test_short_passphrases_protect_no_new_backup() -> None:

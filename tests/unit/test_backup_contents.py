@@ -18,7 +18,7 @@ PASSPHRASE = Passphrase("correct horse battery")
 SALT = new_salt()
 
 
-def nothing(_size: int) -> None:
+def ignore(_size: int) -> None:
     """Ignore the progress."""
 
 
@@ -38,7 +38,7 @@ class Packed:
         )
 
         self._writer = EncryptedWriter(self.file, self.header, PASSPHRASE)
-        self.packer = Packer(self._writer, nothing)
+        self.packer = Packer(self._writer, ignore)
 
     def close(self) -> EncryptedReader:
         self.packer.close()
@@ -55,9 +55,9 @@ def test_streams_of_unknown_length_come_back(tmp_path: Path, size: int) -> None:
     packed = Packed()
     content = os.urandom(1 << 16) * (size >> 16) + b"x" * (size & 0xFFFF)
     packed.packer.add_stream("dumps/one", io.BytesIO(content))
-    unpack(packed.close(), tmp_path, nothing)
+    unpack(packed.close(), tmp_path, ignore)
     assert (tmp_path / "dumps" / "one").read_bytes() == content
-    assert check(packed.reader(), nothing).size_bytes == size
+    assert check(packed.reader(), ignore).size_bytes == size
 
 
 def test_trees_come_back_with_modes_and_links(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_trees_come_back_with_modes_and_links(tmp_path: Path) -> None:
         packed = Packed()
         packed.packer.add_tree(home, "home", lambda name: name == "left out")
 
-    unpack(packed.close(), tmp_path / "new", nothing)
+    unpack(packed.close(), tmp_path / "new", ignore)
     new = tmp_path / "new" / "home"
     assert (new / "archives" / "same").read_bytes() == b"archive"
     assert sorted(path.name for path in new.rglob("*")) == sorted(
@@ -93,7 +93,7 @@ def test_hostile_names_are_refused(tmp_path: Path) -> None:
         packed = Packed()
         packed.packer.add_bytes(name, b"x")
         with pytest.raises(BackupRefused, match="outside"):
-            unpack(packed.close(), tmp_path / "new", nothing)
+            unpack(packed.close(), tmp_path / "new", ignore)
 
     assert list(tmp_path.rglob("*")) == [] or all(path.is_dir() for path in tmp_path.rglob("*"))
 
@@ -105,7 +105,7 @@ def test_file_is_not_written_through_a_link(tmp_path: Path) -> None:
     packed.packer.add_bytes("home/link", b"overwritten")
 
     with pytest.raises(OSError, match="exists"):
-        unpack(packed.close(), tmp_path, nothing)
+        unpack(packed.close(), tmp_path, ignore)
 
     assert (tmp_path / "home" / "real").read_bytes() == b"kept"
 
@@ -119,7 +119,7 @@ def test_file_behind_a_link_is_refused(tmp_path: Path) -> None:
     packed.packer.add_bytes("home/out/x", b"x")
 
     with pytest.raises(BackupRefused, match="behind a link: home/out/x"):
-        unpack(packed.close(), target, nothing)
+        unpack(packed.close(), target, ignore)
 
     assert not list(tmp_path.rglob("x"))
 
@@ -146,7 +146,7 @@ def test_backup_without_its_summary_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.undo()
     with pytest.raises(BackupRefused, match="incomplete"):
-        check(reader, nothing)
+        check(reader, ignore)
 
 
 def test_memory_does_not_grow_with_the_size() -> None:
@@ -164,7 +164,7 @@ def test_memory_does_not_grow_with_the_size() -> None:
     tracemalloc.start()
     packed.packer.add_stream("dumps/large", Zeros())
     reader = packed.close()
-    assert check(reader, nothing).size_bytes == 200 << 20
+    assert check(reader, ignore).size_bytes == 200 << 20
     _, peak = tracemalloc.get_traced_memory()
 
     tracemalloc.stop()

@@ -105,7 +105,7 @@ def header(kind: str = "wal", wal_name: str | None = SEGMENT) -> Header:
 
 
 @contextlib.contextmanager
-def stored(store: FolderStore, name: str, of: Header) -> Iterator[EncryptedWriter]:
+def open_backup(store: FolderStore, name: str, of: Header) -> Iterator[EncryptedWriter]:
     with store.create(name) as out:
         writer = EncryptedWriter(out, of, PASSPHRASE)
         yield writer
@@ -122,7 +122,7 @@ def stored(store: FolderStore, name: str, of: Header) -> Iterator[EncryptedWrite
 )
 def test_file_that_is_no_wal_is_refused_by_name(tmp_path: Path, of: Header, content: bytes, reason: str) -> None:
     store = FolderStore(tmp_path / "stored")
-    with stored(store, f"log/own/{SEGMENT}", of) as out:
+    with open_backup(store, f"log/own/{SEGMENT}", of) as out:
         out.write(content)
 
     with pytest.raises(BackupRefused, match=f"the WAL file .*{SEGMENT} cannot be used: {reason}"):
@@ -138,7 +138,7 @@ def test_files_beside_the_wal_cannot_be_written_elsewhere(tmp_path: Path, name: 
     home = tmp_path / "home"
     home.mkdir()
 
-    with stored(store, "log/own/files/1", header(wal_name=name)):
+    with open_backup(store, "log/own/files/1", header(wal_name=name)):
         pass
 
     fetch_files(store, header(), PASSPHRASE, home)

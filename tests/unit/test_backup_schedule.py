@@ -52,7 +52,7 @@ def attempt(started_at: datetime, **more: object) -> Attempt:
     return Attempt(started_at=started_at, **given)  # type: ignore[arg-type]
 
 
-def listed(age_days: float, problem: str | None = None) -> ListedBackup:
+def build_backup(age_days: float, problem: str | None = None) -> ListedBackup:
     return ListedBackup(
         name=f"{age_days}", size_bytes=1, created_at=NOW - timedelta(days=age_days), kind="data", problem=problem
     )
@@ -114,14 +114,14 @@ def test_history_is_bounded_and_survives_damage(tmp_path: Path, monkeypatch: pyt
 
 
 def test_newest_and_young_backups_are_kept(tmp_path: Path) -> None:
-    young = [listed(age) for age in (1, 2, 3, 6.9)]
-    assert list_surplus([*young, listed(7.1), listed(30)], schedule(tmp_path), NOW) == ["7.1", "30"]
-    old = [listed(age) for age in (50, 60, 70)]
+    young = [build_backup(age) for age in (1, 2, 3, 6.9)]
+    assert list_surplus([*young, build_backup(7.1), build_backup(30)], schedule(tmp_path), NOW) == ["7.1", "30"]
+    old = [build_backup(age) for age in (50, 60, 70)]
     assert list_surplus(old, schedule(tmp_path), NOW) == ["70"], "two are kept whatever their age"
     assert list_surplus(young, schedule(tmp_path, keep_for=timedelta(0)), NOW) == ["3", "6.9"]
 
 
-def stored(store: FolderStore, name: str, installation: str) -> None:
+def store_backup(store: FolderStore, name: str, installation: str) -> None:
     header = Header(
         kind="data",
         created_at=NOW,
@@ -142,7 +142,7 @@ def test_backups_of_another_platform_are_never_deleted(tmp_path: Path, monkeypat
     store = FolderStore(tmp_path / "stored")
     own = ensure_identity(tmp_path).id
     for name, installation in (("a", own), ("b", own), ("c", "other"), ("d", "other")):
-        stored(store, f"{name}.backup", installation)
+        store_backup(store, f"{name}.backup", installation)
 
     assert prune(store, schedule(tmp_path, keep=1, keep_for=timedelta(0))) == 1
     left = [file.name for file in store.list()]
@@ -249,12 +249,12 @@ def test_upload_ends_before_it_has_more_parts_than_the_store_takes(monkeypatch: 
 def test_partial_file_that_has_gone_does_not_stop_a_backup(tmp_path: Path) -> None:
     (tmp_path / ".b.backup.partial").symlink_to("nowhere")
     store = FolderStore(tmp_path)
-    stored(store, "a.backup", "own")
+    store_backup(store, "a.backup", "own")
     assert [file.name for file in store.list()] == ["a.backup"]
 
 
 def test_files_that_cannot_be_read_are_never_deleted(tmp_path: Path) -> None:
-    found = [listed(50, "damaged"), listed(51), listed(52), listed(53)]
+    found = [build_backup(50, "damaged"), build_backup(51), build_backup(52), build_backup(53)]
     assert list_surplus(found, schedule(tmp_path), NOW) == ["53"]
 
 

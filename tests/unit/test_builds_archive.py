@@ -34,7 +34,7 @@ def pack(path: Path, *entries: tuple[tarfile.TarInfo, bytes], form: int = tarfil
     return path
 
 
-def everything_below(folder: Path) -> set[str]:
+def list_files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
 
 
@@ -81,7 +81,7 @@ async def test_unsafe_entries_are_refused_by_name(tmp_path: Path, bad: tarfile.T
     with pytest.raises(BuildFailed, match=words):
         await unpack(path, tmp_path / "deep" / "out", LIMIT)
 
-    assert everything_below(tmp_path) <= {"a", "deep", "deep/out", "deep/out/good"}
+    assert list_files(tmp_path) <= {"a", "deep", "deep/out", "deep/out/good"}
 
 
 async def test_archive_bomb_is_refused_before_any_write(tmp_path: Path):
@@ -90,7 +90,7 @@ async def test_archive_bomb_is_refused_before_any_write(tmp_path: Path):
     with pytest.raises(BuildFailed, match="larger than 1000000 bytes"):
         await unpack(path, tmp_path / "out", LIMIT)
 
-    assert everything_below(tmp_path / "out") == set()
+    assert list_files(tmp_path / "out") == set()
 
 
 async def test_too_many_entries_and_long_headers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -103,7 +103,7 @@ async def test_too_many_entries_and_long_headers_are_refused(tmp_path: Path, mon
     with pytest.raises(BuildFailed, match="more than 10 entries"):
         await unpack(path, tmp_path / "2", LIMIT)
 
-    assert everything_below(tmp_path / "2") == set()
+    assert list_files(tmp_path / "2") == set()
 
 
 def test_chained_headers_do_not_break_the_reader(tmp_path: Path):
@@ -140,4 +140,4 @@ async def test_archive_source_has_no_commit(tmp_path: Path):
     (tmp_path / "build").mkdir()
     checkout = ArchiveSource(download, LIMIT).checkout(tmp_path / "build", MaskedOutput(print))
     assert await checkout.fetch() == ""
-    assert everything_below(tmp_path / "build") == {"source", "source/langgraph.json"}
+    assert list_files(tmp_path / "build") == {"source", "source/langgraph.json"}

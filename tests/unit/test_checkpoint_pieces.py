@@ -64,11 +64,11 @@ def encode(owner: ValuePieces, value: Any, before: CutValue) -> tuple[StoredValu
     """Encode the next version of a value that is in pieces; return what is stored and its pieces."""
     stored, known = Encoding(SERDE, owner).encode(THREAD, value, before)
     assert isinstance(known, CutValue)
-    assert joined(known) == SERDE.dumps_typed(value)[1]
+    assert join(known) == SERDE.dumps_typed(value)[1]
     return stored, known
 
 
-def joined(value: CutValue) -> bytes:
+def join(value: CutValue) -> bytes:
     return value.header + b"".join(piece.data for piece in value.pieces)
 
 
@@ -80,7 +80,7 @@ def test_a_value_that_grows_while_it_is_cut_can_be_read(kind: str):
     _, whole = Encoding(SERDE, owner).encode(THREAD, value, None)
     _, known = Encoding(GrowingWhileEncoded(value), owner).encode(THREAD, value, whole)
     assert isinstance(known, CutValue)
-    read = SERDE.loads_typed(("msgpack", joined(known)))
+    read = SERDE.loads_typed(("msgpack", join(known)))
 
     # The first item may be added while the whole value is encoded, before it is cut.
     assert list(read)[:50] == list(expected)
@@ -145,7 +145,7 @@ def test_pieces_that_do_not_fit_the_value_that_was_read_are_not_shared():
     known = cut(owner, value)
 
     ranges = encode_array(pieces._list_ranges(known.pieces))
-    data = joined(known)
+    data = join(known)
     counts = [(len(piece.data), piece.stored_leaves) for piece in known.pieces]
     for missing in (0, 1):
         last_bytes, last_leaves = counts[-1]

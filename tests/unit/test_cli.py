@@ -174,7 +174,7 @@ def test_a_database_that_is_away_is_one_line(tmp_path: Path) -> None:
     assert "secret" not in done.stderr
 
 
-def described(graphs: int, **http: str) -> AgentConfig:
+def build_config(graphs: int, **http: str) -> AgentConfig:
     sources = {f"g{number}": GraphSource("./agent.py:graph") for number in range(graphs)}
     return AgentConfig(file=Path("/a.json"), graphs=sources, dependencies=[], env={}, http=HttpConfig(**http))
 
@@ -182,7 +182,7 @@ def described(graphs: int, **http: str) -> AgentConfig:
 def test_a_server_that_has_started_says_what_it_is() -> None:
     url = "postgresql://ann:secret@db.example:5432/agents?sslmode=require"
     settings = AgentSettings(host="::1", port=9, database_url=url, tier="queue", n_jobs_per_worker=3)
-    assert summarize(described(2, mount_prefix="/mine"), settings, url) == [
+    assert summarize(build_config(2, mount_prefix="/mine"), settings, url) == [
         f"Portside {__version__}, agent server",
         "  address   http://[::1]:9/mine",
         "  graphs    g0, g1",
@@ -190,7 +190,7 @@ def test_a_server_that_has_started_says_what_it_is() -> None:
         "  tier      queue: executes up to 3 runs at once; answers only /ok, /metrics and /info",
     ]
 
-    embedded = summarize(described(10), AgentSettings(), "postgresql://ann:secret@/agents?host=%2Ftmp%2Fa")
+    embedded = summarize(build_config(10), AgentSettings(), "postgresql://ann:secret@/agents?host=%2Ftmp%2Fa")
     assert embedded[2:4] == [
         "  graphs    g0, g1, g2, g3, g4, g5, g6, g7 and 2 more",
         "  database  /tmp/a/agents, embedded",
@@ -215,7 +215,7 @@ def test_a_bad_setting_is_one_line(tmp_path, arguments, environment) -> None:
     assert done.stderr.startswith("error: ")
 
 
-def failing(monkeypatch, error: BaseException) -> None:
+def fail_with(monkeypatch, error: BaseException) -> None:
     def callback() -> None:
         raise error
 
@@ -234,7 +234,7 @@ def failing(monkeypatch, error: BaseException) -> None:
 )
 def test_an_unexpected_error_is_one_line(monkeypatch, capsys, error, line: str) -> None:
     monkeypatch.delenv("PORTSIDE_TRACEBACK", raising=False)
-    failing(monkeypatch, error)
+    fail_with(monkeypatch, error)
     with pytest.raises(SystemExit) as ended:
         cli.main(["usage"])
 
@@ -244,14 +244,14 @@ def test_an_unexpected_error_is_one_line(monkeypatch, capsys, error, line: str) 
 
 def test_portside_traceback_shows_the_stack_trace(monkeypatch) -> None:
     monkeypatch.setenv("PORTSIDE_TRACEBACK", "1")
-    failing(monkeypatch, RuntimeError("here"))
+    fail_with(monkeypatch, RuntimeError("here"))
     with pytest.raises(RuntimeError, match="here"):
         cli.main(["usage"])
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
 def test_an_interrupted_command_says_nothing(monkeypatch, capsys, error) -> None:
-    failing(monkeypatch, error)
+    fail_with(monkeypatch, error)
     with pytest.raises(SystemExit) as ended:
         cli.main(["usage"])
 
@@ -309,13 +309,13 @@ def test_a_response_says_in_words_when_to_try_again() -> None:
     assert said("Later", "Wed, 21 Oct 2026 07:28:00 GMT") == "Later"
 
 
-def shown(greeting: Greeting, capsys: pytest.CaptureFixture[str]) -> str:
+def print_greeting(greeting: Greeting, capsys: pytest.CaptureFixture[str]) -> str:
     greeting.show()
     return capsys.readouterr().out
 
 
 @contextlib.contextmanager
-def held(home: Path) -> Iterator[None]:
+def hold_lock(home: Path) -> Iterator[None]:
     """Hold the lock of a home, as a platform does."""
     with (home / "platform.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -332,7 +332,7 @@ def test_commands_find_the_platform_of_a_home_folder_at_its_port(tmp_path: Path)
     assert f":{other} " in run(*listing, "--url", f"http://127.0.0.1:{other}").stderr
 
     assert f":{port} " in run("login", "--device", PORTSIDE_HOME=str(tmp_path)).stderr
-    with held(tmp_path):
+    with hold_lock(tmp_path):
         assert f"nothing answers at http://127.0.0.1:{port}\n" in run("doctor", "--home", str(tmp_path)).stdout
 
 
@@ -368,11 +368,11 @@ def test_the_passphrase_of_a_new_backup_is_asked_for_twice(monkeypatch: pytest.M
 
 
 def test_next_steps_without_the_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = shown(Greeting("http://127.0.0.1:8700", "key", tmp_path), capsys)
+    text = print_greeting(Greeting("http://127.0.0.1:8700", "key", tmp_path), capsys)
     assert "hello-agent" not in text
     assert "AGENT_URL" not in text
     assert "portside deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY" in text
-    assert "deployments show hello-agent" in shown(
+    assert "deployments show hello-agent" in print_greeting(
         Greeting("http://127.0.0.1:8700", "key", tmp_path, "http://127.0.0.1:1"), capsys
     )
 

@@ -30,7 +30,7 @@ def project(tmp_path: Path) -> Path:
     return write(tmp_path / "agent", {"langgraph.json": json.dumps(CONFIG), "agent.py": "graph = 1\n"})
 
 
-def packed(folder: Path, config: str = "langgraph.json") -> tuple[dict[str, bytes], Packed]:
+def pack_folder(folder: Path, config: str = "langgraph.json") -> tuple[dict[str, bytes], Packed]:
     """Pack a folder and return what is in the archive."""
     file = io.BytesIO()
     summary = pack(read_project(folder, config), file)
@@ -72,7 +72,7 @@ def test_caches_and_ignored_files_are_not_packed(project: Path) -> None:
         },
     )
 
-    assert set(packed(project)[0]) == {
+    assert set(pack_folder(project)[0]) == {
         "langgraph.json",
         "agent.py",
         ".gitignore",
@@ -89,7 +89,7 @@ def test_caches_and_ignored_files_are_not_packed(project: Path) -> None:
 def test_gitignore_of_the_enclosing_repository_applies(project: Path) -> None:
     write(project.parent, {".git/HEAD": "", ".gitignore": "*.secret\n"})
     write(project, {"a.secret": ""})
-    assert set(packed(project)[0]) == {"langgraph.json", "agent.py"}
+    assert set(pack_folder(project)[0]) == {"langgraph.json", "agent.py"}
 
 
 def test_links_to_outside_are_left_out(project: Path, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_links_to_outside_are_left_out(project: Path, tmp_path: Path) -> None:
     (project / "folder-link").symlink_to("folder")
     (project / "round").symlink_to(".")
 
-    found, summary = packed(project)
+    found, summary = pack_folder(project)
     assert found["inside.txt"] == b"mine"
     assert sorted(summary.left_out) == ["folder-link", "nowhere", "outside.txt", "round"]
     assert b"private" not in b"".join(found.values())
@@ -122,28 +122,28 @@ def test_dependencies_beside_the_folder_come_along_and_nothing_else(tmp_path: Pa
 
     project = read_project(tmp_path / "apps" / "agent", "langgraph.json")
     assert project.config == "apps/agent/langgraph.json"
-    found, _ = packed(tmp_path / "apps" / "agent")
+    found, _ = pack_folder(tmp_path / "apps" / "agent")
     assert set(found) == {"apps/agent/langgraph.json", "apps/agent/sub/x.py", "shared/pyproject.toml"}
 
 
 def test_workspaces_come_along(tmp_path: Path) -> None:
     agent = write(tmp_path / "work" / "apps" / "agent", {"langgraph.json": json.dumps(CONFIG), "package.json": "{}"})
     write(tmp_path / "work", {"package.json": '{"workspaces": ["apps/*", "libs/*"]}', "libs/shared/package.json": "{}"})
-    assert set(packed(agent)[0]) == {"langgraph.json", "package.json"}
+    assert set(pack_folder(agent)[0]) == {"langgraph.json", "package.json"}
     write(tmp_path / "work", {".git/HEAD": ""})
 
     found = read_project(agent, "langgraph.json")
     assert (found.root, found.config) == (tmp_path / "work", "apps/agent/langgraph.json")
-    assert "libs/shared/package.json" in packed(agent)[0]
+    assert "libs/shared/package.json" in pack_folder(agent)[0]
     write(agent, {"package-lock.json": "{}"})
-    assert set(packed(agent)[0]) == {"langgraph.json", "package.json", "package-lock.json"}
+    assert set(pack_folder(agent)[0]) == {"langgraph.json", "package.json", "package-lock.json"}
 
 
 def test_the_env_file_is_packed_empty(project: Path) -> None:
     write(
         project, {"langgraph.json": json.dumps({**CONFIG, "env": ".env"}), ".env": "KEY=secret", ".gitignore": ".env"}
     )
-    found, _ = packed(project)
+    found, _ = pack_folder(project)
     assert found[".env"] == b""
 
 
@@ -154,13 +154,13 @@ def test_an_env_file_outside_the_folder_is_ignored(project: Path, env: str) -> N
     read = read_project(project, "langgraph.json")
     assert read.env_file is None
     assert f'env is "{env}", but there is no such file in' in (read.missing_env or "")
-    assert set(packed(project)[0]) == {"langgraph.json", "agent.py"}
+    assert set(pack_folder(project)[0]) == {"langgraph.json", "agent.py"}
 
 
 def test_a_dependency_that_names_a_file_stands_for_its_folder(tmp_path: Path) -> None:
     config = {**CONFIG, "dependencies": ["./pyproject.toml", "../lib/pyproject.toml"]}
     write(tmp_path, {"app/langgraph.json": json.dumps(config), "app/pyproject.toml": "", "lib/pyproject.toml": ""})
-    assert set(packed(tmp_path / "app")[0]) == {"app/langgraph.json", "app/pyproject.toml", "lib/pyproject.toml"}
+    assert set(pack_folder(tmp_path / "app")[0]) == {"app/langgraph.json", "app/pyproject.toml", "lib/pyproject.toml"}
 
 
 def test_the_same_files_give_the_same_bytes(project: Path) -> None:
@@ -187,14 +187,14 @@ def test_the_same_files_give_the_same_bytes(project: Path) -> None:
 def test_packing_errors_name_the_file(project: Path, files, config: str, says: str) -> None:
     write(project, files)
     with pytest.raises(UserMistake, match=says):
-        packed(project, config)
+        pack_folder(project, config)
 
 
 @pytest.mark.parametrize("name", [".dockerignore", ".gitignore"])
 def test_an_excluded_configuration_file_is_refused(project: Path, name: str) -> None:
     write(project, {name: "*\n!agent.py\n"})
     with pytest.raises(UserMistake, match=r"excludes langgraph.json: change it, or deploy the repository"):
-        packed(project)
+        pack_folder(project)
 
 
 def test_a_too_large_archive_is_refused(project: Path, monkeypatch) -> None:
@@ -203,20 +203,20 @@ def test_a_too_large_archive_is_refused(project: Path, monkeypatch) -> None:
     write(project, {"models/large.bin": "x" * 3_000_000})
 
     with pytest.raises(UserMistake, match=r"largest files so far: models/large\.bin \(2\.9 MB\), .*dockerignore"):
-        packed(project)
+        pack_folder(project)
 
 
-def checked(content: str, *files: str, config: str = "langgraph.json") -> None:
+def check(content: str, *files: str, config: str = "langgraph.json") -> None:
     check_project(content.encode(), config, lambda path: path in files)
 
 
 def test_a_priority_object_is_said_to_have_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
-    checked('{"graphs": {"a": "./a.py:graph"}, "priority": {"path": "./p.py:priority"}}', "a.py")
+    check('{"graphs": {"a": "./a.py:graph"}, "priority": {"path": "./p.py:priority"}}', "a.py")
     assert "'priority' has no effect: runs are ordered by run_priority" in capsys.readouterr().err
 
 
 def test_a_file_may_be_named_from_the_folder_above_its_configuration() -> None:
-    checked('{"graphs": {"a": "./sub/agent.py:graph"}}', "sub/agent.py", config="sub/langgraph.json")
+    check('{"graphs": {"a": "./sub/agent.py:graph"}}', "sub/agent.py", config="sub/langgraph.json")
 
 
 @pytest.mark.parametrize(
@@ -231,17 +231,17 @@ def test_a_file_may_be_named_from_the_folder_above_its_configuration() -> None:
 )
 def test_mistakes_are_said_before_anything_is_packed(content: str, says: str) -> None:
     with pytest.raises(UserMistake, match=re.escape(says)):
-        checked(content, "agent.py")
+        check(content, "agent.py")
 
 
 def test_files_that_a_build_makes_and_modules_are_not_looked_for() -> None:
-    checked(
+    check(
         '{"graphs": {"a": "dist/a.js:g", "b": "package.module:g", "c": "../up/c.py:g"}}', "up/c.py", config="x/g.json"
     )
 
 
 def test_misspelt_keys_are_said_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    checked('{"graphs": {"a": "agent.py:g"}, "dependancies": ["."]}', "agent.py")
+    check('{"graphs": {"a": "agent.py:g"}, "dependancies": ["."]}', "agent.py")
     assert "'dependancies' is unknown and has no effect; did you mean 'dependencies'?" in capsys.readouterr().err
 
 
@@ -254,11 +254,11 @@ def test_files_and_folders_in_each_others_place_are_named(project: Path) -> None
 
     write(project, {"apps/one/graph.json": "{}"})
     with pytest.raises(UserMistake, match=r"apps is a folder; name the configuration file in it"):
-        packed(project, "apps")
+        pack_folder(project, "apps")
 
     (project / "langgraph.json").unlink()
     with pytest.raises(UserMistake, match=r"has no langgraph\.json, but apps/one/graph\.json: deploy with --config"):
-        packed(project)
+        pack_folder(project)
 
 
 def test_the_commit_is_checked_and_not_the_folder(project: Path) -> None:

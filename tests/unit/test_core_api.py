@@ -629,7 +629,7 @@ async def test_session_without_an_executor_answers_pings(tmp_path):
     assert ping(session) == on_a_link(Pong())
 
 
-async def lost_session(served: Bridge, executor: Executor, peer: Peer) -> PeerSession:
+async def lose_session(served: Bridge, executor: Executor, peer: Peer) -> PeerSession:
     """Return a session that was lost while the executor served a call of it."""
     session, _ = served._open_session(executor)
     session._take_call(1, ["schemas", {}], 10)
@@ -644,7 +644,7 @@ async def test_executor_that_does_not_stop_the_work_of_a_lost_session_is_killed(
     monkeypatch.setattr(bridge, "STOPPED_WITHIN_S", 0.0)
     served = build_bridge(tmp_path)
     executor = build_executor(link := Link({}))
-    session = await lost_session(served, executor, Peer(link))
+    session = await lose_session(served, executor, Peer(link))
 
     await served._stop_work(executor, session)
     assert link.is_closed
@@ -655,7 +655,7 @@ async def test_executor_that_stops_the_work_of_a_lost_session_goes_on(tmp_path, 
     monkeypatch.setattr(bridge, "STOPPED_WITHIN_S", 3600.0)
     served = build_bridge(tmp_path)
     executor = build_executor(link := Link({}))
-    session = await lost_session(served, executor, peer := Peer(link))
+    session = await lose_session(served, executor, peer := Peer(link))
     stopping = asyncio.create_task(served._stop_work(executor, session))
 
     peer.send(links.ERROR, 1, {"code": "cancelled", "message": "the call was cancelled"})
@@ -669,14 +669,14 @@ async def test_executor_that_has_ended_is_not_killed_for_the_work_of_a_lost_sess
     monkeypatch.setattr(bridge, "STOPPED_WITHIN_S", 0.0)
     served = build_bridge(tmp_path)
     executor = build_executor(link := Link({}))
-    session = await lost_session(served, executor, Peer(link))
+    session = await lose_session(served, executor, Peer(link))
     link._reason = "was killed by SIGKILL"
 
     await served._stop_work(executor, session)
     assert executor._killed_because is None
 
 
-async def connected(*, is_planned: bool | None) -> ConnectedExecutor:
+async def end_session(*, is_planned: bool | None) -> ConnectedExecutor:
     """Return an executor whose server has ended the session so; None if the connection was lost without a word."""
     sent: asyncio.Queue[Any] = asyncio.Queue()
     session = PeerSession({}, is_executor=False, on_hello=lambda _body: None)
@@ -695,14 +695,14 @@ async def connected(*, is_planned: bool | None) -> ConnectedExecutor:
 @pytest.mark.parametrize("is_planned", [True, False])
 async def test_end_that_the_executors_server_planned_is_on_purpose(is_planned):
     """Its runs lose no attempt then."""
-    executor = await connected(is_planned=is_planned)
+    executor = await end_session(is_planned=is_planned)
     assert await executor.wait_ended() == "its executor was stopped"
     assert executor.has_ended_on_purpose == is_planned
     assert executor.is_retiring == is_planned
 
 
 async def test_lost_connection_is_no_end_on_purpose():
-    executor = await connected(is_planned=None)
+    executor = await end_session(is_planned=None)
     assert await executor.wait_ended() == "lost its connection"
     assert not executor.has_ended_on_purpose
     assert not executor.is_retiring

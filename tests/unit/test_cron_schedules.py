@@ -9,7 +9,7 @@ from portside.agent.crons.schedules import NAMES, Schedule
 from portside.kernel.errors import Invalid
 
 
-def fired(schedule: str, zone: str | None, begin: str, count: int) -> list[str]:
+def list_instants(schedule: str, zone: str | None, begin: str, count: int) -> list[str]:
     """The first instants after a moment, in UTC."""
     understood = Schedule(schedule, zone)
     moment = datetime.fromisoformat(begin)
@@ -55,11 +55,11 @@ def fired(schedule: str, zone: str | None, begin: str, count: int) -> list[str]:
     ],
 )
 def test_a_schedule_keeps_to_the_clock_of_its_time_zone(schedule: str, zone: str, begin: str, expected: list[str]):
-    assert fired(schedule, zone, begin, len(expected)) == expected
+    assert list_instants(schedule, zone, begin, len(expected)) == expected
 
 
 def test_repeated_hour_does_not_fire_again():
-    assert fired("30 2 * * *", "Europe/Berlin", "2026-10-25T01:15+00:00", 1) == ["2026-10-26 01:30:00"]
+    assert list_instants("30 2 * * *", "Europe/Berlin", "2026-10-25T01:15+00:00", 1) == ["2026-10-26 01:30:00"]
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", None])
@@ -79,12 +79,15 @@ def test_each_local_time_fires_once_a_day_for_a_year(schedule: str, zone: str | 
 
 
 def test_leap_days_wait_for_leap_years():
-    assert fired("0 12 29 2 *", None, "2096-02-29T12:00+00:00", 1) == ["2104-02-29 12:00:00"]
-    assert fired("0 12 29 2 *", None, "2026-01-01T00:00+00:00", 2) == ["2028-02-29 12:00:00", "2032-02-29 12:00:00"]
+    assert list_instants("0 12 29 2 *", None, "2096-02-29T12:00+00:00", 1) == ["2104-02-29 12:00:00"]
+    assert list_instants("0 12 29 2 *", None, "2026-01-01T00:00+00:00", 2) == [
+        "2028-02-29 12:00:00",
+        "2032-02-29 12:00:00",
+    ]
 
 
 def test_seconds_stand_first_of_six_fields():
-    assert fired("*/20 * * * * *", None, "2026-01-01T00:00:05+00:00", 3) == [
+    assert list_instants("*/20 * * * * *", None, "2026-01-01T00:00:05+00:00", 3) == [
         "2026-01-01 00:00:20",
         "2026-01-01 00:00:40",
         "2026-01-01 00:01:00",
@@ -105,12 +108,12 @@ def test_seconds_stand_first_of_six_fields():
 )
 def test_names_stand_for_schedules(name: str, expected: str):
     assert name in NAMES
-    assert fired(name, None, "2026-05-06T07:08:09+00:00", 1) == [expected]
-    assert fired(f" {name.upper()} ", None, "2026-05-06T07:08:09+00:00", 1) == [expected]
+    assert list_instants(name, None, "2026-05-06T07:08:09+00:00", 1) == [expected]
+    assert list_instants(f" {name.upper()} ", None, "2026-05-06T07:08:09+00:00", 1) == [expected]
 
 
 def test_named_schedule_uses_the_time_zone():
-    assert fired("@daily", "America/New_York", "2026-05-06T07:00+00:00", 1) == ["2026-05-07 04:00:00"]
+    assert list_instants("@daily", "America/New_York", "2026-05-06T07:00+00:00", 1) == ["2026-05-07 04:00:00"]
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def project(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Age
 
 
 @pytest.fixture
-def joined(project: Callable[..., AgentConfig]) -> Joined:
+def join_app(project: Callable[..., AgentConfig]) -> Joined:
     """An application with our routes, behind what every request passes; and whom its middleware saw."""
 
     def join(protection: AccessPolicy | None = None, **http: Any) -> tuple[httpx2.AsyncClient, list[str | None]]:
@@ -152,8 +152,8 @@ def joined(project: Callable[..., AgentConfig]) -> Joined:
     return join
 
 
-async def test_by_default_only_our_routes_authenticate_after_middleware(joined: Joined) -> None:
-    http, seen = joined()
+async def test_by_default_only_our_routes_authenticate_after_middleware(join_app: Joined) -> None:
+    http, seen = join_app()
     assert (await http.get("/hello")).status_code == 401
     assert (await http.get("/hello", headers={"authorization": "ada"})).json() == {"hello": "ada"}
     assert (await http.get("/free")).text == "free"
@@ -162,8 +162,8 @@ async def test_by_default_only_our_routes_authenticate_after_middleware(joined: 
     assert asked == ["None", "ada"]
 
 
-async def test_project_routes_can_require_authentication(joined: Joined) -> None:
-    http, seen = joined(enable_custom_route_auth=True)
+async def test_project_routes_can_require_authentication(join_app: Joined) -> None:
+    http, seen = join_app(enable_custom_route_auth=True)
     for path in ("/me", "/free", "/", "/below/the/root", "/ok/"):
         refused = await http.get(path)
         assert (refused.status_code, list(refused.json())) == (401, ["detail"])
@@ -175,8 +175,8 @@ async def test_project_routes_can_require_authentication(joined: Joined) -> None
     assert set(seen) == {None}
 
 
-async def test_authentication_can_come_before_the_middleware(joined: Joined) -> None:
-    http, seen = joined(middleware_order="auth_first")
+async def test_authentication_can_come_before_the_middleware(join_app: Joined) -> None:
+    http, seen = join_app(middleware_order="auth_first")
     assert (await http.get("/hello")).status_code == 401
     assert seen == []
     assert (await http.get("/hello", headers={"authorization": "ada"})).json() == {"hello": "ada"}
@@ -187,35 +187,35 @@ async def test_authentication_can_come_before_the_middleware(joined: Joined) -> 
     assert (await http.get("/ok")).status_code == 200
 
 
-async def test_overridden_route_is_not_authenticated_by_default(joined: Joined) -> None:
-    http, _seen = joined(middleware_order="auth_first", enable_custom_route_auth=True)
+async def test_overridden_route_is_not_authenticated_by_default(join_app: Joined) -> None:
+    http, _seen = join_app(middleware_order="auth_first", enable_custom_route_auth=True)
     assert (await http.put("/hello")).status_code == 401
     assert (await http.put("/hello", headers={"authorization": "ada"})).text == "free"
     assert (await http.get("/hello")).status_code == 401
 
 
-async def test_catch_all_root_is_authenticated_before_middleware(joined: Joined) -> None:
-    http, seen = joined(middleware_order="auth_first", enable_custom_route_auth=True)
+async def test_catch_all_root_is_authenticated_before_middleware(join_app: Joined) -> None:
+    http, seen = join_app(middleware_order="auth_first", enable_custom_route_auth=True)
     assert [(await http.request(method, "/")).status_code for method in ("GET", "HEAD", "POST")] == [401] * 3
     assert seen == []
     assert (await http.get("/", headers={"authorization": "ada"})).text == "free"
 
 
-async def test_without_authentication_requests_have_no_user(joined: Joined) -> None:
-    http, _seen = joined(OPEN, enable_custom_route_auth=True)
+async def test_without_authentication_requests_have_no_user(join_app: Joined) -> None:
+    http, _seen = join_app(OPEN, enable_custom_route_auth=True)
     assert (await http.get("/me")).json() == {"me": "", "may": [], "sent": ""}
 
 
-async def test_project_errors_have_our_form_and_hide_details(joined: Joined) -> None:
-    http, _seen = joined()
+async def test_project_errors_have_our_form_and_hide_details(join_app: Joined) -> None:
+    http, _seen = join_app()
     boom = await http.get("/boom")
     assert (boom.status_code, list(boom.json())) == (500, ["detail"])
     assert "hunter2" not in boom.text
     assert (await http.get("/teapot")).json() == {"detail": "short"}
 
 
-async def test_catch_all_project_app_serves_the_root(joined: Joined) -> None:
-    http, _seen = joined()
+async def test_catch_all_project_app_serves_the_root(join_app: Joined) -> None:
+    http, _seen = join_app()
     assert (await http.get("/")).text == "free"
     assert (await http.get("/ok/")).text == "free"
 
@@ -235,7 +235,7 @@ app = Starlette(lifespan=lifespan)
 
 
 @asynccontextmanager
-async def lived(config: AgentConfig) -> AsyncIterator[CustomApp]:
+async def run_app(config: AgentConfig) -> AsyncIterator[CustomApp]:
     custom = CustomApp(config, str(config.http.app))
     async with running(custom, custom):
         yield custom
@@ -246,12 +246,12 @@ async def test_failed_lifespan_startup_names_the_line(project: Callable[..., Age
     with pytest.raises(
         UserMistake, match=r"http\.app \(.*\) does not load: ValueError: no warehouse \(web_.*line 7: raise"
     ):
-        async with lived(config):
+        async with run_app(config):
             pass
 
 
 async def test_failed_lifespan_shutdown_is_only_logged(project: Callable[..., AgentConfig]) -> None:
-    async with lived(project(LIFE.format(before="pass", after="raise ValueError('late')"))):
+    async with run_app(project(LIFE.format(before="pass", after="raise ValueError('late')"))):
         head, exchange = await LOOPBACK.send(InProcessRequest("GET", "/nowhere", b"/nowhere", b"", [], b""))
         assert head.status == 404
         await exchange.close()

@@ -20,13 +20,13 @@ from portside.dataplane.rollout import ListenerContext
 from portside.dataplane.settings import ListenerSettings
 from portside.listener_api import DeploymentReport, DeploymentStatus, DesiredDeployment, RevisionReport, RevisionStatus
 from tests.conftest import eventually
-from tests.desired import desired_deployment, desired_revision
+from tests.desired import build_desired_deployment, build_desired_revision
 
-ACTIVE = desired_revision(status=RevisionStatus.DEPLOYED, source="external_image")
+ACTIVE = build_desired_revision(status=RevisionStatus.DEPLOYED, source="external_image")
 # It names no configuration file, so it cannot be built again.
-LOST = desired_revision(status=RevisionStatus.DEPLOYED, source="git_hosting")
+LOST = build_desired_revision(status=RevisionStatus.DEPLOYED, source="git_hosting")
 NO_CONFIG = "the revision names no graph configuration file; set source_revision_config.graph_config_path"
-NEWER = desired_revision(status=RevisionStatus.CREATING, source="external_image", number=2)
+NEWER = build_desired_revision(status=RevisionStatus.CREATING, source="external_image", number=2)
 
 
 class Reports:
@@ -98,7 +98,7 @@ class Machine:
 
 
 @contextlib.asynccontextmanager
-async def reconciled(home: Path, machine: Machine, desired: DesiredDeployment) -> AsyncIterator[Reports]:
+async def reconcile(home: Path, machine: Machine, desired: DesiredDeployment) -> AsyncIterator[Reports]:
     """Reconcile a deployment during the block, as a listener does that has just started."""
     settings = ListenerSettings(
         control_plane_url="http://control", control_plane_api_key="key", portside_home=str(home)
@@ -130,9 +130,9 @@ async def until_reported(reports: Reports, status: str) -> DeploymentReport:
 
 async def test_lost_database_is_not_replaced_by_an_empty_one(tmp_path: Path) -> None:
     machine = Machine(has_database=False)
-    desired = desired_deployment(LOST, NEWER, active_revision_id=LOST.id)
+    desired = build_desired_deployment(LOST, NEWER, active_revision_id=LOST.id)
 
-    async with reconciled(tmp_path, machine, desired) as reports:
+    async with reconcile(tmp_path, machine, desired) as reports:
         report = await until_reported(reports, "UNKNOWN")
 
     assert set(machine.provisions) == {False}, "the deployment is not new"
@@ -143,9 +143,9 @@ async def test_lost_database_is_not_replaced_by_an_empty_one(tmp_path: Path) -> 
 
 async def test_new_deployment_gets_a_database(tmp_path: Path) -> None:
     machine = Machine(has_database=False)
-    desired = desired_deployment(NEWER, status=DeploymentStatus.AWAITING_DATABASE)
+    desired = build_desired_deployment(NEWER, status=DeploymentStatus.AWAITING_DATABASE)
 
-    async with reconciled(tmp_path, machine, desired):
+    async with reconcile(tmp_path, machine, desired):
         await until_served(machine, NEWER.id)
 
     assert machine.provisions == [True]
@@ -154,9 +154,9 @@ async def test_new_deployment_gets_a_database(tmp_path: Path) -> None:
 async def test_restore_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_RESTORE_FIRST_S", 0.01)
     machine = Machine(failing=1)
-    desired = desired_deployment(ACTIVE, active_revision_id=ACTIVE.id)
+    desired = build_desired_deployment(ACTIVE, active_revision_id=ACTIVE.id)
 
-    async with reconciled(tmp_path, machine, desired) as reports:
+    async with reconcile(tmp_path, machine, desired) as reports:
         failed = await until_reported(reports, "UNKNOWN")
         await until_served(machine, ACTIVE.id)
         await until_reported(reports, "READY")
@@ -171,9 +171,9 @@ async def test_lost_build_that_cannot_be_built_again_does_not_hold_up_a_new_revi
 ) -> None:
     monkeypatch.setattr(listener, "_RESTORE_FIRST_S", 36000.0)
     machine = Machine()
-    desired = desired_deployment(LOST, NEWER, active_revision_id=LOST.id)
+    desired = build_desired_deployment(LOST, NEWER, active_revision_id=LOST.id)
 
-    async with reconciled(tmp_path, machine, desired) as reports:
+    async with reconcile(tmp_path, machine, desired) as reports:
         await until_served(machine, NEWER.id)
         await eventually(lambda: asyncio.sleep(0, "DEPLOYED" in reports.revisions[NEWER.id]))
 

@@ -13,7 +13,7 @@ from portside.dataplane.rollout import ListenerContext
 from portside.dataplane.settings import ListenerSettings
 from portside.listener_api import Desired, DesiredDeployment
 from tests.conftest import eventually
-from tests.desired import desired_deployment
+from tests.desired import build_desired_deployment
 
 
 class SlowlyClosing:
@@ -76,7 +76,7 @@ async def test_unlisted_deployment_is_closed_once_however_often_it_is_not_listed
     compute = SlowlyClosing()
     reconcilers = ReconcilerSet(ListenerContext(settings, api, compute, BuildSlots(1)))  # type: ignore[arg-type]
 
-    reconcilers._apply(Desired(1, [desired_deployment()]))
+    reconcilers._apply(Desired(1, [build_desired_deployment()]))
 
     for generation in range(2, 5):
         reconcilers._apply(Desired(generation, []))

@@ -33,7 +33,7 @@ from portside.dataplane.state import DeploymentFolder, ReplicaRecord, SleepRecor
 from portside.kernel.settings import describe, load_settings
 from portside.kernel.supervision import describe_exit
 from portside.listener_api import NewLogEntry, Secret
-from tests.desired import desired_deployment, desired_revision
+from tests.desired import build_desired_deployment, build_desired_revision
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_minimal_environment_has_no_secrets():
 
 
 def test_server_environment_precedence():
-    revision = desired_revision(
+    revision = build_desired_revision(
         id=uuid4(),
         repo_url="https://u:p@host/r",
         repo_ref="main",
@@ -117,7 +117,7 @@ def test_server_environment_precedence():
         ],
     )
 
-    deployment = desired_deployment(
+    deployment = build_desired_deployment(
         id=uuid4(), name="a", environment={"LANGSMITH_API_KEY": "platform", "LANGSMITH_PROJECT": "a"}
     )
     disk = {"DISK_FOLDER": "/home"}
@@ -136,7 +136,7 @@ def test_server_environment_precedence():
     given = [Secret("EXECUTOR_NODE", "/elsewhere")]
     binaries = ["/venv/bin", "/node/bin"]
     runtime = replace(runtime, binaries=binaries, settings={"EXECUTOR_NODE": "/node/bin/node"})
-    found = server_environment(deployment, desired_revision(id=uuid4(), secrets=given), runtime, {"PATH": "/bin"})
+    found = server_environment(deployment, build_desired_revision(id=uuid4(), secrets=given), runtime, {"PATH": "/bin"})
     assert found["PATH"] == os.pathsep.join(["/venv/bin", "/node/bin", "/bin"])
     assert found["EXECUTOR_NODE"] == "/node/bin/node"
 
@@ -415,7 +415,7 @@ MODEL_KEY = "a-key-of-a-model"
 
 
 def test_failure_reason_masks_secrets():
-    revision = desired_revision(id=uuid4(), secrets=[Secret("KEY", MODEL_KEY)])
+    revision = build_desired_revision(id=uuid4(), secrets=[Secret("KEY", MODEL_KEY)])
     failure = DeployFailed(f"the server exited with code 1; its output:\nRuntimeError: no such key {MODEL_KEY}")
     assert describe_failure(revision, failure).endswith("RuntimeError: no such key ***")
 

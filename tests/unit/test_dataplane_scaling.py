@@ -13,7 +13,7 @@ from portside.dataplane.compute import resource_usage
 from portside.dataplane.compute.resource_usage import GroupUsage, UsageReader, choose_cores
 from portside.dataplane.compute.scaling import Load, ReplicaBounds, Scaler, count_needed_replicas, find_tier_bounds
 from portside.listener_api import Scale
-from tests.desired import desired_deployment, desired_revision
+from tests.desired import build_desired_deployment, build_desired_revision
 
 ONE = UUID(int=1)
 SPEC = {"min_scale": 1, "max_scale": 1, "queue_min_scale": 1, "queue_max_scale": 1}
@@ -34,8 +34,8 @@ SPEC = {"min_scale": 1, "max_scale": 1, "queue_min_scale": 1, "queue_max_scale":
     ],
 )
 def test_owner_bounds_override_revision(given: dict[str, int], spec: dict[str, Any], scale: dict[str, tuple[int, int]]):
-    deployment = desired_deployment(id=ONE, name="x", scale=Scale(**given))
-    revision = desired_revision(id=ONE, status="DEPLOYED", resource_spec=spec)
+    deployment = build_desired_deployment(id=ONE, name="x", scale=Scale(**given))
+    revision = build_desired_revision(id=ONE, status="DEPLOYED", resource_spec=spec)
     assert find_tier_bounds(deployment, revision) == {tier: ReplicaBounds(*bounds) for tier, bounds in scale.items()}
 
 

@@ -13,7 +13,7 @@ from portside.kernel.db import Queries, Query
 INSERT = "insert into notes (thread_id, body) values (:thread_id, :body)"
 
 
-def parsed(*header: str, statement: str = INSERT):
+def parse(*header: str, statement: str = INSERT):
     return parse_header(Query("insert_note", "\n".join(["", *(f"-- {line}" for line in header), statement])))
 
 
@@ -30,7 +30,7 @@ def parsed(*header: str, statement: str = INSERT):
 )
 def test_undeclared_document_is_refused_with_the_remedy(statement: str) -> None:
     with pytest.raises(BadDeclaration) as refusal:
-        parsed("Why it is written so.", statement=statement)
+        parse("Why it is written so.", statement=statement)
 
     text = str(refusal.value)
     assert text.startswith("query insert_note: :body may hold a document")
@@ -51,7 +51,7 @@ def test_undeclared_document_is_refused_at_load(tmp_path, monkeypatch) -> None:
 
 
 def test_declarations_are_parsed() -> None:
-    declared = parsed(
+    declared = parse(
         "Prose may stand between them.",
         "encrypted: body as run.kwargs, rows[].metadata as run.metadata, rows[].kwargs as run.kwargs",
         "encrypted: texts[] as store.value",
@@ -82,7 +82,7 @@ def test_declarations_are_parsed() -> None:
 
 def test_scalars_and_identifiers_need_no_declaration() -> None:
     statement = "select :thread_id, :run_ids, :created_at, :a::uuid, :b::boolean, make_interval(secs => :wait) limit :n"
-    assert not parsed(statement=statement).changes_parameters
+    assert not parse(statement=statement).changes_parameters
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_scalars_and_identifiers_need_no_declaration() -> None:
 )
 def test_mistakes_in_a_header_are_refused(header: str, said: str) -> None:
     with pytest.raises(BadDeclaration) as refusal:
-        parsed(header)
+        parse(header)
 
     assert said in str(refusal.value)
     assert "query insert_note" in str(refusal.value)

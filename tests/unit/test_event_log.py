@@ -45,7 +45,7 @@ def start(**given) -> AttemptStart:
     return AttemptStart(graph_id="g", attempt=1, **given)
 
 
-def connected_hub(**given) -> tuple[Hub, RecordingTransport]:
+def connect_hub(**given) -> tuple[Hub, RecordingTransport]:
     hub = Hub(keep_s=60)
     transport = RecordingTransport(**given)
     hub.transport = transport
@@ -65,7 +65,7 @@ def values(chunk: bytes) -> list[bytes]:
 
 
 async def test_events_of_a_followed_run_are_written_with_its_end():
-    hub, transport = connected_hub(is_followed=True)
+    hub, transport = connect_hub(is_followed=True)
     begun = start()
     run = hub.begin(begun)
     run.publish([("values", b"1")])
@@ -79,7 +79,7 @@ async def test_events_of_a_followed_run_are_written_with_its_end():
 
 
 async def test_state_update_is_written_for_other_processes():
-    hub, transport = connected_hub()
+    hub, transport = connect_hub()
     thread_id = uuid4()
     log = hub.get_log(thread_id)
     hub.publish_state_update(thread_id, b"{}")
@@ -88,7 +88,7 @@ async def test_state_update_is_written_for_other_processes():
 
 
 async def test_shared_log_is_written_once_and_later_events_follow():
-    hub, transport = connected_hub()
+    hub, transport = connect_hub()
     run = hub.begin(start())
     run.publish([("values", b"1")])
     assert transport.batches == []
@@ -101,7 +101,7 @@ async def test_shared_log_is_written_once_and_later_events_follow():
 
 
 async def test_run_that_just_ended_is_shared_with_its_end():
-    hub, transport = connected_hub()
+    hub, transport = connect_hub()
     run = hub.begin(start())
     hub.finish(run.run_id, DONE)
     run.log.share()
@@ -110,7 +110,7 @@ async def test_run_that_just_ended_is_shared_with_its_end():
 
 
 async def test_run_that_ended_long_ago_is_not_shared(monkeypatch):
-    hub, _ = connected_hub()
+    hub, _ = connect_hub()
     run = hub.begin(start())
     hub.finish(run.run_id, DONE)
     monkeypatch.setattr(event_log, "SHARE_WITHIN_S", 0.0)
@@ -118,7 +118,7 @@ async def test_run_that_ended_long_ago_is_not_shared(monkeypatch):
 
 
 async def test_lost_run_is_neither_written_nor_shared():
-    hub, transport = connected_hub(is_followed=True)
+    hub, transport = connect_hub(is_followed=True)
     run = hub.begin(start())
     run.log.note_lost(run.run_id)
     transport.batches.clear()

@@ -29,7 +29,7 @@ SCOPE = {"type": "http", "method": "POST", "path": "/x", "headers": [(b"a", b"1"
 
 
 @asynccontextmanager
-async def linked(app: Any, folder: Path) -> AsyncIterator[tuple[Link, Exchanges, list[Link]]]:
+async def open_links(app: Any, folder: Path) -> AsyncIterator[tuple[Link, Exchanges, list[Link]]]:
     """Connect a side with clients to one with an application."""
     loop = asyncio.get_running_loop()
     exchanges = Exchanges()
@@ -96,7 +96,7 @@ async def test_bodies_stream_in_both_directions(tmp_path: Path) -> None:
 
     parts = [{"type": "http.request", "body": bytes([n]) * 300_000, "more_body": n < 3} for n in range(4)]
     client = Client(*parts)
-    async with linked(echo, tmp_path) as (link, exchanges, _):
+    async with open_links(echo, tmp_path) as (link, exchanges, _):
         assert await ask(link, exchanges, client) == "done"
 
     assert client.got[0] == {"type": "http.response.start", "status": 200, "headers": [(b"b", b"2")]}
@@ -120,7 +120,7 @@ async def test_slow_client_makes_the_application_wait(tmp_path: Path) -> None:
             await super().send(message)
 
     client = Slow()
-    async with linked(flood, tmp_path) as (link, exchanges, _):
+    async with open_links(flood, tmp_path) as (link, exchanges, _):
         drain = exchanges.drain
 
         async def note(number: Any) -> None:
@@ -147,7 +147,7 @@ async def test_errors_of_the_client_reach_the_application_and_come_back(tmp_path
             seen.append(exc)
             raise
 
-    async with linked(read, tmp_path) as (link, exchanges, _):
+    async with open_links(read, tmp_path) as (link, exchanges, _):
         with pytest.raises(CallFailed) as failed:
             await ask(link, exchanges, Client(BodyTooLarge("more than 5", headers={"Connection": "close"})))
 
@@ -171,7 +171,7 @@ async def test_client_that_takes_nothing_stops_the_application(tmp_path: Path) -
         async def send(self, message: Any) -> None:
             raise OSError("the client has gone")
 
-    async with linked(talk, tmp_path) as (link, exchanges, _):
+    async with open_links(talk, tmp_path) as (link, exchanges, _):
         with pytest.raises(OSError, match="has gone"):
             await ask(link, exchanges, Gone())
         await asyncio.wait_for(stopped.wait(), 60)
@@ -184,7 +184,7 @@ async def test_lost_link_fails_the_request(tmp_path: Path) -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    async with linked(hang, tmp_path) as (link, exchanges, apps):
+    async with open_links(hang, tmp_path) as (link, exchanges, apps):
         asking = asyncio.create_task(ask(link, exchanges, Client()))
         await begun.wait()
         apps[0].abort("killed")

@@ -145,7 +145,7 @@ async def test_javascript_executor_has_a_while_to_end_a_run_that_is_over_its_tim
     assert not executor._is_busy()
 
 
-async def cancelled_call(executor: SilentExecutor) -> "asyncio.Task[None]":
+async def cancel_call(executor: SilentExecutor) -> "asyncio.Task[None]":
     """Return a call that the executor was sent, and whose caller has cancelled it."""
     call = asyncio.create_task(executor.unless_silent(executor.link.call(messages.EXECUTE)))
     assert await executor.link.peer.next_frame() == (CALL, 1)
@@ -157,7 +157,7 @@ async def cancelled_call(executor: SilentExecutor) -> "asyncio.Task[None]":
 async def test_javascript_executor_that_does_not_end_a_cancelled_run_is_killed() -> None:
     executor = SilentExecutor("JavaScript (Node.js)")
     executor.deadlines[1] = from_now(AGES_S)
-    call = await cancelled_call(executor)
+    call = await cancel_call(executor)
     await executor._beat()
     assert executor._killed_because is not None
 
@@ -168,7 +168,7 @@ async def test_javascript_executor_that_does_not_end_a_cancelled_run_is_killed()
 async def test_javascript_executor_that_has_ended_a_cancelled_run_may_compute_another() -> None:
     executor = SilentExecutor("JavaScript (Node.js)", heartbeat_s=0.0)
     executor.deadlines[1] = from_now(AGES_S)
-    call = await cancelled_call(executor)
+    call = await cancel_call(executor)
     executor.link.peer.send(ERROR, 1, {"code": "cancelled", "message": "the call was cancelled"})
 
     with pytest.raises(asyncio.CancelledError):

@@ -65,7 +65,7 @@ def graph(state: Any, *, node: Any = lambda _: {}, **options: Any) -> Any:
     return StateGraph(state, **options).add_node("go", node).add_edge(START, "go").compile()
 
 
-def described(of: Any) -> dict[str, Any]:
+def describe(of: Any) -> dict[str, Any]:
     return json.loads(msgspec.json.encode(get_schemas(of)))
 
 
@@ -84,7 +84,7 @@ def test_invalid_xray_parameter_is_refused(raw):
 
 @pytest.mark.parametrize("state", [Old, New])
 def test_both_kinds_of_typed_dict_look_the_same(state):
-    found = described(graph(state))
+    found = describe(graph(state))
     fields = {
         "number": {"title": "Number", "type": "integer"},
         "words": {"items": {"type": "string"}, "title": "Words", "type": "array"},
@@ -135,7 +135,7 @@ def test_typed_dicts_within_others():
     ],
 )
 def test_contexts_of_every_kind(context, properties):
-    found = described(graph(MessagesState, context_schema=context))
+    found = describe(graph(MessagesState, context_schema=context))
     assert found["context_schema"]["properties"] == properties
     assert found["config_schema"] == found["context_schema"]
     assert found["state_schema"]["properties"]["messages"]["default"] is None
@@ -143,23 +143,23 @@ def test_contexts_of_every_kind(context, properties):
 
 def test_states_of_every_kind():
     for state in (Limits, Model):
-        found = described(graph(state))
+        found = describe(graph(state))
         assert found["input_schema"]["properties"] == TypeAdapter(state).json_schema()["properties"]
         assert all(field["default"] is None for field in found["state_schema"]["properties"].values())
 
     names = {"_hidden": int, "json": str, "model_config": str}
     odd = typing_extensions.TypedDict("odd", names)  # type: ignore[misc]
-    assert described(graph(odd))["state_schema"]["properties"].keys() == names.keys()
-    one = described(graph(Annotated[list[int], operator.add], node=lambda _: [1]))
+    assert describe(graph(odd))["state_schema"]["properties"].keys() == names.keys()
+    one = describe(graph(Annotated[list[int], operator.add], node=lambda _: [1]))
     assert one["state_schema"] == {"items": {"type": "integer"}, "type": "array"}
 
 
 def test_missing_schema_is_null():
-    found = described(graph(Strange, input_schema=Old, context_schema=Model))
+    found = describe(graph(Strange, input_schema=Old, context_schema=Model))
     assert (found["state_schema"], found["output_schema"]) == (None, None)
     assert found["input_schema"]["title"] == "Old"
     assert found["context_schema"]["title"] == "Model"
-    found = described(graph(Old, context_schema=Called))
+    found = describe(graph(Old, context_schema=Called))
     assert (found["config_schema"], found["context_schema"]) == (None, None)
     assert found["state_schema"]["properties"].keys() == {"number", "words"}
 
@@ -169,7 +169,7 @@ async def test_entrypoints():
     async def work(inputs: Old) -> str:
         return ""
 
-    found = described(work)
+    found = describe(work)
     assert found["input_schema"]["required"] == ["number"]
     assert found["output_schema"]["type"] == found["state_schema"]["type"] == "string"
     assert found["config_schema"] == {}

@@ -32,7 +32,7 @@ FAILURES: list[tuple[Any, str, str]] = [
 ]
 
 
-def failing(failure: BaseException, *, in_a_thread: bool) -> Any:
+def build_failing_graph(failure: BaseException, *, in_a_thread: bool) -> Any:
     async def on_the_loop(_: Any) -> Any:
         raise failure
 
@@ -49,7 +49,7 @@ def failing(failure: BaseException, *, in_a_thread: bool) -> Any:
 @pytest.mark.parametrize("in_a_thread", [False, True])
 @pytest.mark.parametrize(("failure", "name", "text"), FAILURES)
 async def test_exception_of_a_node_fails_only_its_run(failure, name, text, in_a_thread):
-    graph = failing(failure, in_a_thread=in_a_thread)
+    graph = build_failing_graph(failure, in_a_thread=in_a_thread)
     execution = Execution(Graphs({"g": graph}, {}), RunRequest(graph_id="g", input={}))
 
     async def run() -> list[str]:

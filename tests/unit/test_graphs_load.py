@@ -326,7 +326,7 @@ def test_other_failures_name_no_variable(project, code):
 
 
 @pytest.fixture
-def configured_logs() -> Iterator[None]:
+def log_configuration() -> Iterator[None]:
     """Configure the logs as a server does, for one test: loggers keep nothing of it for the tests after it."""
     before = structlog.get_config()
     root = logging.getLogger()
@@ -342,7 +342,7 @@ def configured_logs() -> Iterator[None]:
     root.setLevel(level)
 
 
-@pytest.mark.usefixtures("configured_logs")
+@pytest.mark.usefixtures("log_configuration")
 def test_an_import_that_hangs_is_logged_with_its_stack(project, monkeypatch):
     """The graph goes on once the log has named it, so that the test waits for nothing else."""
     monkeypatch.setattr(imports, "SLOW_AFTER_S", 0.01)

@@ -183,7 +183,7 @@ def test_dump_user_keeps_big_integers_and_replaces_surrogates() -> None:
     assert load(dump_api({"n": 2**70})) == {"n": 2**70}
 
 
-def nested(depth: int) -> list:
+def build_nested(depth: int) -> list:
     value: list = []
     for _ in range(depth - 1):
         value = [value]
@@ -194,13 +194,13 @@ def nested(depth: int) -> list:
 def test_dump_user_rejects_deep_and_recursive_values() -> None:
     circle: dict = {}
     circle["self"] = circle
-    for value in (nested(100_000), circle):
+    for value in (build_nested(100_000), circle):
         with pytest.raises(ValueError, match="nested more than"):
             dump_user(value)
 
 
 def test_request_of_maximum_depth_is_encoded_beside_a_big_integer() -> None:
-    assert dump_user([nested(MAX_DEPTH - 1), 2**70]).endswith(b"1180591620717411303424]")
+    assert dump_user([build_nested(MAX_DEPTH - 1), 2**70]).endswith(b"1180591620717411303424]")
 
 
 @given(st.text(alphabet=st.sampled_from(["\0", "\\", "u", "0", '"', "a", "é"])))

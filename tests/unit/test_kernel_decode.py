@@ -230,13 +230,13 @@ def test_deep_body_is_refused_without_a_crash(raw: bytes) -> None:
     assert problem(raw)[0] == ["body"]
 
 
-def nested(depth: int, opening: str, closing: str) -> bytes:
+def build_nested(depth: int, opening: str, closing: str) -> bytes:
     return (opening * depth + "1" + closing * depth).encode()
 
 
 @pytest.mark.parametrize("marks", [("[", "]"), ('{"a":', "}")])
 def test_only_real_nesting_counts_as_depth(marks) -> None:
-    body = lambda depth: b'{"input":' + nested(depth, *marks) + b"}"  # noqa: E731
+    body = lambda depth: b'{"input":' + build_nested(depth, *marks) + b"}"  # noqa: E731
     decode_body(body(MAX_DEPTH - 1), Free)
     with pytest.raises(Invalid, match=r"^body\.input\..*levels deep"):
         decode_body(body(MAX_DEPTH), Free)

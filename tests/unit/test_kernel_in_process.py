@@ -87,16 +87,16 @@ def get(path: str, body: bytes = b"") -> InProcessRequest:
 
 
 @pytest.fixture
-def running() -> Iterator[RunningServer]:
+def server() -> Iterator[RunningServer]:
     running = RunningServer()
     running.start()
     yield running
     running.stop()
 
 
-async def test_request_runs_on_the_servers_loop_in_an_empty_context(running: RunningServer) -> None:
+async def test_request_runs_on_the_servers_loop_in_an_empty_context(server: RunningServer) -> None:
     CONTEXT.set("a traced run")
-    head, exchange = await running.inside.send(get("/echo", b"hello"))
+    head, exchange = await server.inside.send(get("/echo", b"hello"))
     assert head.status == 201
     assert (b"x-name", b"value") in head.headers
     response = await exchange.read()
@@ -108,29 +108,29 @@ async def test_request_runs_on_the_servers_loop_in_an_empty_context(running: Run
     assert await exchange.read() == b""
 
 
-async def test_stream_waits_for_its_reader_and_ends_when_closed(running: RunningServer) -> None:
-    head, exchange = await running.inside.send(get("/endless"))
+async def test_stream_waits_for_its_reader_and_ends_when_closed(server: RunningServer) -> None:
+    head, exchange = await server.inside.send(get("/endless"))
     assert head.status == 200
     assert await exchange.read()
-    assert running.sent <= 4 * MAX_UNREAD_BYTES
+    assert server.sent <= 4 * MAX_UNREAD_BYTES
     await exchange.close()
-    assert await asyncio.to_thread(running.gone.wait, 60)
+    assert await asyncio.to_thread(server.gone.wait, 60)
 
 
-async def test_cancelled_caller_disconnects(running: RunningServer) -> None:
-    caller = asyncio.create_task(running.inside.send(get("/silent")))
+async def test_cancelled_caller_disconnects(server: RunningServer) -> None:
+    caller = asyncio.create_task(server.inside.send(get("/silent")))
     # A call that is cancelled before the application has begun never reaches it.
-    assert await asyncio.to_thread(running.begun.wait, 60)
+    assert await asyncio.to_thread(server.begun.wait, 60)
     caller.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await caller
 
-    assert await asyncio.to_thread(running.gone.wait, 60)
+    assert await asyncio.to_thread(server.gone.wait, 60)
 
 
-async def test_interrupted_response_raises(running: RunningServer) -> None:
-    _, exchange = await running.inside.send(get("/breaks"))
+async def test_interrupted_response_raises(server: RunningServer) -> None:
+    _, exchange = await server.inside.send(get("/breaks"))
     with pytest.raises(ResponseCutOff, match="the response ended before it was complete"):
         while await exchange.read():
             pass

@@ -53,7 +53,7 @@ assert len(received) == 4 and not any("\x1b" in text for text in received)
 """
 
 
-def logged(program: str = PROGRAM, *, as_json: bool) -> str:
+def run_program(program: str = PROGRAM, *, as_json: bool) -> str:
     """Run in a separate process, because logging is configured for a whole process."""
     done = subprocess.run(
         [sys.executable, "-c", program.format(as_json=as_json)], capture_output=True, text=True, check=True, timeout=60
@@ -64,7 +64,7 @@ def logged(program: str = PROGRAM, *, as_json: bool) -> str:
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_secrets_and_local_variables_stay_out_of_the_log(as_json: bool) -> None:  # noqa: FBT001
-    text = logged(as_json=as_json)
+    text = run_program(as_json=as_json)
     assert "hunter2" not in text, text
     for seen in ("seen", "from the standard library", "ValueError: broken", "Accept"):
         assert seen in text
@@ -73,7 +73,7 @@ def test_secrets_and_local_variables_stay_out_of_the_log(as_json: bool) -> None:
 
 
 def test_json_logs_have_one_object_per_line() -> None:
-    lines = [json.loads(line) for line in logged(as_json=True).splitlines()]
+    lines = [json.loads(line) for line in run_program(as_json=True).splitlines()]
     assert [line["event"] for line in lines] == ["said", "from the standard library", "failed"]
     assert all(line["level"] and line["timestamp"] for line in lines)
     assert lines[0]["headers"] == {"X-Api-Key": "[hidden]", "Accept": "all"}
@@ -99,7 +99,7 @@ print("still here")
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_control_characters_in_logs_are_escaped(as_json: bool) -> None:  # noqa: FBT001
-    text = logged(HOSTILE, as_json=as_json)
+    text = run_program(HOSTILE, as_json=as_json)
     assert r"\x1b]0;owned\x07\x9b2J\n2030-01-01" in text.replace("\\\\", "\\")
     lines = text.splitlines()
 
@@ -151,7 +151,7 @@ log_request("GET", "/not-logged", 200, ms=0.4, request_id="r-1", more={{}})
 @pytest.mark.parametrize("as_json", [False, True])
 def test_request_is_logged_as_any_other_event(as_json):
     times = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
-    lines = [times.sub("T", line) for line in logged(REQUESTS, as_json=as_json).splitlines()]
+    lines = [times.sub("T", line) for line in run_program(REQUESTS, as_json=as_json).splitlines()]
     assert len(lines) == 19
     same = [json.loads(line) for line in lines] if as_json else lines
     assert same[0:18:2] == same[1:18:2]

@@ -283,7 +283,7 @@ async def test_request_needs_exactly_one_host_header(version: str, names: int, *
         check_host(scope)
 
 
-async def seen_path(path: str, kind: str = "http") -> Any:
+async def send_path(path: str, kind: str = "http") -> Any:
     seen: list[Any] = []
 
     async def app(scope: Any, _receive: Any, _send: Any) -> None:
@@ -301,11 +301,11 @@ async def seen_path(path: str, kind: str = "http") -> Any:
     [("/my/api/threads", "/threads"), ("/my/api", "/"), ("/my/api/", "/"), ("/ok", "/ok"), ("/my/api/ok", "/ok")],
 )
 async def test_paths_below_the_prefix_reach_the_application(path: str, inner: str) -> None:
-    assert await seen_path(path) == [inner]
+    assert await send_path(path) == [inner]
 
 
 @pytest.mark.parametrize("path", ["/", "/threads", "/my", "/my/apix", "/my/api2/threads", "/ok/", "/info"])
 async def test_paths_outside_the_prefix_get_404(path: str) -> None:
     with pytest.raises(NotFound):
-        await seen_path(path)
-    assert await seen_path(path, "websocket") == ["websocket.close"]
+        await send_path(path)
+    assert await send_path(path, "websocket") == ["websocket.close"]

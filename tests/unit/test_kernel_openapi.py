@@ -144,7 +144,7 @@ async def figures(_ctx: Context) -> Response:
 
 
 @pytest.fixture(scope="module")
-def described() -> Any:
+def document() -> Any:
     return build_document(ServerInfo("t", "1", ErrorFormat.TEXT, wants_key=False), list(shapes))
 
 
@@ -153,41 +153,41 @@ def contents(described: Any, method: str, path: str = "/shapes") -> dict[str, An
     return {status: response.get("content") for status, response in responses.items()}
 
 
-def test_raw_response_has_its_media_type(described) -> None:
-    held = contents(described, "get")["200"]["application/json"]["schema"]
+def test_raw_response_has_its_media_type(document) -> None:
+    held = contents(document, "get")["200"]["application/json"]["schema"]
     assert held == {"type": "array", "items": {"$ref": "#/components/schemas/Shape"}}
-    assert "X-Pagination-Total" in described["paths"]["/shapes"]["get"]["responses"]["200"]["headers"]
-    assert set(contents(described, "get", "/figures")["200"]) == {"text/plain", "application/json"}
+    assert "X-Pagination-Total" in document["paths"]["/shapes"]["get"]["responses"]["200"]["headers"]
+    assert set(contents(document, "get", "/figures")["200"]) == {"text/plain", "application/json"}
 
 
-def test_document_describes_further_success_statuses(described) -> None:
+def test_document_describes_further_success_statuses(document) -> None:
     shape = {"application/json": {"schema": {"$ref": "#/components/schemas/Shape"}}}
-    patched = contents(described, "patch")
-    posted = contents(described, "post")
+    patched = contents(document, "patch")
+    posted = contents(document, "post")
     assert (patched["200"], patched["204"]) == (shape, None)
     assert (posted["200"], posted["202"]) == (shape, None)
 
 
-def test_query_parameter_is_not_nullable_and_keeps_its_limits(described) -> None:
-    side, tags = described["paths"]["/shapes"]["get"]["parameters"]
+def test_query_parameter_is_not_nullable_and_keeps_its_limits(document) -> None:
+    side, tags = document["paths"]["/shapes"]["get"]["parameters"]
     assert (side["schema"], tags["schema"]) == (
         {"type": "integer", "minimum": 1, "maximum": 2**64 - 1},
         {"type": "array", "items": {"type": "string", "pattern": r"^[^\u0000]*$"}},
     )
 
-    assert "ShapeQuery" not in described["components"]["schemas"]
+    assert "ShapeQuery" not in document["components"]["schemas"]
 
 
-def test_errors_of_one_status_share_a_response(described) -> None:
-    schemas = described["components"]["schemas"]
-    assert set(contents(described, "get")) == {"200", "400", "404", "409", "413", "414", "422", "431", "503"}
-    refused = contents(described, "get")["422"]["application/json"]["schema"]["$ref"]
+def test_errors_of_one_status_share_a_response(document) -> None:
+    schemas = document["components"]["schemas"]
+    assert set(contents(document, "get")) == {"200", "400", "404", "409", "413", "414", "422", "431", "503"}
+    refused = contents(document, "get")["422"]["application/json"]["schema"]["$ref"]
     assert schemas[refused.rsplit("/", 1)[-1]]["properties"].keys() == {"detail", "errors"}
 
 
-def test_server_without_keys_has_no_security(described) -> None:
-    assert "securitySchemes" not in described["components"]
-    assert described["paths"]["/shapes"]["post"]["security"] == []
+def test_server_without_keys_has_no_security(document) -> None:
+    assert "securitySchemes" not in document["components"]
+    assert document["paths"]["/shapes"]["post"]["security"] == []
 
 
 @shapes.post("/names", "/v1/names", consumes={"multipart/form-data": {"type": "object"}})
@@ -208,7 +208,7 @@ async def put_names(_ctx: Context, body: Anything) -> None:
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Any:
+def guarded_document() -> Any:
     return build_document(ServerInfo("t", "1", unlimited=("/shapes",)), list(shapes))
 
 
@@ -252,15 +252,15 @@ def test_aliases_of_a_route_have_ids_of_their_own() -> None:
     assert [route.operation_id for route in aliased] == ["names_replace", "names_replace_2"]
 
 
-def test_document_describes_raw_request_bodies(guarded) -> None:
+def test_document_describes_raw_request_bodies(guarded_document) -> None:
     for path in ("/names", "/v1/names"):
-        body = guarded["paths"][path]["post"]["requestBody"]
+        body = guarded_document["paths"][path]["post"]["requestBody"]
         assert (body["required"], list(body["content"])) == (True, ["multipart/form-data"])
-        assert {"413", "422"} <= set(guarded["paths"][path]["post"]["responses"])
+        assert {"413", "422"} <= set(guarded_document["paths"][path]["post"]["responses"])
 
 
-def test_schemas_contain_the_limits_of_all_fields(guarded) -> None:
-    schemas = guarded["components"]["schemas"]
+def test_schemas_contain_the_limits_of_all_fields(guarded_document) -> None:
+    schemas = guarded_document["components"]["schemas"]
     fields = schemas["Anything"]["properties"]
     anything = {"$ref": "#/components/schemas/Json"}
     assert fields["text"]["pattern"] == r"^[^\u0000]*$"
@@ -271,9 +271,10 @@ def test_schemas_contain_the_limits_of_all_fields(guarded) -> None:
     assert (schemas["Shape"]["properties"]["side"]["minimum"], fields["at"]["format"]) == (1, "date-time")
 
 
-def test_document_describes_refusals_of_the_server(guarded) -> None:
+def test_document_describes_refusals_of_the_server(guarded_document) -> None:
     limited, unlimited = (
-        guarded["paths"][path]["put" if path == "/names" else "get"]["responses"] for path in ("/names", "/shapes")
+        guarded_document["paths"][path]["put" if path == "/names" else "get"]["responses"]
+        for path in ("/names", "/shapes")
     )
     assert {"401", "403", "414", "429", "431"} <= set(limited)
     assert "429" not in unlimited

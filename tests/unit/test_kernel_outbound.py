@@ -185,7 +185,7 @@ def test_host_of_normalizes_hosts() -> None:
 
 
 @asynccontextmanager
-async def answering(raw: bytes, seen: list[bytes]) -> AsyncIterator[int]:
+async def answer_with(raw: bytes, seen: list[bytes]) -> AsyncIterator[int]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         seen.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(raw)
@@ -200,12 +200,12 @@ async def answering(raw: bytes, seen: list[bytes]) -> AsyncIterator[int]:
 async def test_redirects_are_not_followed_and_large_bodies_refused() -> None:
     seen: list[bytes] = []
     away = b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 9000000\r\n\r\nx"
-    async with answering(away, seen) as port:
+    async with answer_with(away, seen) as port:
         assert await post(f"http://localhost:{port}/a?b=c", {"X-A": "1"}, b"{}", HERE) == 302
 
     assert (len(seen), seen[0].startswith(b"POST /a?b=c "), f"localhost:{port}".encode() in seen[0]) == (1, True, True)
     long = b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n" + b"x" * 2000
-    async with answering(long, seen) as port:
+    async with answer_with(long, seen) as port:
         with pytest.raises(HostUnreachable, match="more than"):
             await fetch(f"http://127.0.0.1:{port}/", {}, OutboundRules(allow_loopback=True, max_bytes=1000))
 
@@ -215,7 +215,7 @@ async def test_compressed_responses_are_refused() -> None:
     seen: list[bytes] = []
     body = gzip.compress(b"x" * 100)
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    async with answering(head + body, seen) as port:
+    async with answer_with(head + body, seen) as port:
         with pytest.raises(HostUnreachable, match="encoding gzip, which was not requested"):
             await fetch(f"http://127.0.0.1:{port}/", {}, HERE)
 
@@ -236,7 +236,7 @@ async def test_host_is_resolved_once_and_the_address_pinned(monkeypatch: pytest.
 
     monkeypatch.setattr(outbound.socket, "getaddrinfo", rebinding)
     seen: list[bytes] = []
-    async with answering(b"HTTP/1.1 204 No Content\r\n\r\n", seen) as port:
+    async with answer_with(b"HTTP/1.1 204 No Content\r\n\r\n", seen) as port:
         assert await post(f"http://rebound.example:{port}/", {}, b"", HERE) == 204
 
     assert (asked, b"rebound.example" in seen[0]) == (["rebound.example"], True)

@@ -53,7 +53,7 @@ async def run():
         await driver.close()
 
 
-async def reached(task: Task, activations: int) -> None:
+async def wait_for_activations(task: Task, activations: int) -> None:
     async def is_there() -> bool:
         return task.report.activations >= activations
 
@@ -70,14 +70,14 @@ class Configured(Task):
 async def test_configured_period_overrides_the_class(run) -> None:
     task = Configured(every_s=0.005)
     run(task)
-    await reached(task, 5)
+    await wait_for_activations(task, 5)
     assert (task.report.every_s, Configured().report.every_s) == (0.005, 3600.0)
 
 
 async def test_task_runs_at_start_and_periodically(run) -> None:
     task = Often(Status({"freed": 3}))
     run(task)
-    await reached(task, 5)
+    await wait_for_activations(task, 5)
     assert task.report.did == {"freed": 3}
     assert task.max_concurrent == 1
 
@@ -92,8 +92,8 @@ async def test_log_says_what_a_task_deleted(run) -> None:
     other = Often(Status({"freed": 3}))
     with capture_logs() as logged:
         run(task, other)
-        await reached(task, 3)
-        await reached(other, 3)
+        await wait_for_activations(task, 3)
+        await wait_for_activations(other, 3)
 
     assert logged == [{"event": "expired data was deleted", "task": task.report.name, "traces": 2, "log_level": "info"}]
 
@@ -101,9 +101,9 @@ async def test_log_says_what_a_task_deleted(run) -> None:
 async def test_signal_activates_a_task_early(run) -> None:
     task = Rare()
     run(task)
-    await reached(task, 1)
+    await wait_for_activations(task, 1)
     task.signal.set()
-    await reached(task, 2)
+    await wait_for_activations(task, 2)
 
 
 async def test_signal_during_an_activation_is_not_lost(run) -> None:
@@ -116,16 +116,16 @@ async def test_signal_during_an_activation_is_not_lost(run) -> None:
 
     task = Slow()
     run(task)
-    await reached(task, 1)
+    await wait_for_activations(task, 1)
     task.signal.set()
     gate.set()
-    await reached(task, 2)
+    await wait_for_activations(task, 2)
 
 
 async def test_again_starts_the_next_activation_immediately(run) -> None:
     task = Rare(Status(again=True), Status(again=True), Status({"left": 0}))
     run(task)
-    await reached(task, 3)
+    await wait_for_activations(task, 3)
     assert task.report.did == {"left": 0}
 
 
@@ -133,8 +133,8 @@ async def test_failure_is_reported_and_stops_no_task(run) -> None:
     failing = Often(ValueError("disk full"), Status())
     neighbour = Often()
     driver = run(failing, neighbour)
-    await reached(failing, 3)
-    await reached(neighbour, 3)
+    await wait_for_activations(failing, 3)
+    await wait_for_activations(neighbour, 3)
 
     report = next(report for report in driver.reports() if report.failures)
     assert (report.failures, report.last_error) == (1, "ValueError: disk full")
@@ -154,7 +154,7 @@ async def test_close_cancels_running_activations(run) -> None:
 
     task = Endless()
     driver = run(task)
-    await reached(task, 1)
+    await wait_for_activations(task, 1)
     await driver.close()
     assert ended.is_set()
 

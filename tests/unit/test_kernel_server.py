@@ -16,7 +16,7 @@ from tests.conftest import eventually
 from tests.unit.kernel_server import serve
 
 
-def named(name: str) -> Routes:
+def build_routes(name: str) -> Routes:
     routes = Routes("t")
 
     @routes.get("/name", public=True)
@@ -128,7 +128,7 @@ async def _take_over() -> None:
     async def counted(name: str) -> bool:
         return seen.count(name) >= 50
 
-    async with serve(named("old"), listening=listening) as old:
+    async with serve(build_routes("old"), listening=listening) as old:
         old.server.idle_drain_s = 60
         listening_port = old.port
 
@@ -136,7 +136,7 @@ async def _take_over() -> None:
         clients += [asyncio.create_task(send_on_new_connections("/name")) for _ in range(2)]
         try:
             await eventually(lambda: counted("old"))
-            async with serve(named("new"), listening=successor_socket):
+            async with serve(build_routes("new"), listening=successor_socket):
                 await asyncio.wait_for(old.stop(), 60)
                 has_stopped.set()
                 await eventually(lambda: counted("new"))
@@ -151,7 +151,7 @@ async def _take_over() -> None:
 
 async def test_idle_connection_gets_one_more_response_after_stop() -> None:
     request = b"GET /name HTTP/1.1\r\nHost: x\r\n\r\n"
-    async with serve(named("old")) as served:
+    async with serve(build_routes("old")) as served:
         served.server.idle_drain_s = 60
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(request)
@@ -183,7 +183,7 @@ async def _stop_while_accepting(turns: int) -> None:
     """Connect, stop the server after some iterations of the event loop, and only then send the request."""
     listening = listen("127.0.0.1", 0)
     with socket.socket(fileno=listening.dup().detach()) as successor_socket, socket.socket() as client:
-        async with serve(named("old"), listening=listening) as served:
+        async with serve(build_routes("old"), listening=listening) as served:
             served.server.idle_drain_s = 60
             client.connect(successor_socket.getsockname())
             client.setblocking(False)
@@ -233,7 +233,7 @@ async def test_running_request_is_answered_before_shutdown() -> None:
 async def test_added_socket_is_served_and_closed() -> None:
     more = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{more.getsockname()[1]}/name"
-    async with serve(named("one")) as served:
+    async with serve(build_routes("one")) as served:
         served.server.idle_drain_s = 0.05
         await served.server.add_socket(more)
         assert (await served.client.get(url)).json() == "one"
@@ -246,7 +246,7 @@ async def test_added_socket_is_served_and_closed() -> None:
 
 async def test_whole_response_has_the_bytes_of_its_messages() -> None:
     """Middleware of a project sees the messages of a response; without any, the response is written at once."""
-    routes = named("n")
+    routes = build_routes("n")
 
     @routes.get("/headers", public=True)
     async def show(ctx: Context) -> str:

@@ -18,7 +18,7 @@ BEYOND = MAX_TARGET_BYTES + MAX_HEAD_BYTES + 1
 WITHIN = b"Host: h\r\nConnection: close\r\n"
 
 
-def echoing() -> Routes:
+def build_echo_routes() -> Routes:
     routes = Routes("t")
 
     @routes.get("/name", public=True)
@@ -47,7 +47,7 @@ def echoing() -> Routes:
     ids=["target", "headers", "header", "endless header", "endless target", "nonsense", "plain", "large"],
 )
 async def test_request_head_above_limits_is_refused_as_json(request_bytes: bytes, status: bytes) -> None:
-    async with serve(echoing()) as served:
+    async with serve(build_echo_routes()) as served:
         response = await served.raw(request_bytes)
 
     assert response.startswith(b"HTTP/1.1 " + status), response[:200]
@@ -73,7 +73,7 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["nothing", "a line", "headers", "a body"],
 )
 async def test_connection_without_a_complete_request_is_closed(begun: bytes) -> None:
-    async with serve(echoing()) as served:
+    async with serve(build_echo_routes()) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(begun)
 
@@ -90,7 +90,7 @@ SLOW = b"POST /take HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 
 
 async def test_slow_body_gets_408(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "CHECK_EVERY_S", 0.01)
-    async with serve(echoing(), body_within_s=0.05) as served:
+    async with serve(build_echo_routes(), body_within_s=0.05) as served:
         response = await served.raw(SLOW)
 
     assert response.startswith(b"HTTP/1.1 408 Request Timeout")
@@ -110,7 +110,7 @@ async def test_body_that_keeps_the_minimum_rate_is_read(monkeypatch: pytest.Monk
         close_if_slow(connection, at, body_within_s)
 
     monkeypatch.setattr(protocol.BoundedProtocol, "close_if_slow", counted)
-    async with serve(echoing(), body_within_s=0.001) as served:
+    async with serve(build_echo_routes(), body_within_s=0.001) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(SLOW)
 
@@ -131,7 +131,7 @@ async def test_connection_of_a_client_that_does_not_read_is_closed(monkeypatch: 
     monkeypatch.setattr(protocol, "CHECK_EVERY_S", 0.01)
     monkeypatch.setattr(protocol, "UNREAD_TIMEOUT_S", 0.05)
     asked = asyncio.Event()
-    routes = echoing()
+    routes = build_echo_routes()
 
     @routes.get("/large", public=True)
     async def large(_ctx: Context) -> str:
@@ -155,7 +155,7 @@ async def test_idle_and_waiting_connections_stay_open(
     monkeypatch.setattr(protocol, "CHECK_EVERY_S", 0.01)
     held = asyncio.Event()
     release = asyncio.Event()
-    routes = echoing()
+    routes = build_echo_routes()
 
     @routes.get("/slow", public=True)
     async def slow(_ctx: Context) -> str:
@@ -190,7 +190,7 @@ async def test_idle_and_waiting_connections_stay_open(
 
 async def test_connection_above_the_limit_gets_503(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "REFUSE_WITHIN_S", 60.0)
-    async with serve(echoing()) as served:
+    async with serve(build_echo_routes()) as served:
         served.server.config.max_connections = 3
         idle = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(3)]
 
@@ -218,7 +218,7 @@ async def test_connection_above_the_limit_gets_503(monkeypatch: pytest.MonkeyPat
 
 
 async def test_silent_connection_above_the_limit_is_closed() -> None:
-    async with serve(echoing()) as served:
+    async with serve(build_echo_routes()) as served:
         served.server.config.max_connections = 1
         kept = await asyncio.open_connection("127.0.0.1", served.port)
 

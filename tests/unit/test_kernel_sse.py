@@ -35,7 +35,7 @@ class Source:
             self.closed.set()
 
 
-def streaming(source: Source) -> Routes:
+def build_stream_routes(source: Source) -> Routes:
     routes = Routes("t")
 
     @routes.get("/stream", public=True)
@@ -52,11 +52,11 @@ def source() -> Source:
 
 @pytest.fixture
 async def served(source):
-    async with serve(streaming(source)) as served:
+    async with serve(build_stream_routes(source)) as served:
         yield served
 
 
-async def closed(source: Source) -> None:
+async def wait_until_closed(source: Source) -> None:
     await asyncio.wait_for(source.closed.wait(), 60)
 
 
@@ -75,7 +75,7 @@ async def test_events_are_sent_as_they_are_produced(served, source) -> None:
         source.chunks.put_nowait(None)
         assert [part async for part in parts] == []
 
-    await closed(source)
+    await wait_until_closed(source)
 
 
 async def test_heartbeat_comment_is_sent_while_idle(served, source, monkeypatch) -> None:
@@ -98,7 +98,7 @@ async def test_client_disconnect_closes_the_source(served, source) -> None:
         source.chunks.put_nowait(b"one")
         await anext(response.aiter_raw())
 
-    await closed(source)
+    await wait_until_closed(source)
 
 
 @pytest.mark.parametrize(("last", "has_mark"), [(None, True), (StreamCut(), False)])
@@ -110,7 +110,7 @@ async def test_only_a_stream_that_is_over_gets_the_mark_that_ends_a_response(
         source.chunks.put_nowait(chunk)
 
     received = await served.raw(b"GET /stream HTTP/1.1\r\nhost: a\r\nx-name: ada\r\nconnection: close\r\n\r\n")
-    await closed(source)
+    await wait_until_closed(source)
     assert received.endswith(b".\r\n0\r\n\r\n" if has_mark else b".\r\n"), received[-50:]
     assert not [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")], caplog.text
 
@@ -155,7 +155,7 @@ async def test_failed_source_aborts_the_response(served, source) -> None:
             async for _ in response.aiter_raw():
                 pass
 
-    await closed(source)
+    await wait_until_closed(source)
 
 
 async def test_failed_send_closes_the_source(source) -> None:

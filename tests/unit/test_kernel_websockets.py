@@ -45,7 +45,7 @@ async def guard(ctx: Context, _route: Route) -> str:
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[tuple[str, asyncio.Event]]:
+async def serve_routes() -> AsyncIterator[tuple[str, asyncio.Event]]:
     """Serve the routes; yield the address, and the event that stops the server."""
     draining = asyncio.Event()
     stop = asyncio.Event()
@@ -87,7 +87,7 @@ async def read_close_code(socket: ClientConnection) -> int:
 
 
 async def test_messages_are_exchanged_in_both_directions() -> None:
-    async with served() as (url, _), to(url, x_name="ann", x_request_id="r-1") as socket:
+    async with serve_routes() as (url, _), to(url, x_name="ann", x_request_id="r-1") as socket:
         assert socket.response is not None
         assert socket.response.headers["x-request-id"] == "r-1"
         await socket.send("hello")
@@ -101,7 +101,7 @@ async def test_messages_are_exchanged_in_both_directions() -> None:
 
 
 async def test_websocket_without_permission_is_refused() -> None:
-    async with served() as (url, _):
+    async with serve_routes() as (url, _):
         assert await read_status(to(url)) == 401
         assert await read_status(to(url, x_name="broken")) == 500
         assert await read_status(to(url, x_name="ann", origin="https://stranger.example")) == 403
@@ -115,7 +115,7 @@ async def test_websocket_without_permission_is_refused() -> None:
 
 async def test_refused_handshakes_have_an_id_and_are_logged() -> None:
     with structlog.testing.capture_logs() as logs:
-        async with served() as (url, _):
+        async with serve_routes() as (url, _):
             for number, headers in enumerate(({"origin": "https://stranger.example", "x-name": "ann"}, {}), 1):
                 with pytest.raises(InvalidStatus) as refused:
                     await to(url, **headers, x_request_id=f"r-{number}")
@@ -127,7 +127,7 @@ async def test_refused_handshakes_have_an_id_and_are_logged() -> None:
 @pytest.mark.parametrize("hosts", [0, 2])
 async def test_handshake_needs_exactly_one_host_header(hosts: int) -> None:
     """With two, a proxy may have routed by the one, and this server would act on the other."""
-    async with served() as (url, _):
+    async with serve_routes() as (url, _):
         address = urlsplit(url)
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
         lines = [
@@ -151,12 +151,12 @@ async def test_handshake_needs_exactly_one_host_header(hosts: int) -> None:
 
 
 async def test_failed_handler_closes_the_connection() -> None:
-    async with served() as (url, _), to(url, x_name="ann") as socket:
+    async with serve_routes() as (url, _), to(url, x_name="ann") as socket:
         await socket.send("break")
         assert await read_close_code(socket) == 1011
 
 
 async def test_draining_server_closes_the_connection() -> None:
-    async with served() as (url, stop), to(url, x_name="ann") as socket:
+    async with serve_routes() as (url, stop), to(url, x_name="ann") as socket:
         stop.set()
         assert await read_close_code(socket) == 1012

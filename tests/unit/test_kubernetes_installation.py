@@ -33,7 +33,7 @@ EVERYTHING = [
 ]
 
 
-def printed(*arguments: str) -> list[dict[str, Any]]:
+def print_manifests(*arguments: str) -> list[dict[str, Any]]:
     result = CliRunner().invoke(manifests, arguments)
     assert result.exit_code == 0, result.output
     return list(yaml.safe_load_all(result.output))
@@ -58,7 +58,7 @@ def find_container(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
 )
 @pytest.mark.parametrize("version", ["1.28", "1.37"])
 def test_every_object_is_valid(arguments: list[str], version: str) -> None:
-    found = printed(*arguments)
+    found = print_manifests(*arguments)
     for manifest in found:
         validate(manifest, version)
 
@@ -84,7 +84,9 @@ def test_manifests_print_no_secret_and_name_required_ones() -> None:
     ("name", "kinds"), [("portside", [PlatformSettings]), ("portside-listener", [ListenerSettings, KubernetesSettings])]
 )
 def test_programs_understand_their_environment(name: str, kinds: list[Any]) -> None:
-    variables = {one["name"]: one.get("value", "given") for one in find_container(printed(*EVERYTHING), name)["env"]}
+    variables = {
+        one["name"]: one.get("value", "given") for one in find_container(print_manifests(*EVERYTHING), name)["env"]
+    }
     known = {known for kind in kinds for doc in describe(kind) for known in doc.names}
     assert set(variables) <= known
 
@@ -93,7 +95,7 @@ def test_programs_understand_their_environment(name: str, kinds: list[Any]) -> N
 
 
 def test_platform_on_cluster_runs_no_embedded_listener() -> None:
-    variables = {one["name"]: one.get("value") for one in find_container(printed(), "portside")["env"]}
+    variables = {one["name"]: one.get("value") for one in find_container(print_manifests(), "portside")["env"]}
     assert (
         load_settings(PlatformSettings, {**variables, "DATABASE_URL": "x", "PORTSIDE_API_KEY": "y"}).own_listener
         is False
@@ -104,14 +106,15 @@ def test_platform_on_cluster_runs_no_embedded_listener() -> None:
 def test_database_is_refused_data_before_its_claim_is_full(gi: int, usable_gi: float) -> None:
     """The write-ahead log is on the same volume."""
     variables = {
-        one["name"]: one.get("value") for one in find_container(printed("--storage-gi", str(gi)), "portside")["env"]
+        one["name"]: one.get("value")
+        for one in find_container(print_manifests("--storage-gi", str(gi)), "portside")["env"]
     }
     assert variables["DATABASE_MAX_BYTES"] == str(int(usable_gi * 2**30))
-    assert "DATABASE_MAX_BYTES" not in str(find_container(printed("--no-postgres"), "portside"))
+    assert "DATABASE_MAX_BYTES" not in str(find_container(print_manifests("--no-postgres"), "portside"))
 
 
 def test_listener_role_has_exactly_the_needed_rights() -> None:
-    found = printed(*EVERYTHING)
+    found = print_manifests(*EVERYTHING)
     assert of_kind(found, "ClusterRole") == []
     assert {one["metadata"]["namespace"] for one in of_kind(found, "Role")} == {"red", "blue"}
 
@@ -126,7 +129,7 @@ def test_listener_role_has_exactly_the_needed_rights() -> None:
 
 
 def test_pods_run_without_privileges() -> None:
-    for workload in of_kind(printed(), "Deployment"):
+    for workload in of_kind(print_manifests(), "Deployment"):
         pod = workload["spec"]["template"]["spec"]
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
@@ -134,8 +137,8 @@ def test_pods_run_without_privileges() -> None:
 
 
 def test_external_database_leaves_postgres_out() -> None:
-    assert of_kind(printed("--no-postgres"), "StatefulSet") == []
-    assert len(of_kind(printed(), "StatefulSet")) == 1
+    assert of_kind(print_manifests("--no-postgres"), "StatefulSet") == []
+    assert len(of_kind(print_manifests(), "StatefulSet")) == 1
 
 
 def test_agent_server_understands_pod_environment() -> None:

@@ -27,9 +27,9 @@ from tests.kubernetes import (
     PASSWORDS,
     deployment,
     every,
+    find_object,
     get_pod_spec,
     get_server,
-    named,
     objects,
     revision,
     settings,
@@ -67,15 +67,15 @@ VOLUMES = [
 ]
 
 
-def built(value: Any) -> Any:
+def drop_nones(value: Any) -> Any:
     """A struct as the control plane sends it: without fields that are None."""
     if isinstance(value, dict):
-        return {name: built(item) for name, item in value.items() if item is not None}
-    return [built(item) for item in value] if isinstance(value, list) else value
+        return {name: drop_nones(item) for name, item in value.items() if item is not None}
+    return [drop_nones(item) for item in value] if isinstance(value, list) else value
 
 
 def as_json(value: Any) -> Any:
-    return built(msgspec.to_builtins(value))
+    return drop_nones(msgspec.to_builtins(value))
 
 
 def test_samples_fill_every_field_of_nested_types() -> None:
@@ -98,10 +98,10 @@ SCALARS: dict[str, tuple[Any, Any, Any]] = {
     "queue_cpu_limit": (5, lambda o: get_server(o, "-queue")["resources"]["limits"]["cpu"], "5000m"),
     "queue_memory_mb": (301, lambda o: get_server(o, "-queue")["resources"]["requests"]["memory"], "301Mi"),
     "queue_memory_limit_mb": (701, lambda o: get_server(o, "-queue")["resources"]["limits"]["memory"], "701Mi"),
-    "min_scale": (3, lambda o: named(o, "Deployment")["spec"]["replicas"], 3),
-    "max_scale": (7, lambda o: named(o, "HorizontalPodAutoscaler")["spec"]["maxReplicas"], 7),
-    "queue_min_scale": (2, lambda o: named(o, "Deployment", "-queue")["spec"]["replicas"], 2),
-    "queue_max_scale": (9, lambda o: named(o, "HorizontalPodAutoscaler", "-queue")["spec"]["maxReplicas"], 9),
+    "min_scale": (3, lambda o: find_object(o, "Deployment")["spec"]["replicas"], 3),
+    "max_scale": (7, lambda o: find_object(o, "HorizontalPodAutoscaler")["spec"]["maxReplicas"], 7),
+    "queue_min_scale": (2, lambda o: find_object(o, "Deployment", "-queue")["spec"]["replicas"], 2),
+    "queue_max_scale": (9, lambda o: find_object(o, "HorizontalPodAutoscaler", "-queue")["spec"]["maxReplicas"], 9),
     "orchestrator_cpu": (4, lambda o: get_server(o, "-orchestrator")["resources"]["requests"]["cpu"], "4000m"),
     "orchestrator_cpu_limit": (6, lambda o: get_server(o, "-orchestrator")["resources"]["limits"]["cpu"], "6000m"),
     "orchestrator_memory_mb": (
@@ -114,10 +114,10 @@ SCALARS: dict[str, tuple[Any, Any, Any]] = {
         lambda o: get_server(o, "-orchestrator")["resources"]["limits"]["memory"],
         "9000Mi",
     ),
-    "orchestrator_min_scale": (2, lambda o: named(o, "Deployment", "-orchestrator")["spec"]["replicas"], 2),
+    "orchestrator_min_scale": (2, lambda o: find_object(o, "Deployment", "-orchestrator")["spec"]["replicas"], 2),
     "orchestrator_max_scale": (
         3,
-        lambda o: named(o, "HorizontalPodAutoscaler", "-orchestrator")["spec"]["maxReplicas"],
+        lambda o: find_object(o, "HorizontalPodAutoscaler", "-orchestrator")["spec"]["maxReplicas"],
         3,
     ),
     "executor_cpu": (5, lambda o: get_server(o, "-executor")["resources"]["requests"]["cpu"], "5000m"),
@@ -154,15 +154,15 @@ SCALARS: dict[str, tuple[Any, Any, Any]] = {
 
 
 def store(found: Any, component: str) -> dict[str, Any]:
-    (container,) = named(found, "StatefulSet", f"-{component}")["spec"]["template"]["spec"]["containers"]
+    (container,) = find_object(found, "StatefulSet", f"-{component}")["spec"]["template"]["spec"]["containers"]
     return container
 
 
 def claim(found: Any) -> dict[str, Any]:
-    return named(found, "PersistentVolumeClaim", "-postgres")["spec"]
+    return find_object(found, "PersistentVolumeClaim", "-postgres")["spec"]
 
 
-def validated(found: Any, *versions: str) -> None:
+def validate_all(found: Any, *versions: str) -> None:
     for manifest in every(found):
         for version in versions or (NEWEST,):
             validate(manifest, version)
@@ -180,7 +180,7 @@ def test_resource_spec_field_appears_in_valid_manifest(field: str) -> None:
     complete = with_defaults({"executor_cpu": 1}) if field.startswith(("orchestrator_", "executor_")) else FULL_SPEC
     found = objects(revision(resource_spec={**complete, **extra, field: value}))
     assert look(found) == expected
-    validated(found)
+    validate_all(found)
 
 
 @pytest.mark.parametrize("has_executors", [False, True])
@@ -212,18 +212,18 @@ def test_full_spec_is_valid_on_oldest_and_newest_cluster(*, has_executors: bool)
         "Ingress",
     }
 
-    validated(found, OLDEST, NEWEST)
+    validate_all(found, OLDEST, NEWEST)
 
 
 def test_schemas_refuse_invalid_manifest() -> None:
     found = objects(revision(resource_spec={**FULL_SPEC, "volumes": [{"name": "x", "emptyDirectory": {}}]}))
     with pytest.raises(jsonschema.ValidationError):
-        validated(found)
+        validate_all(found)
 
 
 def test_pod_matches_contract() -> None:
     server = get_server(objects())
-    api = named(objects(), "Deployment")
+    api = find_object(objects(), "Deployment")
     assert [port["containerPort"] for port in server["ports"]] == [8000]
 
     for probe in ("livenessProbe", "readinessProbe"):
@@ -233,7 +233,7 @@ def test_pod_matches_contract() -> None:
 
     assert api["spec"]["revisionHistoryLimit"] == 10
     assert api["spec"]["progressDeadlineSeconds"] == 300
-    assert named(objects(), "Deployment", "-queue")["spec"]["progressDeadlineSeconds"] == 600
+    assert find_object(objects(), "Deployment", "-queue")["spec"]["progressDeadlineSeconds"] == 600
 
     # An old replica terminates only after a new one serves, and has a grace period.
     assert api["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
@@ -289,7 +289,7 @@ def test_secret_references_become_variables() -> None:
     assert api["DATABASE_URI"] == {"secretKeyRef": {"name": "stores", "key": "postgres"}}
     assert api["PORT"] == "8000"
     assert not [one for one in found.stores if one["metadata"]["name"].endswith("-postgres")]
-    validated(found)
+    validate_all(found)
 
 
 def test_custom_stores_replace_own_ones() -> None:
@@ -312,7 +312,7 @@ def test_without_redis_pods_have_no_redis_url() -> None:
 
 def test_owner_scale_overrides_revision() -> None:
     found = objects(scale=Scale(min_scale=2, queue_max_scale=0, queue_min_scale=0))
-    assert named(found, "Deployment")["spec"]["replicas"] == 2
+    assert find_object(found, "Deployment")["spec"]["replicas"] == 2
     assert len(found.of_kind("Deployment")) == 1
 
 
@@ -347,28 +347,28 @@ def test_executors_find_their_orchestrators_and_have_no_database() -> None:
     assert of_stores <= orchestrator.keys()
 
     assert not of_stores & executor.keys()
-    service = named(found, "Service", "-orchestrator")["spec"]
+    service = find_object(found, "Service", "-orchestrator")["spec"]
     assert (service["clusterIP"], service["ports"][0]["port"]) == ("None", int(orchestrator["CORE_API_PORT"]))
     assert {"name": "grpc", "containerPort": 50054, "protocol": "TCP"} in get_server(found, "-orchestrator")["ports"]
 
     # The runs that wait ask for executors: an orchestrator takes as many as they have slots.
-    scaler = named(found, "HorizontalPodAutoscaler", "-executor")["spec"]
+    scaler = find_object(found, "HorizontalPodAutoscaler", "-executor")["spec"]
     assert (scaler["maxReplicas"], [one["type"] for one in scaler["metrics"]][-1]) == (5, "External")
     assert get_server(found, "-executor")["livenessProbe"]["httpGet"]["path"] == "/info"
-    validated(found, OLDEST, NEWEST)
+    validate_all(found, OLDEST, NEWEST)
 
 
 def test_autoscaling_targets_match_contract() -> None:
     found = objects(
         revision(resource_spec=with_defaults({"max_scale": 10})), settings(kubernetes_pending_runs_metric="pending")
     )
-    queue = named(found, "HorizontalPodAutoscaler", "-queue")["spec"]["metrics"]
+    queue = find_object(found, "HorizontalPodAutoscaler", "-queue")["spec"]["metrics"]
     targets = {one["resource"]["name"]: one["resource"]["target"] for one in queue if one["type"] == "Resource"}
     assert {name: target["averageUtilization"] for name, target in targets.items()} == {"cpu": 75, "memory": 75}
     (pending,) = [one["external"] for one in queue if one["type"] == "External"]
     assert pending["target"] == {"type": "AverageValue", "averageValue": "10"}
 
-    api = named(found, "HorizontalPodAutoscaler")["spec"]["metrics"]
+    api = find_object(found, "HorizontalPodAutoscaler")["spec"]["metrics"]
     assert {one["type"] for one in api} == {"Resource"}
 
 
@@ -385,12 +385,12 @@ def test_autoscaling_targets_match_contract() -> None:
 )
 def test_ingress_url_pattern_gives_each_deployment_an_address(pattern: str, url: str, path: str) -> None:
     found = objects(kubernetes=settings(kubernetes_ingress_url=pattern))
-    (rule,) = named(found, "Ingress")["spec"]["rules"]
+    (rule,) = find_object(found, "Ingress")["spec"]["rules"]
     assert found.address.url == url
     assert url.removeprefix("https://").split("/")[0] == rule["host"]
     assert rule["http"]["paths"][0]["path"] == (path or "/")
     assert variables(found).get("MOUNT_PREFIX", "") == path
-    validated(found)
+    validate_all(found)
 
 
 def test_custom_url_is_kept() -> None:
@@ -399,7 +399,7 @@ def test_custom_url_is_kept() -> None:
         custom_url="https://chat.example.com/v1",
     )
 
-    (rule,) = named(found, "Ingress")["spec"]["rules"]
+    (rule,) = find_object(found, "Ingress")["spec"]["rules"]
     assert (rule["host"], found.address.url) == ("chat.example.com", "https://chat.example.com/v1")
     assert variables(found)["MOUNT_PREFIX"] == "/v1"
 

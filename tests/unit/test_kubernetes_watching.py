@@ -26,7 +26,7 @@ def container(state: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"name": "api-server", "restartCount": 0, "ready": False, "state": state, **more}
 
 
-def waiting(reason: str, **more: Any) -> dict[str, Any]:
+def build_waiting_container(reason: str, **more: Any) -> dict[str, Any]:
     return container({"waiting": {"reason": reason, "message": "because"}}, **more)
 
 
@@ -66,18 +66,20 @@ def test_stateful_set_is_judged_by_ready_replicas() -> None:
 
 @pytest.mark.parametrize("reason", ["ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError"])
 def test_permanent_waiting_reasons(reason: str) -> None:
-    progress = judge(workload(), [pod(waiting(reason))])
+    progress = judge(workload(), [pod(build_waiting_container(reason))])
     assert progress.is_permanent
     assert f"container api-server of pod hello-1: {reason}: because" in str(progress)
 
 
 def test_first_pull_error_is_not_permanent() -> None:
-    assert not judge(workload(), [pod(waiting("ErrImagePull"))]).is_permanent
+    assert not judge(workload(), [pod(build_waiting_container("ErrImagePull"))]).is_permanent
 
 
 def test_crash_loop_is_permanent_and_describes_death() -> None:
     death = {"terminated": {"exitCode": 3, "reason": "Error"}}
-    twice, thrice = (waiting("CrashLoopBackOff", restartCount=count, lastState=death) for count in (2, 3))
+    twice, thrice = (
+        build_waiting_container("CrashLoopBackOff", restartCount=count, lastState=death) for count in (2, 3)
+    )
     assert not judge(workload(), [pod(twice)]).is_permanent
     progress = judge(workload(), [pod(thrice)])
     assert progress.is_permanent
@@ -92,7 +94,7 @@ def test_out_of_memory_is_described() -> None:
 
 
 def test_failing_init_container_is_named() -> None:
-    failing = {**waiting("CrashLoopBackOff", restartCount=5), "name": "migrate"}
+    failing = {**build_waiting_container("CrashLoopBackOff", restartCount=5), "name": "migrate"}
     failing["lastState"] = {"terminated": {"exitCode": 1}}
     (trouble,) = pod_problems(pod(initContainerStatuses=[failing]))
     assert trouble.text.startswith("container migrate of pod hello-1 ended with exit code 1")
@@ -114,7 +116,11 @@ def test_exceeded_quota_is_permanent() -> None:
 
 
 def test_starting_containers_are_no_problem() -> None:
-    quiet = [waiting("ContainerCreating"), waiting("PodInitializing"), container({"running": {}}, ready=True)]
+    quiet = [
+        build_waiting_container("ContainerCreating"),
+        build_waiting_container("PodInitializing"),
+        container({"running": {}}, ready=True),
+    ]
     assert list(pod_problems(pod(*quiet))) == []
     done = {**container({"terminated": {"exitCode": 0, "reason": "Completed"}}), "name": "first"}
     assert list(pod_problems(pod(initContainerStatuses=[done]))) == []
@@ -131,7 +137,7 @@ def test_metrics_of_counts_replicas_and_first_problem() -> None:
             of("api", up),
             of("api", up, deletionTimestamp="now"),
             of("queue", up),
-            of("queue", pod(waiting("ImagePullBackOff"))),
+            of("queue", pod(build_waiting_container("ImagePullBackOff"))),
             of("postgres", up),
         ]
     )
@@ -142,5 +148,5 @@ def test_metrics_of_counts_replicas_and_first_problem() -> None:
 
 
 def test_same_problem_is_shown_once() -> None:
-    pods = [pod(waiting("ImagePullBackOff")) for _ in range(50)]
+    pods = [pod(build_waiting_container("ImagePullBackOff")) for _ in range(50)]
     assert len(str(judge(workload(), pods))) < 300

@@ -67,7 +67,7 @@ def addresses(file: Path) -> Iterator[str]:
             yield text.removeprefix("X").split("?")[0]
 
 
-def asked_for() -> set[str]:
+def find_addresses() -> set[str]:
     """All addresses of the client, without the prefixes that every route has, but for those of version 2."""
     files = [CLIENT / "client.py", *(CLIENT / "resources").rglob("*.py")]
     found = {address for file in files for address in addresses(file) if not NO_ROUTES.match(address)}
@@ -81,7 +81,7 @@ def is_served(address: str) -> bool:
 
 
 def test_what_the_client_asks_for_is_served_or_known_not_to_be() -> None:
-    asked = asked_for()
+    asked = find_addresses()
     missing = {address for address in asked if not is_served(address)}
     assert len(asked - missing) > 50
     assert sorted(address for address in missing if not address.startswith(NOT_SERVED)) == []

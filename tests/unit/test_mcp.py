@@ -76,18 +76,21 @@ def test_recursive_state_is_an_object() -> None:
     assert not tool.is_wrapped
 
 
-def read(progress: CallProgress, *events: tuple[str, object]) -> list[dict]:
+def read_progress(progress: CallProgress, *events: tuple[str, object]) -> list[dict]:
     return list(progress.read(b"".join(sse_event(name, dump_api(data), "1-0") for name, data in events)))
 
 
 def test_progress_grows_and_graph_progress_replaces_steps() -> None:
     progress = CallProgress()
     nothing = [("metadata", {}), ("custom", "words"), ("custom", {"progress": True})]
-    assert read(progress, *nothing, ("updates", {"plan": {}})) == [{"progress": 1, "message": "Done: plan"}]
-    assert read(progress, ("custom", {"progress": 1}), ("custom", {"progress": 40.5, "total": 50, "message": 7})) == [
-        {"progress": 40.5, "total": 50}
-    ]
-    assert read(progress, ("updates", {"act": {}}), ("custom", {"progress": 2}), ("error", {"progress": 99})) == []
+    assert read_progress(progress, *nothing, ("updates", {"plan": {}})) == [{"progress": 1, "message": "Done: plan"}]
+    assert read_progress(
+        progress, ("custom", {"progress": 1}), ("custom", {"progress": 40.5, "total": 50, "message": 7})
+    ) == [{"progress": 40.5, "total": 50}]
+    assert (
+        read_progress(progress, ("updates", {"act": {}}), ("custom", {"progress": 2}), ("error", {"progress": 99}))
+        == []
+    )
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def pairs(attributes: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"key": name, "value": value(content)} for name, content in attributes.items()]
 
 
-def parsed(attributes: dict[str, Any], events: Any = (), **resource: Any) -> IngestBatch:
+def parse(attributes: dict[str, Any], events: Any = (), **resource: Any) -> IngestBatch:
     span = {
         "traceId": "0190a0c0000070008000000000000001",
         "spanId": "00000000000000aa",
@@ -57,7 +57,7 @@ def parsed(attributes: dict[str, Any], events: Any = (), **resource: Any) -> Ing
 
 
 def parse_run(attributes: dict[str, Any], events: Any = ()) -> RunWrite:
-    (run,) = parsed(attributes, events).runs
+    (run,) = parse(attributes, events).runs
     return run
 
 
@@ -492,7 +492,7 @@ def test_metadata(attributes: dict[str, Any], metadata: dict[str, Any]) -> None:
 
 def test_attributes_of_the_process_become_metadata() -> None:
     resource = {"service.name": "svc", "telemetry.sdk.name": "opentelemetry", "username": "ada", "long": "x" * 2000}
-    (run,) = parsed({"username": "of the span"}, **resource).runs
+    (run,) = parse({"username": "of the span"}, **resource).runs
     assert json.loads(run.extra or "")["metadata"] == {"service.name": "svc", "username": "of the span"}
 
 
@@ -504,7 +504,7 @@ def test_names_and_tags() -> None:
 
 def test_attachments_are_decoded() -> None:
     files = [{"name": "pic", "content": "aGk=", "mime_type": "text/plain; x"}, {"content": ""}]
-    batch = parsed({"langsmith.attachments": json.dumps(files)})
+    batch = parse({"langsmith.attachments": json.dumps(files)})
     assert [(file.name, file.content_type, file.data) for file in batch.attachments] == [
         ("pic", "text/plain", b"hi"),
         ("file", "application/octet-stream", b""),
@@ -513,7 +513,7 @@ def test_attachments_are_decoded() -> None:
     assert batch.attachments[0].run_id == batch.runs[0].id
 
     for wrong in ([{"name": "x", "content": "???"}], [{"name": "x"}], ["x"], [{"content": ""}] * 101):
-        batch = parsed({"langsmith.attachments": json.dumps(wrong)})
+        batch = parse({"langsmith.attachments": json.dumps(wrong)})
         assert (batch.runs, batch.attachments) == ([], [])
         assert "langsmith.attachments" in batch.refused[0].problems[0].loc
 

@@ -42,7 +42,7 @@ class Box:
     message: Any
 
 
-def changed(message: Any, **fields: Any) -> Any:
+def change(message: Any, **fields: Any) -> Any:
     """Return a message whose fields were assigned, which nothing validates."""
     for name, value in fields.items():
         setattr(message, name, value)
@@ -65,20 +65,20 @@ OTHERS: list[Any] = [
     FunctionMessage("result", name="f"),
     AIMessage("", invalid_tool_calls=[{"name": "f", "args": "{", "id": "1", "error": "bad"}]),
     HumanMessage("hello", extra="field"),
-    changed(
+    change(
         AIMessage("late calls"),
         additional_kwargs={
             "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
         },
     ),
-    changed(AIMessage("late usage"), usage_metadata={"total_tokens": 3, "input_tokens": 1, "output_tokens": 2}),
-    changed(AIMessage("late usage"), usage_metadata={**USAGE, "price": 1.0}),
-    changed(AIMessage("partial usage"), usage_metadata={}),
-    changed(AIMessage("call"), tool_calls=[{"args": {}, "name": "f", "id": "1"}]),
-    changed(AIMessage("call"), tool_calls=[{**CALL, "extras": {"a": 1}}]),
-    changed(HumanMessage("number"), id=5),
-    changed(HumanMessage("none"), content=None),
-    changed(HumanMessage("numbers"), content=[1, 2]),
+    change(AIMessage("late usage"), usage_metadata={"total_tokens": 3, "input_tokens": 1, "output_tokens": 2}),
+    change(AIMessage("late usage"), usage_metadata={**USAGE, "price": 1.0}),
+    change(AIMessage("partial usage"), usage_metadata={}),
+    change(AIMessage("call"), tool_calls=[{"args": {}, "name": "f", "id": "1"}]),
+    change(AIMessage("call"), tool_calls=[{**CALL, "extras": {"a": 1}}]),
+    change(HumanMessage("number"), id=5),
+    change(HumanMessage("none"), content=None),
+    change(HumanMessage("numbers"), content=[1, 2]),
 ]
 NESTED: list[Callable[[Any], Any]] = [
     lambda message: [message, message],

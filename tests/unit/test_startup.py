@@ -47,14 +47,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         del sys.modules[name]
 
 
-def imported(name: str) -> ModuleType:
+def import_module_named(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
 def test_import_of_a_module_does_not_run_its_package(package: Callable[[], list[str]]) -> None:
     runs = package()
-    assert imported("latest.small").leaf == 1
-    assert imported("latest").small.leaf == 1
+    assert import_module_named("latest.small").leaf == 1
+    assert import_module_named("latest").small.leaf == 1
     assert (runs, "latest.large" in sys.modules) == ([], False)
 
 
@@ -75,7 +75,7 @@ def test_lookup_of_a_name_runs_the_package_once(package: Callable[[], list[str]]
     runs = package()
     exec(statement)
     exec(statement)
-    package_module = imported("latest")
+    package_module = import_module_named("latest")
     assert runs == ["latest"]
     assert (package_module.thing, type(package_module)) == (3 if "= 3" in statement else 2, ModuleType)
 
@@ -85,16 +85,16 @@ def test_lookup_of_a_name_runs_the_package_once(package: Callable[[], list[str]]
 
 def test_package_can_look_up_its_own_names_while_it_runs(package: Callable[[str], list[str]]) -> None:
     package("first = 1\nimport latest\nseen = latest.first, hasattr(latest, 'second')\nsecond = 2\n")
-    assert imported("latest").seen == (1, False)
-    assert imported("latest").second == 2
+    assert import_module_named("latest").seen == (1, False)
+    assert import_module_named("latest").second == 2
 
 
 def test_failed_package_runs_again_at_the_next_lookup(package: Callable[[str], list[str]]) -> None:
     package("import builtins\nbuiltins.package_runs.append(1)\nif len(builtins.package_runs) == 1: 1 / 0\nthing = 5\n")
     with pytest.raises(ZeroDivisionError):
-        _ = imported("latest").thing
+        _ = import_module_named("latest").thing
 
-    assert imported("latest").thing == 5
+    assert import_module_named("latest").thing == 5
 
 
 def test_second_thread_waits_until_the_package_has_run(
@@ -105,7 +105,7 @@ def test_second_thread_waits_until_the_package_has_run(
     monkeypatch.setattr("builtins.package_events", (begun, go_on), raising=False)
     package("import builtins\nbuiltins.package_events[0].set()\nbuiltins.package_events[1].wait(60)\nthing = 7\n")
 
-    package_module = imported("latest")
+    package_module = import_module_named("latest")
     seen = []
 
     threads = [threading.Thread(target=lambda: seen.append(package_module.thing)) for _ in range(3)]
@@ -124,7 +124,7 @@ def test_second_thread_waits_until_the_package_has_run(
 
 def test_package_can_be_reloaded(package: Callable[[], list[str]]) -> None:
     runs = package()
-    assert importlib.reload(imported("latest")).thing == 2
+    assert importlib.reload(import_module_named("latest")).thing == 2
     assert runs == ["latest"]
 
 
@@ -155,7 +155,7 @@ for name in sys.argv[1:]:
 @pytest.mark.parametrize("package", LAZY_PACKAGES)
 def test_modules_of_deferred_packages_do_not_look_up_its_names_at_import(package: str) -> None:
     """Otherwise a thread that runs the package and one that imports the module could wait for each other."""
-    folder = Path(next(iter(imported(package).__path__)))
+    folder = Path(next(iter(import_module_named(package).__path__)))
     lookups = []
 
     for file in folder.rglob("*.py"):

@@ -35,7 +35,7 @@ def numbers(raw: bytes) -> list[int]:
 
 
 @pytest.fixture
-def encoded(monkeypatch) -> list[str]:
+def encoded_names(monkeypatch) -> list[str]:
     """The names of the events that were encoded for followers of runs, one entry each time."""
     seen: list[str] = []
 
@@ -47,17 +47,17 @@ def encoded(monkeypatch) -> list[str]:
     return seen
 
 
-async def test_follow_encodes_nothing_and_slices_are_bounded(encoded):
+async def test_follow_encodes_nothing_and_slices_are_bounded(encoded_names):
     run = begun(Hub(keep_s=60))
     publish(run, 0, COUNT)
     follower = run.follow(after="-1")
-    assert encoded == []
+    assert encoded_names == []
     first = await anext(follower)
     assert 0 < len(first) <= 2 * BLOCK_BYTES
-    assert 0 < len(encoded) < COUNT / 5
+    assert 0 < len(encoded_names) < COUNT / 5
 
 
-async def test_concurrent_replays_share_one_encoding(encoded):
+async def test_concurrent_replays_share_one_encoding(encoded_names):
     run = begun(Hub(keep_s=60))
     publish(run, 0, COUNT)
     thread = run.log
@@ -69,27 +69,27 @@ async def test_concurrent_replays_share_one_encoding(encoded):
 
     # The newest block may still grow, so that each follower encodes it.
     newest = len(thread.history.blocks()[-1].items)
-    assert len(encoded) <= COUNT + 1 + FOLLOWERS * newest
+    assert len(encoded_names) <= COUNT + 1 + FOLLOWERS * newest
 
 
-async def test_live_events_are_encoded_once_for_all_followers(encoded):
+async def test_live_events_are_encoded_once_for_all_followers(encoded_names):
     run = begun(Hub(keep_s=60))
     followers = [run.follow() for _ in range(FOLLOWERS)]
     publish(run, 0, 10)
-    assert len(encoded) == 10
+    assert len(encoded_names) == 10
     assert [numbers(await anext(follower)) for follower in followers] == [list(range(10))] * FOLLOWERS
 
 
-async def test_departed_follower_encodes_nothing(encoded):
+async def test_departed_follower_encodes_nothing(encoded_names):
     run = begun(Hub(keep_s=60))
     publish(run, 0, COUNT)
     follower = run.follow(after="-1")
     await anext(follower)
 
-    count = len(encoded)
+    count = len(encoded_names)
     del follower
     publish(run, COUNT, 2 * COUNT)
-    assert len(encoded) == count
+    assert len(encoded_names) == count
 
 
 async def test_live_events_follow_a_replay_without_gap_or_duplicate():

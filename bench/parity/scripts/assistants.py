@@ -7,7 +7,7 @@ ABSENT = "01a1fbd3-88f4-74ad-8000-000000000000"
 GIVEN = "5d9f3c1e-4d7a-4c1b-9f5e-3a2b1c0d9e8f"
 
 
-async def _made(talk: Talk, **body: object) -> str:
+async def _create(talk: Talk, **body: object) -> str:
     return (await talk.quietly("POST", "/assistants", {"graph_id": "echo", **body}))["assistant_id"]
 
 
@@ -54,7 +54,7 @@ async def read(talk: Talk) -> None:
 
 
 async def change(talk: Talk) -> None:
-    made = await _made(talk, name="before", metadata={"keep": 1, "over": 1}, context={"a": 1})
+    made = await _create(talk, name="before", metadata={"keep": 1, "over": 1}, context={"a": 1})
     path = f"/assistants/{made}"
     await talk.patch("name", path, {"name": "after"})
     await talk.patch("metadata", path, {"metadata": {"over": 2, "new": 3}})
@@ -72,7 +72,7 @@ async def change(talk: Talk) -> None:
 
 
 async def versions(talk: Talk) -> None:
-    made = await _made(talk, name="one", metadata={"v": 1}, config={"tags": ["one"]})
+    made = await _create(talk, name="one", metadata={"v": 1}, config={"tags": ["one"]})
     path = f"/assistants/{made}"
     await talk.quietly("PATCH", path, {"name": "two", "metadata": {"v": 2}, "config": {"tags": ["two"]}})
     await talk.quietly("PATCH", path, {"name": "three", "metadata": {"w": 3}, "graph_id": "boom"})
@@ -92,7 +92,7 @@ async def versions(talk: Talk) -> None:
 
 
 async def delete(talk: Talk) -> None:
-    made = await _made(talk)
+    made = await _create(talk)
     await talk.delete("first", f"/assistants/{made}")
     await talk.delete("second", f"/assistants/{made}")
     await talk.get("gone", f"/assistants/{made}")
@@ -100,7 +100,7 @@ async def delete(talk: Talk) -> None:
 
 
 async def delete_with_threads(talk: Talk) -> None:
-    made = await _made(talk)
+    made = await _create(talk)
     thread = await talk.thread()
     body = {"assistant_id": made, "input": {"messages": "hi"}}
     await talk.quietly("POST", f"/threads/{thread}/runs/wait", body)
@@ -112,7 +112,7 @@ async def delete_with_threads(talk: Talk) -> None:
 
 
 async def delete_without_threads(talk: Talk) -> None:
-    made = await _made(talk)
+    made = await _create(talk)
     thread = await talk.thread()
     body = {"assistant_id": made, "input": {"messages": "hi"}}
     await talk.quietly("POST", f"/threads/{thread}/runs/wait", body)
@@ -123,7 +123,7 @@ async def delete_without_threads(talk: Talk) -> None:
 async def search(talk: Talk) -> None:
     for number, name in enumerate(["Alpha", "beta", "Gamma alpha"]):
         graph = "boom" if number == 1 else "echo"
-        await _made(talk, name=name, graph_id=graph, metadata={"tag": "search", "n": number, "deep": {"a": number}})
+        await _create(talk, name=name, graph_id=graph, metadata={"tag": "search", "n": number, "deep": {"a": number}})
 
     tag = {"metadata": {"tag": "search"}}
 
@@ -190,7 +190,7 @@ async def graphs(talk: Talk) -> None:
 
 async def schemas(talk: Talk) -> None:
     for graph in ("echo", "plain", "configurable", "slow", "approval"):
-        made = await _made(talk, graph_id=graph)
+        made = await _create(talk, graph_id=graph)
         await talk.get(graph, f"/assistants/{made}/schemas")
 
     await talk.get("absent", f"/assistants/{ABSENT}/schemas")
@@ -199,7 +199,7 @@ async def schemas(talk: Talk) -> None:
 
 
 async def subgraphs(talk: Talk) -> None:
-    made = await _made(talk, graph_id="parent")
+    made = await _create(talk, graph_id="parent")
     await talk.get("list", f"/assistants/{made}/subgraphs")
     await talk.get("recurse", f"/assistants/{made}/subgraphs?recurse=true")
     await talk.get("one", f"/assistants/{made}/subgraphs/child")
@@ -209,7 +209,7 @@ async def subgraphs(talk: Talk) -> None:
 
 
 async def used_in_runs(talk: Talk) -> None:
-    made = await _made(
+    made = await _create(
         talk,
         graph_id="configurable",
         context={"greeting": "moin", "times": 2},
@@ -229,7 +229,7 @@ async def used_in_runs(talk: Talk) -> None:
         keep=lambda body: {**body, "status": "-"},
     )
 
-    await talk.ended(thread, run["run_id"])
+    await talk.wait_for_end(thread, run["run_id"])
     await talk.get("thread", f"/threads/{thread}")
     await talk.quietly("PATCH", f"/assistants/{made}", {"context": {"greeting": "ahoy"}})
     await talk.post("newest version", "/runs/wait", {"assistant_id": made, "input": {"said": ""}})

@@ -5,7 +5,7 @@ from bench.parity.talk import Talk, alone
 ABSENT = "01a1fbd3-88f4-74ad-8000-000000000000"
 
 
-async def _running(talk: Talk, **body: object) -> tuple[str, str]:
+async def _start_run(talk: Talk, **body: object) -> tuple[str, str]:
     thread = await talk.thread()
     asked = {"assistant_id": "slow", "input": {"count": 2000, "pause_s": 0.2}, **body}
     run = await talk.quietly("POST", f"/threads/{thread}/runs", asked)
@@ -25,7 +25,7 @@ def _status(body: object) -> object:
 
 
 async def and_wait(talk: Talk) -> None:
-    thread, run = await _running(talk)
+    thread, run = await _start_run(talk)
     await talk.post("cancel", f"/threads/{thread}/runs/{run}/cancel?wait=1")
     await talk.get("run", f"/threads/{thread}/runs/{run}", keep=_status)
     await talk.get("thread", f"/threads/{thread}", keep=_kinds)
@@ -38,9 +38,9 @@ async def and_wait(talk: Talk) -> None:
 
 
 async def without_waiting(talk: Talk) -> None:
-    thread, run = await _running(talk)
+    thread, run = await _start_run(talk)
     await talk.post("cancel", f"/threads/{thread}/runs/{run}/cancel")
-    await talk.ended(thread, run)
+    await talk.wait_for_end(thread, run)
     await talk.get("run", f"/threads/{thread}/runs/{run}", keep=_status)
     await talk.get("join", f"/threads/{thread}/runs/{run}/join", keep=sorted)
 
@@ -70,13 +70,13 @@ async def absent(talk: Talk) -> None:
     await talk.post("bad run", f"/threads/{thread}/runs/abc/cancel")
 
     run = await talk.quietly("POST", f"/threads/{thread}/runs", {"assistant_id": "plain", "input": {"question": "q"}})
-    await talk.ended(thread, run["run_id"])
+    await talk.wait_for_end(thread, run["run_id"])
     await talk.post("finished", f"/threads/{thread}/runs/{run['run_id']}/cancel")
     await talk.post("unknown action", f"/threads/{thread}/runs/{run['run_id']}/cancel?action=burn")
 
 
 async def pending(talk: Talk) -> None:
-    thread, first = await _running(talk)
+    thread, first = await _start_run(talk)
     second = (await talk.quietly("POST", f"/threads/{thread}/runs", {"assistant_id": "slow", "input": {"count": 1}}))[
         "run_id"
     ]
@@ -88,9 +88,9 @@ async def pending(talk: Talk) -> None:
 
 
 async def many(talk: Talk) -> None:
-    thread, run = await _running(talk)
+    thread, run = await _start_run(talk)
     await talk.post("by ids", "/runs/cancel", {"thread_id": thread, "run_ids": [run]})
-    await talk.ended(thread, run)
+    await talk.wait_for_end(thread, run)
     await talk.get("run", f"/threads/{thread}/runs/{run}", keep=_status)
     await talk.post("both", "/runs/cancel", {"status": "all", "thread_id": thread, "run_ids": [run]})
     await talk.post("neither", "/runs/cancel", {})
@@ -111,7 +111,7 @@ async def by_status(talk: Talk) -> None:
 
 
 async def multitask_reject(talk: Talk) -> None:
-    thread, run = await _running(talk)
+    thread, run = await _start_run(talk)
     second = {"assistant_id": "slow", "input": {"count": 1}, "multitask_strategy": "reject"}
     for kind in ("", "/wait", "/stream"):
         await talk.post(f"rejected {kind}", f"/threads/{thread}/runs{kind}", second)
@@ -128,13 +128,13 @@ async def multitask_enqueue(talk: Talk) -> None:
     second = await talk.post("second", f"/threads/{thread}/runs", body)
 
     await talk.get("thread", f"/threads/{thread}", keep=_status)
-    await talk.ended(thread, second["run_id"])
+    await talk.wait_for_end(thread, second["run_id"])
     await talk.get("first", f"/threads/{thread}/runs/{first['run_id']}", keep=_status)
     await talk.get("values", f"/threads/{thread}", keep=lambda body: body["values"])
 
 
 async def multitask_interrupt(talk: Talk) -> None:
-    thread, first = await _running(talk)
+    thread, first = await _start_run(talk)
     body = {"assistant_id": "slow", "input": {"count": 0, "pause_s": 0}, "multitask_strategy": "interrupt"}
     await talk.post("second", f"/threads/{thread}/runs/wait", body, keep=sorted)
     await talk.get("first", f"/threads/{thread}/runs/{first}", keep=_status)
@@ -142,7 +142,7 @@ async def multitask_interrupt(talk: Talk) -> None:
 
 
 async def multitask_rollback(talk: Talk) -> None:
-    thread, first = await _running(talk)
+    thread, first = await _start_run(talk)
     body = {"assistant_id": "slow", "input": {"count": 1, "pause_s": 0}, "multitask_strategy": "rollback"}
     await talk.post("second", f"/threads/{thread}/runs/wait", body)
     await talk.get("first", f"/threads/{thread}/runs/{first}")
@@ -151,5 +151,5 @@ async def multitask_rollback(talk: Talk) -> None:
 
 
 async def delete_running(talk: Talk) -> None:
-    thread, run = await _running(talk)
+    thread, run = await _start_run(talk)
     await talk.delete("delete", f"/threads/{thread}/runs/{run}", keep=lambda _body: None)

@@ -3,7 +3,7 @@
 from bench.parity.talk import Event, Talk
 
 
-def _ended(*names: str):
+def _ends_with(*names: str):
     def enough(events: list[Event]) -> bool:
         return any(e.name == "lifecycle" and e.data["params"]["data"]["event"] in names for e in events)
 
@@ -38,10 +38,10 @@ async def plain_run(talk: Talk) -> None:
     start = {"assistant_id": "twostep", "input": {"foo": ["in"]}}
     await talk.post("start", f"/threads/{thread}/commands", {"id": 1, "method": "run.start", "params": start})
     body = {"channels": ["values", "lifecycle", "updates", "messages", "tools", "custom", "input", "tasks"]}
-    events = await talk.stream("events", f"/threads/{thread}/stream/events", body, enough=_ended("completed"))
+    events = await talk.stream("events", f"/threads/{thread}/stream/events", body, enough=_ends_with("completed"))
     since = {**body, "since": events[1].data["seq"] if len(events) > 1 else 1}
 
-    await talk.stream("since", f"/threads/{thread}/stream/events", since, enough=_ended("completed"))
+    await talk.stream("since", f"/threads/{thread}/stream/events", since, enough=_ends_with("completed"))
 
 
 async def chat(talk: Talk) -> None:
@@ -50,7 +50,7 @@ async def chat(talk: Talk) -> None:
     await talk.post("start", f"/threads/{thread}/commands", {"id": 1, "method": "run.start", "params": start})
     body = {"channels": ["messages", "lifecycle"]}
 
-    await talk.stream("events", f"/threads/{thread}/stream/events", body, enough=_ended("completed"))
+    await talk.stream("events", f"/threads/{thread}/stream/events", body, enough=_ends_with("completed"))
 
 
 async def approval(talk: Talk) -> None:
@@ -60,12 +60,12 @@ async def approval(talk: Talk) -> None:
     await talk.post("start", f"{path}/commands", {"id": 1, "method": "run.start", "params": start})
 
     body = {"channels": ["values", "input", "lifecycle"]}
-    events = await talk.stream("ask", f"{path}/stream/events", body, enough=_ended("interrupted"))
+    events = await talk.stream("ask", f"{path}/stream/events", body, enough=_ends_with("interrupted"))
     ids = [e.data["params"]["data"]["interrupt_id"] for e in events if e.name == "input.requested"]
     answer = {"namespace": [], "interrupt_id": ids[0] if ids else "", "response": "yes"}
 
     await talk.post("answer", f"{path}/commands", {"id": 2, "method": "input.respond", "params": answer})
-    await talk.stream("both", f"{path}/stream/events", body, enough=_ended("completed"))
+    await talk.stream("both", f"{path}/stream/events", body, enough=_ends_with("completed"))
 
 
 async def failure(talk: Talk) -> None:
@@ -74,7 +74,7 @@ async def failure(talk: Talk) -> None:
     await talk.post("start", f"/threads/{thread}/commands", {"id": 1, "method": "run.start", "params": start})
     body = {"channels": ["values", "lifecycle"]}
 
-    await talk.stream("events", f"/threads/{thread}/stream/events", body, enough=_ended("failed"))
+    await talk.stream("events", f"/threads/{thread}/stream/events", body, enough=_ends_with("failed"))
 
 
 async def subgraph(talk: Talk) -> None:

@@ -6,7 +6,7 @@ ABSENT = "01a1fbd3-88f4-74ad-8000-000000000000"
 HI = {"assistant_id": "echo", "input": {"messages": [{"role": "user", "content": "hi"}]}}
 
 
-def _unsettled(body: object) -> object:
+def _hide_status(body: object) -> object:
     """A run may have begun by the time that the answer is written."""
     return {**body, "status": "-"} if isinstance(body, dict) and body.get("status") in {"pending", "running"} else body
 
@@ -14,8 +14,8 @@ def _unsettled(body: object) -> object:
 async def create(talk: Talk) -> None:
     thread = await talk.thread(metadata={"topic": "t"})
     more = {"metadata": {"m": 1}, "config": {"tags": ["x"], "configurable": {"foo": "bar"}}}
-    run = await talk.post("create", f"/threads/{thread}/runs", {**HI, **more}, keep=_unsettled)
-    await talk.ended(thread, run["run_id"])
+    run = await talk.post("create", f"/threads/{thread}/runs", {**HI, **more}, keep=_hide_status)
+    await talk.wait_for_end(thread, run["run_id"])
     await talk.get("read", f"/threads/{thread}/runs/{run['run_id']}")
     await talk.get("thread", f"/threads/{thread}")
     await talk.get("join", f"/threads/{thread}/runs/{run['run_id']}/join")
@@ -40,8 +40,8 @@ async def create_with_everything(talk: Talk) -> None:
         "after_seconds": 0,
     }
 
-    run = await talk.post("create", f"/threads/{thread}/runs", body, keep=_unsettled)
-    await talk.ended(thread, run["run_id"])
+    run = await talk.post("create", f"/threads/{thread}/runs", body, keep=_hide_status)
+    await talk.wait_for_end(thread, run["run_id"])
     await talk.get("thread", f"/threads/{thread}")
 
 
@@ -98,7 +98,7 @@ async def wait(talk: Talk) -> None:
 async def failure(talk: Talk) -> None:
     thread = await talk.thread()
     run = await talk.quietly("POST", f"/threads/{thread}/runs", {"assistant_id": "boom", "input": {"n": 0}})
-    await talk.ended(thread, run["run_id"])
+    await talk.wait_for_end(thread, run["run_id"])
     await talk.get("join", f"/threads/{thread}/runs/{run['run_id']}/join")
     await talk.get("run", f"/threads/{thread}/runs/{run['run_id']}", keep=lambda body: body["status"])
     await talk.get("thread", f"/threads/{thread}")
@@ -216,7 +216,7 @@ async def delete(talk: Talk) -> None:
 
 async def stateless(talk: Talk) -> None:
     await talk.post("wait", "/runs/wait", HI)
-    run = await talk.post("create", "/runs", {**HI, "on_completion": "keep", "metadata": {"m": 1}}, keep=_unsettled)
+    run = await talk.post("create", "/runs", {**HI, "on_completion": "keep", "metadata": {"m": 1}}, keep=_hide_status)
     thread = run["thread_id"]
     await talk.get("join", f"/threads/{thread}/runs/{run['run_id']}/join")
     await talk.until(f"/threads/{thread}", lambda body: body.get("status") != "busy")
@@ -231,7 +231,7 @@ async def stateless(talk: Talk) -> None:
 
 async def batch(talk: Talk) -> None:
     runs = await talk.post(
-        "two", "/runs/batch", [HI, {**HI, "metadata": {"n": 2}}], keep=lambda body: [_unsettled(run) for run in body]
+        "two", "/runs/batch", [HI, {**HI, "metadata": {"n": 2}}], keep=lambda body: [_hide_status(run) for run in body]
     )
     await talk.until(f"/threads/{runs[1]['thread_id']}", lambda body: "thread_id" not in body)
     await talk.post("none", "/runs/batch", [])
@@ -271,6 +271,6 @@ async def assistant_by_id(talk: Talk) -> None:
         "metadata": {"assistant_id": "x", "graph_id": "y"},
     }
 
-    run = await talk.post("create", f"/threads/{thread}/runs", body, keep=_unsettled)
-    await talk.ended(thread, run["run_id"])
+    run = await talk.post("create", f"/threads/{thread}/runs", body, keep=_hide_status)
+    await talk.wait_for_end(thread, run["run_id"])
     await talk.get("thread", f"/threads/{thread}", keep=lambda body: body["metadata"])

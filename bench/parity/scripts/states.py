@@ -119,7 +119,7 @@ async def update_while_running(talk: Talk) -> None:
     body = {"assistant_id": "slow", "input": {"count": 3, "pause_s": 2}}
     run = await talk.quietly("POST", f"/threads/{thread}/runs", body)
     await talk.post("update", f"/threads/{thread}/state", {"values": {"count": 1}})
-    await talk.ended(thread, run["run_id"])
+    await talk.wait_for_end(thread, run["run_id"])
 
 
 async def fork(talk: Talk) -> None:

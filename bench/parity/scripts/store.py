@@ -109,7 +109,7 @@ async def namespaces(talk: Talk) -> None:
         await talk.quietly("PUT", "/store/items", {"namespace": namespace, "key": "k", "value": {}})
 
     async def listed(step: str, **body: object) -> None:
-        await talk.post(step, "/store/namespaces", body, keep=_sorted)
+        await talk.post(step, "/store/namespaces", body, keep=_sort)
 
     await listed("prefix", prefix=["spaces"])
     await listed("longer prefix", prefix=["spaces", "a"])
@@ -126,7 +126,7 @@ async def namespaces(talk: Talk) -> None:
     await listed("limit words", limit="ten")
 
 
-def _sorted(body: object) -> object:
+def _sort(body: object) -> object:
     return {"namespaces": sorted(body["namespaces"])} if isinstance(body, dict) and "namespaces" in body else body
 
 

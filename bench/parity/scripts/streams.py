@@ -153,7 +153,7 @@ async def disconnected(talk: Talk) -> None:
     ) as events:
         run = events[0].data["run_id"]
 
-    await talk.ended(thread, run)
+    await talk.wait_for_end(thread, run)
     await talk.get("run", f"/threads/{thread}/runs/{run}", keep=lambda body: body["status"])
 
     body = {"assistant_id": "slow", "input": {"count": 3}, "stream_mode": "updates"}
@@ -162,7 +162,7 @@ async def disconnected(talk: Talk) -> None:
     ) as events:
         run = events[0].data["run_id"]
 
-    await talk.ended(thread, run)
+    await talk.wait_for_end(thread, run)
     await talk.get("goes on", f"/threads/{thread}/runs/{run}", keep=lambda body: body["status"])
 
 

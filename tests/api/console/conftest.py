@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page
 
-from tests.browser import open_chromium, signed_in
+from tests.browser import open_chromium, sign_in
 from tests.platforms import Platform, open_platform
 
 
@@ -24,5 +24,5 @@ async def chromium() -> AsyncIterator[Browser]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def page(platform: Platform, chromium: Browser) -> AsyncIterator[Page]:
-    async with signed_in(chromium, platform.server.url, platform.headers["X-Api-Key"]) as opened:
+    async with sign_in(chromium, platform.server.url, platform.headers["X-Api-Key"]) as opened:
         yield opened

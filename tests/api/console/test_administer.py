@@ -16,7 +16,7 @@ from playwright.async_api import Browser, Page, expect
 
 from portside.kernel.crypto import SecretBox
 from portside.operate.service import find_running_service
-from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in_as, view
+from tests.browser import OF_THE_CONSOLE, check_accessible, sign_in_as, view
 from tests.platforms import Platform, Repository
 
 pytestmark = [
@@ -54,7 +54,7 @@ async def test_member_is_added_changed_and_removed(platform: Platform, chromium:
     await role.select_option(label="Viewer")
     await expect(role.locator("option:checked")).to_have_text("Viewer")
 
-    async with signed_in_as(chromium, platform.server.url, "dev@example.com", PEOPLE, password) as theirs:
+    async with sign_in_as(chromium, platform.server.url, "dev@example.com", PEOPLE, password) as theirs:
         await expect(theirs.get_by_role("row", name="dev@example.com")).to_contain_text("Viewer")
         await page.get_by_role("button", name="Remove dev@example.com").click()
         await check_accessible(page)
@@ -113,7 +113,7 @@ async def test_key_of_the_platform_is_marked_and_revoked_only_on_demand(platform
 async def test_sessions_end_and_roles_are_explained(platform: Platform, chromium: Browser, page: Page) -> None:
     await platform.add_member("elsewhere@example.com", "Editor")
     url = platform.server.url
-    async with signed_in_as(chromium, url, "elsewhere@example.com", PEOPLE) as theirs:
+    async with sign_in_as(chromium, url, "elsewhere@example.com", PEOPLE) as theirs:
         await page.goto(f"{url}/console/people/sessions")
         row = page.get_by_role("row", name="elsewhere@example.com")
         await expect(row).to_contain_text("password")
@@ -332,7 +332,7 @@ async def test_viewer_sees_no_control(platform: Platform, chromium: Browser) -> 
     await asyncio.to_thread(prompt_client(platform).push_prompt, "readable", object=prompt)
 
     url = platform.server.url
-    async with signed_in_as(chromium, url, "reader@example.com", PEOPLE) as page:
+    async with sign_in_as(chromium, url, "reader@example.com", PEOPLE) as page:
         await expect(page.get_by_role("row", name="admin@localhost")).to_contain_text("Organization Admin")
         main = page.get_by_role("main")
         await expect(main.get_by_role("combobox")).to_have_count(0)

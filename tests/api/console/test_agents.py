@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.browser import OF_THE_CONSOLE, WITHIN_MS, check_accessible, signed_in_as, view
+from tests.browser import OF_THE_CONSOLE, WITHIN_MS, check_accessible, sign_in_as, view
 from tests.platforms import Platform, find_servers
 from tests.repositories import Repository
 from tests.servers import PROJECTS
@@ -640,7 +640,7 @@ async def test_a_viewer_without_access_to_the_agent_sees_no_control(
 
     try:
         at = f"/console/agents/{deployment}/queue"
-        async with signed_in_as(chromium, platform.server.url, "viewer@example.com", at) as page:
+        async with sign_in_as(chromium, platform.server.url, "viewer@example.com", at) as page:
             for place in ("queue", "crons", "store"):
                 await page.goto(f"{agent.pages}/{place}")
                 await expect(page.get_by_role("heading", name="You may not call this agent here")).to_be_visible()

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in
+from tests.browser import OF_THE_CONSOLE, check_accessible, sign_in
 from tests.servers import KEY, ServerProcess, platform_server
 
 pytestmark = [*OF_THE_CONSOLE, pytest.mark.timeout(900)]
@@ -30,7 +30,7 @@ def server(stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def page(server: ServerProcess, chromium: Browser) -> AsyncIterator[Page]:
-    async with signed_in(chromium, server.url, KEY) as opened:
+    async with sign_in(chromium, server.url, KEY) as opened:
         await opened.get_by_role("link", name="System").click()
         await opened.get_by_role("link", name="Backups").click()
         yield opened

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in_as
+from tests.browser import OF_THE_CONSOLE, check_accessible, sign_in_as
 from tests.platforms import Platform
 
 pytestmark = OF_THE_CONSOLE
@@ -205,7 +205,7 @@ async def test_home_shows_the_spend_of_the_month(platform: Platform, traces: Non
 async def test_a_viewer_reads_and_changes_nothing(platform: Platform, traces: None, chromium: Browser) -> None:
     await platform.add_member("reader@example.com", "Viewer")
     at = "/console/figures"
-    async with signed_in_as(chromium, platform.server.url, "reader@example.com", at) as page:
+    async with sign_in_as(chromium, platform.server.url, "reader@example.com", at) as page:
         await expect(page.get_by_role("region", name="Tokens tokens").get_by_role("img")).to_be_visible()
         await expect(page.get_by_role("button", name="Add a section")).to_have_count(0)
         await open_page(page, platform, "prices")

@@ -30,7 +30,7 @@ async def test_studio_talks_to_the_agent_and_follows_changes_of_its_graph(tmp_pa
     environment = {**os.environ, "PORTSIDE_HOME": str(tmp_path / "home"), "DATABASE_URL": "", "DATABASE_URI": ""}
     command = [sys.executable, "-m", "portside", "dev", "--port", str(port)]
 
-    dev = started(command, project, environment, tmp_path / "dev.log")
+    dev = start_process(command, project, environment, tmp_path / "dev.log")
     try:
         await eventually(lambda: is_up(url))
         assert f"{url}/studio" in (tmp_path / "dev.log").read_text()
@@ -58,7 +58,7 @@ async def test_studio_talks_to_the_agent_and_follows_changes_of_its_graph(tmp_pa
         assert dev.wait(120) == 0
 
 
-def started(command: list[str], folder: Path, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+def start_process(command: list[str], folder: Path, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
 

@@ -13,10 +13,10 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from tests.api.control_server import create_body
-from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in_as, view
+from tests.browser import OF_THE_CONSOLE, check_accessible, sign_in_as, view
 from tests.conftest import eventually
 from tests.platforms import Platform, open_platform
-from tests.receiver import Receiver, serving
+from tests.receiver import Receiver, serve
 
 pytestmark = [*OF_THE_CONSOLE]
 SECRET = "sk-never-on-a-page"
@@ -121,7 +121,7 @@ async def add_channel(page: Page, url: str) -> None:
 
 async def test_channel_is_added_tested_and_removed(page: Page) -> None:
     receiver = Receiver()
-    async with serving(receiver) as url:
+    async with serve(receiver) as url:
         await page.get_by_role("link", name="Alerts").click()
         await expect(page.get_by_text("Alerts are only shown here")).to_be_visible()
         await check_accessible(page)
@@ -188,7 +188,7 @@ async def test_alert_fires_is_silenced_and_ends(platform: Platform, page: Page) 
 async def test_viewer_is_shown_neither_log_nor_alerts(platform: Platform, chromium: Browser) -> None:
     await platform.add_member("watches@example.com", "Viewer")
     url = platform.server.url
-    async with signed_in_as(chromium, url, "watches@example.com", "/console/people") as page:
+    async with sign_in_as(chromium, url, "watches@example.com", "/console/people") as page:
         await expect(page.get_by_role("row", name="admin@localhost")).to_be_visible()
 
         for name in ("Audit log", "Alerts"):
@@ -205,7 +205,7 @@ async def test_workspace_admin_sees_the_log_of_the_workspace(platform: Platform,
     await platform.call("POST", "/sessions", name="of the workspace")
 
     url = platform.server.url
-    async with signed_in_as(chromium, url, "leads@example.com", "/console/audit") as page:
+    async with sign_in_as(chromium, url, "leads@example.com", "/console/audit") as page:
         await page.goto(f"{url}/console/audit?object=of+the+workspace")
         table = page.get_by_role("table", name="Audit log")
         await expect(table.get_by_text("project.create")).to_be_visible()

@@ -14,7 +14,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from tests import traced
-from tests.browser import OF_THE_CONSOLE, check_accessible, open_console, signed_in_as
+from tests.browser import OF_THE_CONSOLE, check_accessible, open_console, sign_in_as
 from tests.conftest import eventually
 from tests.platforms import Platform, Repository
 
@@ -489,7 +489,7 @@ async def test_viewer_sees_no_control(platform: Platform, deployment: str, pages
     await platform.add_member("viewer@example.com", "Viewer")
     at = f"/console/deployments/{deployment}/settings"
     path = f"/v2/deployments/{deployment}"
-    async with signed_in_as(chromium, platform.server.url, "viewer@example.com", at) as page:
+    async with sign_in_as(chromium, platform.server.url, "viewer@example.com", at) as page:
         await expect(page.get_by_text("MY_SECRET")).to_be_visible()
         # Members may call this agent, so its pages have their controls.
         of_platform = [each for each in pages if not each.startswith("agents")]

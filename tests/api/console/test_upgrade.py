@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in
+from tests.browser import OF_THE_CONSOLE, check_accessible, sign_in
 from tests.platforms import CONFIG, Platform, Repository, find_listener, find_servers, open_platform
 
 pytestmark = [*OF_THE_CONSOLE, pytest.mark.timeout(900)]
@@ -27,7 +27,7 @@ async def platform(platform_database: str, tmp_path_factory: pytest.TempPathFact
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def page(platform: Platform, chromium: Browser) -> AsyncIterator[Page]:
-    async with signed_in(chromium, platform.server.url, platform.headers["X-Api-Key"]) as opened:
+    async with sign_in(chromium, platform.server.url, platform.headers["X-Api-Key"]) as opened:
         await opened.get_by_role("link", name="System").click()
         await opened.get_by_role("link", name="Upgrade").click()
         yield opened
