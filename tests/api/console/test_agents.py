@@ -185,6 +185,7 @@ async def test_chat_streams_answers_and_tools(platform: Platform, agent: Agent, 
     await expect(answer).to_contain_text("<script>alert(1)</script>")
     await expect(answer.locator("script")).to_have_count(0)
     await expect(answer.locator(".token-text")).to_have_text("'hello'")
+    await expect(answer.locator("time")).to_have_text(re.compile("ago|now"))
     await answer.get_by_role("button", name="Copy the code").click()
     await expect(answer.get_by_role("button", name="Copy the code")).to_have_text(re.compile("Copied|Could not"))
 

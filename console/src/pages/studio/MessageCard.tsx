@@ -6,7 +6,8 @@ import { Icon } from "../../ui/Icon";
 import { Json, LongText, PREVIEW_CHARS } from "../../ui/Json";
 import { Markdown } from "../../ui/Markdown";
 import { getPicture, Picture } from "../../ui/Picture";
-import { asBlocks, type Block, type Item, type Message, type ToolCall } from "./messages";
+import { Ago } from "../../ui/Time";
+import { asBlocks, type Block, type Item, type Message, parseModelCall, type ToolCall } from "./messages";
 
 const ROLES: Record<string, string> = { human: "You", ai: "Agent", tool: "Tool", system: "System" };
 const TEXTS = new Set(["text", "text_delta", "output_text"]);
@@ -79,20 +80,18 @@ export const MessageCard = memo(function MessageCard({ item, isStreaming, onEdit
   );
 });
 
-// The id of the call of a model, in the ids that LangChain gives to its messages.
-const OF_MODEL_CALL = /^(?:lc_)?run-+([0-9a-f]{8}-[0-9a-f-]{27})/;
-
-// Which model wrote a message, what it used, and the call of the model in the trace.
+// Which model wrote a message and when, what it used, and the call of the model in the trace.
 function Facts({ message }: { message: Message }) {
   const { usage_metadata: usage, response_metadata: about, id } = message;
   const model = about?.model_name ?? about?.model;
-  const [, call] = OF_MODEL_CALL.exec(id) ?? [];
+  const { call, beganAt } = parseModelCall(id);
   const tokens = usage?.total_tokens ?? (usage?.input_tokens ?? 0) + (usage?.output_tokens ?? 0);
   if (typeof model !== "string" && !tokens && !call) return null;
 
   return (
     <p className="message-facts soft small">
       {typeof model === "string" && <code>{model}</code>}
+      {beganAt !== undefined && <Ago at={new Date(beganAt).toISOString()} />}
       {tokens > 0 && (
         <span title={`${count(usage?.input_tokens ?? 0)} in, ${count(usage?.output_tokens ?? 0)} out`}>
           {compact(tokens)} tokens

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { addChunk, asBlocks, getMessages, type Message, toItems } from "./messages";
+import { addChunk, asBlocks, getMessages, type Message, parseModelCall, toItems } from "./messages";
 
 function chunk(fields: object): Message {
   return { id: "m", type: "AIMessageChunk", content: "", ...fields } as Message;
@@ -81,4 +81,11 @@ test("content of any form is a list of blocks", () => {
   expect(asBlocks("")).toEqual([]);
   expect(asBlocks("a")).toEqual([{ type: "text", text: "a" }]);
   expect(asBlocks(["a", { type: "image" }])).toEqual([{ type: "text", text: "a" }, { type: "image" }]);
+});
+
+test("the id of a message names the call of its model, and newer ones the time of it", () => {
+  const [timed, random] = ["019bb3f0-9c00-7abc-8def-0123456789ab", "1e0dc2a4-5f1b-4abc-8def-0123456789ab"];
+  expect(parseModelCall(`lc_run--${timed}`)).toEqual({ call: timed, beganAt: 0x019bb3f09c00 });
+  expect(parseModelCall(`run-${random}-0`)).toEqual({ call: random });
+  expect(parseModelCall("human-1")).toEqual({});
 });

@@ -129,3 +129,14 @@ export function toItems(messages: Message[]): Item[] {
 
   return items;
 }
+
+// The id of the call of a model, in the ids that LangChain gives to its messages.
+const OF_MODEL_CALL = /^(?:lc_)?run-+([0-9a-f]{8}-[0-9a-f-]{27})/;
+
+/** The call of the model that wrote a message, and when it began; ids of older versions of LangChain have no time. */
+export function parseModelCall(messageId: string): { call?: string; beganAt?: number } {
+  const [, call] = OF_MODEL_CALL.exec(messageId) ?? [];
+  if (call === undefined) return {};
+  if (call[14] !== "7") return { call };
+  return { call, beganAt: Number.parseInt(call.slice(0, 8) + call.slice(9, 13), 16) };
+}
