@@ -42,11 +42,11 @@ async def test_default_card_is_of_the_only_graph(module_database: str, tmp_path:
     project = project_of_one(tmp_path)
     with agent_server(module_database, tmp_path, project=str(project)) as running:
         async with httpx2.AsyncClient(base_url=running.url, timeout=60) as http:
-            made = await http.post("/assistants", json={"graph_id": "echo", "name": "another"})
-            assert made.status_code == 200
+            response = await http.post("/assistants", json={"graph_id": "echo", "name": "another"})
+            assert response.status_code == 200
             card = (await http.get(CARD)).json()
             assert card["url"] == f"{running.url}/a2a/{agent_id('echo')}"
-            other = (await http.get(CARD, params={"assistant_id": made.json()["assistant_id"]})).json()
+            other = (await http.get(CARD, params={"assistant_id": response.json()["assistant_id"]})).json()
             assert other["name"] == "another"
 
 

@@ -235,8 +235,8 @@ def test_existing_ids_of_other_users_cannot_be_created_again(bob: httpx2.Client,
     assistant = hers["assistant_id"]
     for if_exists in ("raise", "do_nothing"):
         assert bob.post("/threads", json={"thread_id": thread, "if_exists": if_exists}).status_code == 409
-        made = bob.post("/assistants", json={"assistant_id": assistant, "graph_id": "echo", "if_exists": if_exists})
-        assert made.status_code == 409
+        response = bob.post("/assistants", json={"assistant_id": assistant, "graph_id": "echo", "if_exists": if_exists})
+        assert response.status_code == 409
 
     run = {**RUN, "if_not_exists": "create"}
     assert bob.post(f"/threads/{thread}/runs", json=run).status_code == 404

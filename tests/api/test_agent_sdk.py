@@ -15,9 +15,9 @@ HI = {"messages": [{"role": "user", "content": "hi"}]}
 
 
 async def test_system_assistants_have_the_ids_that_clients_compute(client: LangGraphClient):
-    found = await client.assistants.search(graph_id="echo")
-    assert [assistant["name"] for assistant in found] == ["echo"]
-    assert found[0]["metadata"] == {"created_by": "system"}
+    assistants = await client.assistants.search(graph_id="echo")
+    assert [assistant["name"] for assistant in assistants] == ["echo"]
+    assert assistants[0]["metadata"] == {"created_by": "system"}
     assert (await client.assistants.get("046b5dc7-2108-582c-9c6c-31d556d138f0"))["graph_id"] == "echo"
 
 

@@ -22,8 +22,8 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 async def find_assistant_id(client: LangGraphClient, graph_id: str) -> str:
     """The id of a graph's own assistant."""
-    found = await client.assistants.search(graph_id=graph_id, metadata={"created_by": "system"})
-    return found[0]["assistant_id"]
+    assistants = await client.assistants.search(graph_id=graph_id, metadata={"created_by": "system"})
+    return assistants[0]["assistant_id"]
 
 
 async def list_nodes(client: LangGraphClient, assistant_id: str, **query) -> list[str]:
@@ -112,8 +112,8 @@ async def test_subgraphs(client: LangGraphClient):
 
 @pytest.mark.needs("langgraph-sdk", "0.3.5")
 async def test_factories_get_the_access_context_of_assistant_reads(client: LangGraphClient):
-    made = await client.assistants.create("by_config", context={"who": "me"})
-    assert "for_me" in await list_nodes(client, made["assistant_id"])
+    assistant = await client.assistants.create("by_config", context={"who": "me"})
+    assert "for_me" in await list_nodes(client, assistant["assistant_id"])
     assert "for_nobody" in await list_nodes(client, "by_config")
     assert "assistants.read" in await list_nodes(client, "by_runtime")
     assert "held" in await list_nodes(client, "held")

@@ -29,11 +29,16 @@ async def http(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def test_create_get_and_defaults(client: LangGraphClient):
-    made = await client.assistants.create("parent")
-    assert made == await client.assistants.get(made["assistant_id"])
-    assert (made["graph_id"], made["name"], made["description"], made["version"]) == ("parent", "Untitled", None, 1)
-    assert (made["config"], made["context"], made["metadata"]) == ({}, {}, {})
-    assert made["created_at"] == made["updated_at"]
+    assistant = await client.assistants.create("parent")
+    assert assistant == await client.assistants.get(assistant["assistant_id"])
+    assert (assistant["graph_id"], assistant["name"], assistant["description"], assistant["version"]) == (
+        "parent",
+        "Untitled",
+        None,
+        1,
+    )
+    assert (assistant["config"], assistant["context"], assistant["metadata"]) == ({}, {}, {})
+    assert assistant["created_at"] == assistant["updated_at"]
     full = await client.assistants.create(
         "parent", {"tags": ["t"], "recursion_limit": 9}, metadata={"a": 1}, name="N", description="D"
     )
@@ -94,12 +99,12 @@ async def test_one_id_asked_for_many_times_at_once_is_one_assistant(client: Lang
 
 
 async def test_every_change_is_a_version(client: LangGraphClient):
-    made = await client.assistants.create("chat", metadata={"a": 1, "b": 1}, context={"x": 1}, name="one")
-    assistant_id = made["assistant_id"]
+    assistant = await client.assistants.create("chat", metadata={"a": 1, "b": 1}, context={"x": 1}, name="one")
+    assistant_id = assistant["assistant_id"]
     second = await client.assistants.update(assistant_id, metadata={"b": None, "c": 3}, name="two", graph_id="parent")
     assert (second["version"], second["metadata"]) == (2, {"a": 1, "b": None, "c": 3})
     assert (second["graph_id"], second["name"], second["context"]) == ("parent", "two", {"x": 1})
-    assert second["created_at"] == made["created_at"] < second["updated_at"]
+    assert second["created_at"] == assistant["created_at"] < second["updated_at"]
     third = await client.assistants.update(assistant_id)
     assert third["version"] == 3
 
@@ -115,15 +120,17 @@ async def test_every_change_is_a_version(client: LangGraphClient):
 
 
 async def test_older_version_is_restored_completely(client: LangGraphClient):
-    made = await client.assistants.create("configured", context={"model": "old"}, metadata={"a": 1}, description="D")
-    assistant_id = made["assistant_id"]
+    assistant = await client.assistants.create(
+        "configured", context={"model": "old"}, metadata={"a": 1}, description="D"
+    )
+    assistant_id = assistant["assistant_id"]
     await client.assistants.update(
         assistant_id, context={"model": "new"}, metadata={"b": 2}, name="N", graph_id="chat", description="E"
     )
 
     back = await client.assistants.set_latest(assistant_id, 1)
-    same = [key for key in made if key != "updated_at"]
-    assert {key: back[key] for key in same} == {key: made[key] for key in same}
+    same = [key for key in assistant if key != "updated_at"]
+    assert {key: back[key] for key in same} == {key: assistant[key] for key in same}
     assert back == await client.assistants.get(assistant_id)
     result = await client.runs.wait(None, assistant_id, input={"foo": []})
     assert "model=old" in result["foo"]
@@ -269,16 +276,16 @@ async def test_runs_on_deleted_threads_are_stopped(client: LangGraphClient, http
 
 
 async def test_runs_use_the_configuration_of_their_assistant(client: LangGraphClient):
-    made = await client.assistants.create(
+    assistant = await client.assistants.create(
         "configured", {"tags": ["mine"], "recursion_limit": 7}, context={"model": "big", "heat": 0.9, "unknown": 1}
     )
-    said = (await client.runs.wait(None, made["assistant_id"], input={"foo": []}))["foo"]
+    said = (await client.runs.wait(None, assistant["assistant_id"], input={"foo": []}))["foo"]
     assert said == ["model=big", "heat=0.9", "mirror=big", "tags=['mine']", "limit=7"]
 
     said = (
         await client.runs.wait(
             None,
-            made["assistant_id"],
+            assistant["assistant_id"],
             input={"foo": []},
             context={"model": "tiny"},
             config={"tags": ["its"], "recursion_limit": 5},
@@ -348,9 +355,9 @@ async def test_bad_requests_are_explained(http: httpx2.AsyncClient, method, path
 
 async def test_null_is_absent(http: httpx2.AsyncClient):
     nothing = dict.fromkeys(("config", "context", "metadata", "name", "description", "if_exists", "assistant_id"))
-    made = await http.post("/assistants", json={"graph_id": "chat", **nothing})
-    assert (made.status_code, made.json()["name"]) == (200, "Untitled")
-    changed = await http.patch(f"/assistants/{made.json()['assistant_id']}", json={"graph_id": None, **nothing})
+    response = await http.post("/assistants", json={"graph_id": "chat", **nothing})
+    assert (response.status_code, response.json()["name"]) == (200, "Untitled")
+    changed = await http.patch(f"/assistants/{response.json()['assistant_id']}", json={"graph_id": None, **nothing})
     assert (changed.json()["version"], changed.json()["graph_id"]) == (2, "chat")
     everything = dict.fromkeys(("limit", "offset", "sort_by", "sort_order", "select", "name", "metadata", "graph_id"))
     assert (await http.post("/assistants/search", json=everything)).status_code == 200

@@ -158,8 +158,8 @@ def test_names_of_internals_are_stored_as_plain_keys(http: httpx2.Client, name: 
     put = http.put("/store/items", json={"namespace": ["a", name], "key": name, "value": value})
     assert put.status_code in {204, 422}
 
-    found = http.post("/store/items/search", json={"namespace_prefix": ["a"], "filter": {name: {"$gt": 1}}})
-    assert found.status_code < 500
+    response = http.post("/store/items/search", json={"namespace_prefix": ["a"], "filter": {name: {"$gt": 1}}})
+    assert response.status_code < 500
     run = {"assistant_id": "test_simple_text", "input": {"text": "x"}, "config": {"configurable": value}}
     assert "polluted" not in json.dumps(http.post("/runs/wait", json=run).json())
 

@@ -56,8 +56,8 @@ async def person(server: Hosted) -> AsyncIterator["Person"]:
     async with httpx2.AsyncClient(base_url=server.url, headers=SAME, timeout=60) as browser:
         email = f"{secrets.token_hex(6)}@example.com"
         body = {"email": email, "password": PASSWORD, "workspaces": [str(server.actor.workspace_id)]}
-        made = await server.client.post("/orgs/current/members", json=body)
-        opened = Person(browser, email, made.json()["id"])
+        response = await server.client.post("/orgs/current/members", json=body)
+        opened = Person(browser, email, response.json()["id"])
 
         await opened.sign_in()
         yield opened

@@ -68,8 +68,12 @@ async def test_an_archive_becomes_a_revision_and_reaches_the_listener(platform) 
 
     assert revision["source_revision_config"]["source_tarball_path"] == where["object_path"]
     path = f"/internal/deployments/{made['id']}/revisions/{revision['id']}/archive"
-    got = await platform.client.get(path)
-    assert (got.status_code, got.headers["content-type"], got.content) == (200, "application/gzip", ARCHIVE)
+    response = await platform.client.get(path)
+    assert (response.status_code, response.headers["content-type"], response.content) == (
+        200,
+        "application/gzip",
+        ARCHIVE,
+    )
     refused = await platform.client.get(path, headers=await platform.headers("deployments:read"))
     assert refused.status_code == 403
 

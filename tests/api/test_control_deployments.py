@@ -393,10 +393,10 @@ async def test_a_deployment_can_be_patched_with_its_own_response(plane: Control)
         f"/internal/deployments/{made['id']}/status", json={"status": "READY", "custom_url": "http://127.0.0.1:9"}
     )
 
-    seen = await plane.get(made["id"])
-    again = await plane.client.patch(f"/v2/deployments/{made['id']}", json=seen)
+    deployment = await plane.get(made["id"])
+    again = await plane.client.patch(f"/v2/deployments/{made['id']}", json=deployment)
     assert again.status_code == 200, again.text
-    assert again.json()["source_config"] == seen["source_config"]
+    assert again.json()["source_config"] == deployment["source_config"]
     assert "status" in again.headers["x-ignored-fields"]
 
 

@@ -34,8 +34,8 @@ async def test_a_revision_becomes_active_when_it_is_deployed_and_not_before(plan
     assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body", "reason"])
     failed = await plane.listener.report(made["id"], second, "BUILD_FAILED", reason="no such ref")
     assert failed.status_code == 204
-    seen = await plane.get(made["id"])
-    assert (seen["active_revision_id"], seen["latest_revision_id"]) == (first, second)
+    deployment = await plane.get(made["id"])
+    assert (deployment["active_revision_id"], deployment["latest_revision_id"]) == (first, second)
     assert (await plane.revisions(made["id"]))[0]["status_message"] == "no such ref"
 
 
@@ -140,10 +140,10 @@ async def test_a_revision_is_made_on_demand(plane: Control) -> None:
     assert (empty.status_code, empty.json()["status"]) == (201, "QUEUED")
     changed = await plane.client.post(path, json={"display_name": "Mine", "source_revision_config": {"repo_ref": "b"}})
     assert changed.json()["source_revision_config"]["repo_ref"] == "b"
-    seen = await plane.get(made["id"])
-    assert (seen["latest_revision_id"], seen["display_name"]) == (changed.json()["id"], "Mine")
+    deployment = await plane.get(made["id"])
+    assert (deployment["latest_revision_id"], deployment["display_name"]) == (changed.json()["id"], "Mine")
 
-    assert seen["secrets"] == [{"name": "FOO", "value": "bar"}]
+    assert deployment["secrets"] == [{"name": "FOO", "value": "bar"}]
     assert await plane.statuses(made["id"]) == ["CREATING", "SKIPPED", "QUEUED"]
     refused = await plane.client.post(path, json={"source_config": {"repo_url": "https://h/other"}})
     assert refused.status_code == 400

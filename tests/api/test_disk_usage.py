@@ -37,10 +37,10 @@ def deployment(server: ServerProcess, home: Path) -> UUID:
     """A deployment with a build, logs and a cache of which the build has links, as a listener leaves them."""
     headers = {"X-Api-Key": KEY}
     body = create_body("sized")
-    made = httpx2.post(f"{server.url}/v2/deployments", json=body, headers=headers, timeout=60)
-    made.raise_for_status()
+    response = httpx2.post(f"{server.url}/v2/deployments", json=body, headers=headers, timeout=60)
+    response.raise_for_status()
 
-    deployment_id = UUID(made.json()["id"])
+    deployment_id = UUID(response.json()["id"])
     folder = home / "dataplane" / "deployments" / str(deployment_id)
     build = folder / "revisions" / str(deployment_id)
     cache = home / "dataplane" / "uv-cache"

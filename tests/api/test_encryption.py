@@ -130,8 +130,8 @@ async def test_database_dump_contains_no_clear_text(client, server):
     item = await client.store.get_item(["notes"], "kept")
     assert item["value"] == {"text": MARKER, "tenant": "acme"}
 
-    found = await client.threads.search(ids=[thread["thread_id"]], extract={"word": "values.messages[0].content"})
-    assert found[0]["extracted"] == {"word": MARKER}
+    threads = await client.threads.search(ids=[thread["thread_id"]], extract={"word": "values.messages[0].content"})
+    assert threads[0]["extracted"] == {"word": MARKER}
     history = await client.threads.get_history(thread["thread_id"], limit=20)
     assert len(history) > 2
     assert history[0]["metadata"]["title"] == MARKER

@@ -47,15 +47,15 @@ async def fill(client: LangGraphClient) -> dict[str, str]:
     followed = {"webhook": "http://127.0.0.1:9/hook", "stream_resumable": True}
     run = await client.runs.create(thread, "agent", input={"word": MARKER}, metadata={"of": MARKER}, **followed)
     await client.runs.join(thread, run["run_id"])
-    made = await client.assistants.create("agent", metadata={"title": MARKER}, context={"secret": MARKER})
+    assistant = await client.assistants.create("agent", metadata={"title": MARKER}, context={"secret": MARKER})
 
-    await client.assistants.update(made["assistant_id"], metadata={"title": f"{MARKER} again"})
+    await client.assistants.update(assistant["assistant_id"], metadata={"title": f"{MARKER} again"})
     cron = await client.crons.create("agent", schedule="0 0 1 1 *", input={"word": MARKER}, metadata={"title": MARKER})
 
     for number in range(20):
         await client.store.put_item(["memories"], f"key-{number}", {"text": MARKER})
 
-    return {"thread": thread, "assistant": made["assistant_id"], "cron": cron["cron_id"]}
+    return {"thread": thread, "assistant": assistant["assistant_id"], "cron": cron["cron_id"]}
 
 
 async def read(client: LangGraphClient, ids: dict[str, str]) -> list[object]:

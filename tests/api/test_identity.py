@@ -48,9 +48,11 @@ async def test_a_key_may_come_as_a_bearer_token(platform) -> None:
 
 
 async def test_a_key_is_made_used_and_revoked(platform) -> None:
-    made = await platform.client.post("/api-key", json={"description": "for CI", "permissions": ["deployments:read"]})
-    assert made.status_code == 200
-    key = made.json()
+    response = await platform.client.post(
+        "/api-key", json={"description": "for CI", "permissions": ["deployments:read"]}
+    )
+    assert response.status_code == 200
+    key = response.json()
     listed = (await platform.client.get("/api-key")).json()
     assert listed[0] | {"key": key["key"]} == key
     assert "key" not in listed[0]

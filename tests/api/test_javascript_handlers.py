@@ -237,9 +237,9 @@ def test_routes_of_the_project_require_authentication(guarded_client: httpx2.Cli
 
     assert guarded_client.get("/me", headers=hers).json() == {"identity": "alice", "scopes": ["be:alice"]}
     assert guarded_client.post("/laps", json={"laps": 1}, headers=hers).json() == {"laps": 2}
-    created = guarded_client.post("/threads", json={"metadata": {"x": 1}}, headers=hers)
-    assert created.json()["metadata"] == {"x": 1, "owner": "alice"}
-    assert created.headers["x-user-in-middleware"] == "alice"
+    response = guarded_client.post("/threads", json={"metadata": {"x": 1}}, headers=hers)
+    assert response.json()["metadata"] == {"x": 1, "owner": "alice"}
+    assert response.headers["x-user-in-middleware"] == "alice"
     assert guarded_client.get("/ok").status_code == 200
 
     with talk_to(guarded_client, **hers) as socket:
@@ -251,7 +251,7 @@ def test_routes_of_the_project_require_authentication(guarded_client: httpx2.Cli
 
     assert refused_socket.value.response.status_code == 401
     with pytest.raises(InvalidStatus) as refused_socket:
-        talk_to(guarded_client, f"/threads/{created.json()['thread_id']}/stream/events")
+        talk_to(guarded_client, f"/threads/{response.json()['thread_id']}/stream/events")
 
     assert refused_socket.value.response.status_code == 401
     assert guarded_client.get("/store/items", headers=hers).text.startswith("page")

@@ -367,15 +367,15 @@ async def test_a_run_that_did_not_finish_leaves_the_list_out_of_the_row(server, 
 
     await eventually(is_over)
     assert await row_bytes(db, thread_id) < 1000
-    got = httpx2.get(path)
+    response = httpx2.get(path)
     state = httpx2.get(f"{path}/state").json()
-    assert got.json()["values"] == state["values"]
-    assert raw_values(got.content) == await normalize(db, json.dumps(state["values"]).encode())
+    assert response.json()["values"] == state["values"]
+    assert raw_values(response.content) == await normalize(db, json.dumps(state["values"]).encode())
     [found] = post(server, "/threads/search", {"ids": [thread_id]}).json()
-    assert found == got.json()
+    assert found == response.json()
 
     if mood == "ask":
-        assert [one["value"] for task in got.json()["interrupts"].values() for one in task] == ["really?"]
+        assert [one["value"] for task in response.json()["interrupts"].values() for one in task] == ["really?"]
         resumed = post(
             server, f"/threads/{thread_id}/runs/wait", {"assistant_id": "moody", "command": {"resume": "yes"}}
         )
@@ -425,9 +425,9 @@ async def test_encrypted_lists_are_not_in_the_row_either(agent_databases, tmp_pa
                 thread_id,
             )
 
-            answered = httpx2.post(f"{server.url}/threads/search", json={})
-            assert answered.is_success, server.log.read_text()[-3000:]
-            rows = {row["thread_id"]: row for row in answered.json()}
+            response = httpx2.post(f"{server.url}/threads/search", json={})
+            assert response.is_success, server.log.read_text()[-3000:]
+            rows = {row["thread_id"]: row for row in response.json()}
             assert list(rows[thread_id]["values"]) == ["__unreadable__"]
             assert rows[copied["thread_id"]]["values"] == copied["values"]
         finally:

@@ -104,9 +104,9 @@ async def test_unknown_methods_are_not_found(http: httpx2.AsyncClient) -> None:
         answer = await ask(http, method)
         assert answer["error"] == {"code": -32601, "message": f"Method not found: {method}"}
 
-    got = await http.get("/mcp")
+    response = await http.get("/mcp")
     deleted = await http.delete("/mcp")
-    assert (got.status_code, got.content, got.headers["allow"]) == (405, b"", "POST")
+    assert (response.status_code, response.content, response.headers["allow"]) == (405, b"", "POST")
     assert (deleted.status_code, deleted.content) == (404, b"")
 
 
@@ -151,16 +151,16 @@ async def test_assistant_of_a_removed_graph_is_no_tool(
 ) -> None:
     """A later revision may lack a graph that a person has made assistants of."""
     tools = await all_tools(http)
-    made = await client.assistants.create("echo", name="of a removed graph")
+    assistant = await client.assistants.create("echo", name="of a removed graph")
     assert "of_a_removed_graph" in {each["name"] for each in await all_tools(http)}
     connection = await asyncpg.connect(module_database)
 
     await connection.execute(
-        "update portside.assistants set graph_id = 'removed' where assistant_id = $1", made["assistant_id"]
+        "update portside.assistants set graph_id = 'removed' where assistant_id = $1", assistant["assistant_id"]
     )
     await connection.close()
     assert await all_tools(http) == tools
-    await client.assistants.delete(made["assistant_id"])
+    await client.assistants.delete(assistant["assistant_id"])
 
 
 async def test_tools_are_paginated(http: httpx2.AsyncClient, client: LangGraphClient) -> None:
@@ -370,10 +370,10 @@ def build_headers(method: str, **changed: str) -> dict[str, str]:
 
 
 async def test_clients_may_declare_their_version(http: httpx2.AsyncClient) -> None:
-    found = await http.post(
+    response = await http.post(
         "/mcp", json=message("server/discover", _meta=META), headers=build_headers("server/discover")
     )
-    result = found.json()["result"]
+    result = response.json()["result"]
     assert result["supportedVersions"][0] == NEWEST
     assert (result["resultType"], result["ttlMs"], result["cacheScope"]) == ("complete", 0, "private")
     assert result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "Portside"

@@ -207,9 +207,9 @@ async def test_first_sign_in_ends_what_others_know_of_the_account(server: Hosted
         return await server.client.post("/login", json=credentials)
 
     token = {"authorization": f"Bearer {(await log_in()).json()['access_token']}", "x-api-key": ""}
-    made = await server.client.post("/api-key/current", json={"description": "mine"}, headers=token)
-    assert made.status_code == 200, made.text
-    key = {"x-api-key": made.json()["key"]}
+    response = await server.client.post("/api-key/current", json={"description": "mine"}, headers=token)
+    assert response.status_code == 200, response.text
+    key = {"x-api-key": response.json()["key"]}
     assert (await browser.sign_in(f"{name} {name}@example.com true admins")).status_code == 303
     assert await read_roles(server, body["email"]) == ("Organization Admin", None)
     keeps = 200 if name == "admin" else 401

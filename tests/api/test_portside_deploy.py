@@ -107,8 +107,8 @@ def test_a_missing_variable_is_named_once_and_an_env_file_mends_it(environment: 
     example = served.stderr.splitlines()[-1]
     assert example.startswith(f"curl -s {served.stdout.strip()}/assistants/search ")
 
-    answered = subprocess.run(["sh", "-c", example], env=environment, capture_output=True, text=True, check=True)
-    assert [one["graph_id"] for one in json.loads(answered.stdout)] == ["agent"]
+    result = subprocess.run(["sh", "-c", example], env=environment, capture_output=True, text=True, check=True)
+    assert [one["graph_id"] for one in json.loads(result.stdout)] == ["agent"]
 
     # A user who has logged in needs no key for the example.
     changed = portside(environment, "account", "password", "--first", typed="a long password\n")
@@ -122,5 +122,5 @@ def test_a_missing_variable_is_named_once_and_an_env_file_mends_it(environment: 
 
     example = again.stderr.splitlines()[-1]
     assert "deployments token needy" in example
-    answered = subprocess.run(["sh", "-c", example], env=environment, capture_output=True, text=True, check=True)
-    assert [one["graph_id"] for one in json.loads(answered.stdout)] == ["agent"]
+    result = subprocess.run(["sh", "-c", example], env=environment, capture_output=True, text=True, check=True)
+    assert [one["graph_id"] for one in json.loads(result.stdout)] == ["agent"]

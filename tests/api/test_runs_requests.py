@@ -307,9 +307,9 @@ async def test_stateless_run_is_followed_by_its_id_alone(
 ):
     gate = tmp_path / "gate"
     config: dict[str, Any] = {"configurable": {"gates": {"three": str(gate)}}}
-    made = await client.runs.create(None, "steps", input={"done": []}, config=config, stream_mode="updates")
+    run = await client.runs.create(None, "steps", input={"done": []}, config=config, stream_mode="updates")
 
-    path = f"/runs/{made['run_id']}"
+    path = f"/runs/{run['run_id']}"
     async with http.stream("GET", f"{path}/stream") as stream, http.stream("GET", f"{path}/join") as join:
         assert (stream.status_code, join.status_code) == (200, 200)
         gate.touch()
@@ -317,7 +317,7 @@ async def test_stateless_run_is_followed_by_its_id_alone(
         assert json.loads(await join.aread())["done"] == ["one", "two", "three"]
 
     async def is_gone() -> bool:
-        return (await http.get(f"/threads/{made['thread_id']}")).status_code == 404
+        return (await http.get(f"/threads/{run['thread_id']}")).status_code == 404
 
     await eventually(is_gone)
 
@@ -325,13 +325,13 @@ async def test_stateless_run_is_followed_by_its_id_alone(
 async def test_a_background_run_without_a_thread_is_joined_after_its_end_too(
     client: LangGraphClient, http: httpx2.AsyncClient
 ):
-    made = await client.runs.create(None, "echo", input=HI)
+    run = await client.runs.create(None, "echo", input=HI)
 
     async def is_gone() -> bool:
-        return (await http.get(f"/threads/{made['thread_id']}")).status_code == 404
+        return (await http.get(f"/threads/{run['thread_id']}")).status_code == 404
 
     await eventually(is_gone)
-    result = await client.runs.join(made["thread_id"], made["run_id"])
+    result = await client.runs.join(run["thread_id"], run["run_id"])
     assert [message["content"] for message in result["messages"]] == ["hi", "echo: hi"]
 
 

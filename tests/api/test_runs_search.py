@@ -25,8 +25,8 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 async def search(client: LangGraphClient, **body: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = await client.http.post("/runs/search", json=body)
-    return found
+    response: list[dict[str, Any]] = await client.http.post("/runs/search", json=body)
+    return response
 
 
 async def test_queue_says_why_runs_wait(client: LangGraphClient, server: ServerProcess) -> None:

@@ -47,25 +47,27 @@ def texts(values: dict) -> list[str]:
 
 
 async def test_assistants_are_made_read_changed_and_deleted(client: LangGraphClient, tag: dict[str, str]):
-    made = await client.assistants.create(
+    assistant = await client.assistants.create(
         "configurable", config={"tags": ["a"]}, context={"greeting": "moin"}, metadata=tag, name="Mine", description="d"
     )
-    read = await client.assistants.get(made["assistant_id"])
+    read = await client.assistants.get(assistant["assistant_id"])
     assert (read["name"], read["description"], read["context"]) == ("Mine", "d", {"greeting": "moin"})
-    changed = await client.assistants.update(made["assistant_id"], name="Yours", metadata={"more": 1})
+    changed = await client.assistants.update(assistant["assistant_id"], name="Yours", metadata={"more": 1})
     assert (changed["name"], changed["version"], changed["metadata"]) == ("Yours", 2, {**tag, "more": 1})
 
-    await client.assistants.delete(made["assistant_id"])
+    await client.assistants.delete(assistant["assistant_id"])
     with pytest.raises(NotFoundError):
-        await client.assistants.get(made["assistant_id"])
+        await client.assistants.get(assistant["assistant_id"])
 
 
 async def test_assistants_are_searched_and_counted(client: LangGraphClient, tag: dict[str, str]):
     for number in range(3):
         await client.assistants.create("echo", name=f"number {number}", metadata=tag)
 
-    found = await client.assistants.search(metadata=tag, limit=2, sort_by="name", sort_order="asc", select=["name"])
-    assert found == [{"name": "number 0"}, {"name": "number 1"}]
+    assistants = await client.assistants.search(
+        metadata=tag, limit=2, sort_by="name", sort_order="asc", select=["name"]
+    )
+    assert assistants == [{"name": "number 0"}, {"name": "number 1"}]
     page = await client.assistants.search(metadata=tag, limit=2, response_format="object")
     assert (len(page["assistants"]), page["next"]) == (2, "2")
     assert await client.assistants.count(metadata=tag) == 3
@@ -73,22 +75,22 @@ async def test_assistants_are_searched_and_counted(client: LangGraphClient, tag:
 
 
 async def test_assistants_have_versions(client: LangGraphClient):
-    made = await client.assistants.create("configurable", context={"greeting": "one"})
-    await client.assistants.update(made["assistant_id"], context={"greeting": "two"})
-    versions = await client.assistants.get_versions(made["assistant_id"])
+    assistant = await client.assistants.create("configurable", context={"greeting": "one"})
+    await client.assistants.update(assistant["assistant_id"], context={"greeting": "two"})
+    versions = await client.assistants.get_versions(assistant["assistant_id"])
     assert [row["version"] for row in versions] == [2, 1]
-    latest = await client.assistants.set_latest(made["assistant_id"], 1)
+    latest = await client.assistants.set_latest(assistant["assistant_id"], 1)
     assert (latest["version"], latest["context"]) == (1, {"greeting": "one"})
-    assert (await client.runs.wait(None, made["assistant_id"], input={"said": ""}))["said"] == "one"
+    assert (await client.runs.wait(None, assistant["assistant_id"], input={"said": ""}))["said"] == "one"
 
 
 async def test_assistants_show_their_graphs(client: LangGraphClient):
     graph = await client.assistants.get_graph("parent", xray=True)
     assert {"child:sub1", "child:sub2"} <= {node["id"] for node in graph["nodes"]}
-    made = await client.assistants.create("parent")
-    schemas = await client.assistants.get_schemas(made["assistant_id"])
+    assistant = await client.assistants.create("parent")
+    schemas = await client.assistants.get_schemas(assistant["assistant_id"])
     assert schemas["input_schema"]["properties"]["foo"]["type"] == "array"
-    assert set(await client.assistants.get_subgraphs(made["assistant_id"], recurse=True)) == {"child"}
+    assert set(await client.assistants.get_subgraphs(assistant["assistant_id"], recurse=True)) == {"child"}
 
 
 # Threads
@@ -96,8 +98,8 @@ async def test_assistants_show_their_graphs(client: LangGraphClient):
 
 async def test_threads_are_made_read_changed_and_deleted(client: LangGraphClient, tag: dict[str, str]):
     given = str(uuid4())
-    made = await client.threads.create(thread_id=given, metadata=tag, ttl=60)
-    assert made["thread_id"] == given
+    thread = await client.threads.create(thread_id=given, metadata=tag, ttl=60)
+    assert thread["thread_id"] == given
     assert (await client.threads.create(thread_id=given, if_exists="do_nothing"))["metadata"] == tag
     assert (await client.threads.get(given, include=["ttl"]))["ttl"]["ttl_minutes"] == 60
     assert (await client.threads.update(given, metadata={"more": 1}))["metadata"] == {**tag, "more": 1}
@@ -122,10 +124,10 @@ async def test_threads_are_made_with_a_history(client: LangGraphClient):
 async def test_threads_are_searched_and_counted(client: LangGraphClient, tag: dict[str, str]):
     ids = [await new_thread(client, metadata={**tag, "n": n}) for n in range(3)]
     await client.runs.wait(ids[2], "approval", input={"text": "a"})
-    asked = await client.threads.search(
+    threads = await client.threads.search(
         metadata=tag, status="interrupted", values={"text": "a!"}, extract={"said": "values.text"}, select=["metadata"]
     )
-    assert [(row["metadata"]["n"], row["extracted"]) for row in asked] == [(2, {"said": "a!"})]
+    assert [(row["metadata"]["n"], row["extracted"]) for row in threads] == [(2, {"said": "a!"})]
     ordered = await client.threads.search(ids=ids, sort_by="created_at", sort_order="asc", limit=2, offset=1)
     assert [row["metadata"]["n"] for row in ordered] == [1, 2]
 
@@ -257,8 +259,8 @@ async def test_runs_are_made_read_listed_joined_and_deleted(client: LangGraphCli
     assert (read["status"], read["metadata"]["m"]) == ("success", 1)
     parts = [part async for part in client.runs.join_stream(thread_id, run["run_id"], last_event_id="-1")]
     assert [part.event for part in parts] == ["metadata", "updates", "updates"]
-    listed = await client.runs.list(thread_id, status="success", select=["run_id", "status"], limit=5)
-    assert listed == [{"run_id": run["run_id"], "status": "success"}]
+    runs = await client.runs.list(thread_id, status="success", select=["run_id", "status"], limit=5)
+    assert runs == [{"run_id": run["run_id"], "status": "success"}]
 
     await client.runs.delete(thread_id, run["run_id"])
     assert await client.runs.list(thread_id) == []
@@ -323,8 +325,8 @@ async def test_the_store(client: LangGraphClient):
     await client.store.put_item([*space, "deeper"], "k", {"n": 2}, index=False)
     item = await client.store.get_item(space, "k", refresh_ttl=True)
     assert (item["namespace"], item["key"], item["value"]) == (space, "k", {"n": 1, "text": "a"})
-    found = await client.store.search_items(space, filter={"n": {"$gte": 2}}, limit=5)
-    assert [row["namespace"] for row in found["items"]] == [[*space, "deeper"]]
+    items = await client.store.search_items(space, filter={"n": {"$gte": 2}}, limit=5)
+    assert [row["namespace"] for row in items["items"]] == [[*space, "deeper"]]
 
     spaces = await client.store.list_namespaces(prefix=space, max_depth=3)
     assert sorted(spaces["namespaces"]) == [space, [*space, "deeper"]]
@@ -340,8 +342,8 @@ async def test_crons(client: LangGraphClient, tag: dict[str, str]):
     thread_id = await new_thread(client)
     bound = await client.crons.create_for_thread(thread_id, "echo", schedule="@daily", input=HI, metadata=tag)
     assert bound["thread_id"] == thread_id
-    found = await client.crons.search(thread_id=thread_id, limit=5)
-    assert [row["cron_id"] for row in found] == [bound["cron_id"]]
+    crons = await client.crons.search(thread_id=thread_id, limit=5)
+    assert [row["cron_id"] for row in crons] == [bound["cron_id"]]
     assert await client.crons.count(thread_id=thread_id) == 1
 
     changed = await client.crons.update(cron["cron_id"], schedule="0 0 2 1 *", enabled=False)

@@ -33,8 +33,8 @@ def texts(values: dict) -> list[str]:
 
 def test_assistants(client: SyncLangGraphClient):
     tag = {"tag": uuid4().hex}
-    made = client.assistants.create("parent", metadata=tag, name="one")
-    assistant_id = made["assistant_id"]
+    assistant = client.assistants.create("parent", metadata=tag, name="one")
+    assistant_id = assistant["assistant_id"]
     assert client.assistants.update(assistant_id, name="two")["version"] == 2
     assert client.assistants.get(assistant_id)["name"] == "two"
     assert [row["version"] for row in client.assistants.get_versions(assistant_id)] == [2, 1]

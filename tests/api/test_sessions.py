@@ -208,9 +208,9 @@ async def test_cookies_and_bearer_tokens_cannot_be_exchanged(
     await sign_in(browser, email)
     cookie = browser.cookies["portside_session"]
     assert await status(browser) == 200
-    made = await server.client.post("/login", json={"email": email, "password": PASSWORD})
+    response = await server.client.post("/login", json={"email": email, "password": PASSWORD})
 
-    bearer = made.json()["access_token"]
+    bearer = response.json()["access_token"]
     async with httpx2.AsyncClient(base_url=server.url) as plain:
         assert (await plain.get("/auth", headers={"authorization": f"Bearer {bearer}"})).status_code == 200
         assert (await plain.get("/auth", headers={"authorization": f"Bearer {cookie}"})).status_code == 401

@@ -108,12 +108,12 @@ async def test_a_change_of_the_state_shows_up(http):
 
     modes = {"stream_modes": ["state_update", "lifecycle"]}
     async with open_stream(http, "GET", f"/threads/{thread_id}/stream", params=modes) as stream:
-        made = await http.post(f"/threads/{thread_id}/state", json={"values": HI})
+        response = await http.post(f"/threads/{thread_id}/state", json={"values": HI})
         await echo(http, thread_id)
         events = await stream.until(is_done)
 
     assert [event.name for event in events] == ["state_update", "metadata", "metadata"]
-    assert events[0].data["checkpoint_id"] == made.json()["checkpoint_id"]
+    assert events[0].data["checkpoint_id"] == response.json()["checkpoint_id"]
     assert [message["content"] for message in events[0].data["values"]["messages"]] == ["hi", "echo: hi", "hi"]
 
 

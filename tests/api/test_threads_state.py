@@ -171,8 +171,8 @@ async def test_history_before_a_checkpoint_in_every_form(client, server, waiting
 
 
 async def test_history_filtered_by_metadata(client, waiting_thread):
-    found = await client.threads.get_history(waiting_thread, limit=10, metadata={"source": "input"})
-    assert [state["metadata"]["step"] for state in found] == [-1]
+    history = await client.threads.get_history(waiting_thread, limit=10, metadata={"source": "input"})
+    assert [state["metadata"]["step"] for state in history] == [-1]
     assert await client.threads.get_history(waiting_thread, limit=10, metadata={"source": "nowhere"}) == []
 
 
@@ -300,8 +300,8 @@ async def test_metadata_of_a_checkpoint_can_be_patched(client, server, waiting_t
     older = state["parent_checkpoint_id"]
 
     httpx2.patch(url, json={"metadata": {"label": "old"}, "checkpoint_id": older}).raise_for_status()
-    found = await client.threads.get_history(waiting_thread, limit=10, metadata={"label": "old"})
-    assert [one["checkpoint_id"] for one in found] == [older]
+    history = await client.threads.get_history(waiting_thread, limit=10, metadata={"label": "old"})
+    assert [one["checkpoint_id"] for one in history] == [older]
 
     for body, status in (
         ({"metadata": {"step": 3}}, 422),

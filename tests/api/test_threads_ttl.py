@@ -35,11 +35,11 @@ async def is_gone(client: LangGraphClient, thread_id: str) -> bool:
 
 
 async def test_threads_expire_after_the_configured_lifetime(client):
-    made = await client.threads.create()
+    thread = await client.threads.create()
     by_run = (await client.runs.create(None, "echo", input=HI, on_completion="keep"))["thread_id"]
     kept = await client.threads.create(ttl=60)
 
-    for thread_id in (made["thread_id"], by_run):
+    for thread_id in (thread["thread_id"], by_run):
         await eventually(lambda thread_id=thread_id: is_gone(client, thread_id))
 
     ttl = (await client.threads.get(kept["thread_id"], include=["ttl"]))["ttl"]

@@ -119,8 +119,8 @@ async def test_threads_are_filtered_and_refuse_what_is_not_supported(server: Hos
     project = await find_project_id(server)
 
     async def query(**body: Any) -> tuple[int, Any]:
-        found = await server.client.post("/v2/threads/query", json={"project_id": project, **body})
-        return found.status_code, found.json()
+        response = await server.client.post("/v2/threads/query", json={"project_id": project, **body})
+        return response.status_code, response.json()
 
     status, body = await query(filter="neq(error, null)")
     assert (status, [(one["thread_id"], one["count"]) for one in body["items"]]) == (200, [("a", 1)])

@@ -138,7 +138,7 @@ async def wait_for_revision(http: httpx2.AsyncClient, deployment: str) -> Any:
 
 async def deploy(http: httpx2.AsyncClient, repository: Repository) -> str:
     install = (await http.get("/v1/integrations/git_hosting/install")).json()
-    made = await http.post(
+    response = await http.post(
         "/v2/deployments",
         json={
             "name": "kept",
@@ -154,8 +154,8 @@ async def deploy(http: httpx2.AsyncClient, repository: Repository) -> str:
         },
     )
 
-    assert made.status_code == 201, made.text
-    return str(made.json()["id"])
+    assert response.status_code == 201, response.text
+    return str(response.json()["id"])
 
 
 async def fill(http: httpx2.AsyncClient, url: str) -> tuple[str, str]:

@@ -160,8 +160,8 @@ async def says_that_it_starts_again(platform: Platform, deployment: str) -> None
             os.kill(process, signal.SIGKILL)
 
         async def is_ready_again() -> bool:
-            found = await connection.fetch("select * from reported")
-            return bool(found) and found[-1]["status"] == "READY"
+            rows = await connection.fetch("select * from reported")
+            return bool(rows) and rows[-1]["status"] == "READY"
 
         await eventually(is_ready_again, 300)
         reports = [tuple(row) for row in await connection.fetch("select * from reported")]

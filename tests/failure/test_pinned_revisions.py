@@ -488,8 +488,8 @@ async def test_cron_begins_with_the_new_code(revisions):
 
     client = revisions.serve(revisions.add("two"))
     body = {"assistant_id": "agent", "schedule": "* * * * *", "input": {"do": "act"}}
-    made = await client.post(f"/threads/{idle}/runs/crons", json=body)
-    assert made.is_success, made.text
+    response = await client.post(f"/threads/{idle}/runs/crons", json=body)
+    assert response.is_success, response.text
 
     async def is_over() -> Any:
         values = (await state(client, idle))["values"]

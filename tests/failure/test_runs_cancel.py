@@ -130,10 +130,10 @@ async def test_thread_is_idle_after_concurrent_runs_cancels_and_deletions(replic
         http = replicas[number % 2].http
         body = {**QUICK, "input": {"done": [], "pause_s": 0.02}}
         strategy = ("interrupt", "rollback", "enqueue")[number % 3]
-        made = await http.post(f"/threads/{thread_id}/runs", json={**body, "multitask_strategy": strategy})
-        assert made.status_code == 200, made.text
+        response = await http.post(f"/threads/{thread_id}/runs", json={**body, "multitask_strategy": strategy})
+        assert response.status_code == 200, response.text
 
-        path = f"/threads/{thread_id}/runs/{made.json()['run_id']}"
+        path = f"/threads/{thread_id}/runs/{response.json()['run_id']}"
         if number % 4 == 1:
             action = ("interrupt", "rollback")[number % 8 == 1]
             assert (await http.post(f"{path}/cancel?action={action}&wait=1")).status_code in {200, 404}

@@ -383,8 +383,8 @@ async def test_cron_wakes_agent_again_and_again(platform: Platform, deployment: 
     async with agent(platform) as client:
         thread = (await client.post(f"{url}/threads", json={})).json()["thread_id"]
         body = {"assistant_id": "agent", "input": {}, "schedule": "* * * * *"}
-        made = await client.post(f"{url}/threads/{thread}/runs/crons", json=body)
-        assert made.status_code == 200, made.text
+        response = await client.post(f"{url}/threads/{thread}/runs/crons", json=body)
+        assert response.status_code == 200, response.text
 
         for _ in range(2):
             await sleeps(platform, deployment)
@@ -392,7 +392,7 @@ async def test_cron_wakes_agent_again_and_again(platform: Platform, deployment: 
 
         await is_asleep(platform, deployment)
         runs = (await client.get(f"{url}/threads/{thread}/runs")).json()
-        await client.delete(f"{url}/runs/crons/{made.json()['cron_id']}")
+        await client.delete(f"{url}/runs/crons/{response.json()['cron_id']}")
 
     assert len(runs) >= 2
     assert {found["status"] for found in runs} == {"success"}

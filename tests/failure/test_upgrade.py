@@ -84,11 +84,11 @@ class Installation:
         self.folder = folder
         self.python = folder / ".venv" / "bin" / "python"
 
-        found = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
-        if found.returncode != 0:
-            pytest.skip(f"this clone does not have the commit {commit[:7]}: {found.stderr.decode().strip()}")
+        result = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
+        if result.returncode != 0:
+            pytest.skip(f"this clone does not have the commit {commit[:7]}: {result.stderr.decode().strip()}")
 
-        with tarfile.open(fileobj=BytesIO(found.stdout)) as archive:
+        with tarfile.open(fileobj=BytesIO(result.stdout)) as archive:
             archive.extractall(folder, filter="data")
 
         (folder / "src" / "portside" / "commit.txt").write_text(f"{shown_as or commit}\n")

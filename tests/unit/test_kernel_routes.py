@@ -117,9 +117,9 @@ def client(served):
 async def test_values_are_decoded_and_encoded(client) -> None:
     assert (await client.get(f"/things/{ID}")).json() == {"name": ID, "size": None}
     assert (await client.get("/things", params={"limit": 2})).json() == [{"name": "a", "size": None}] * 2
-    made = await client.post("/things", json={"name": "n", "zap": 1, "zip": 2})
-    assert (made.status_code, made.json()["name"], made.headers["x-made"]) == (201, "n", "yes")
-    assert made.headers["x-ignored-fields"] == "zap, zip"
+    response = await client.post("/things", json={"name": "n", "zap": 1, "zip": 2})
+    assert (response.status_code, response.json()["name"], response.headers["x-made"]) == (201, "n", "yes")
+    assert response.headers["x-ignored-fields"] == "zap, zip"
     assert (await client.put(f"/things/{ID}/parts/a%20b")).json() == [ID, "a b", "-"]
     assert (await client.put(f"/things/{ID}/parts/x", json={"name": "n"})).json() == [ID, "x", "n"]
 
