@@ -43,6 +43,21 @@ class TestedServices(IdentityServices, ControlServices):
     __test__ = False
 
 
+class ControlApi:
+    """The API with services that tests may replace."""
+
+    def __init__(self, services: TestedServices) -> None:
+        self.open(services)
+
+    def open(self, services: TestedServices) -> None:
+        """Bind the routes to services."""
+        self.services = services
+        self.api = Api(bind([*http.routes, *control_routes], services), AccessGuard(services.authenticator))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.api(scope, receive, send)
+
+
 @dataclasses.dataclass
 class Control:
     """A running control plane, called with the first key unless a call brings its own."""
@@ -51,15 +66,15 @@ class Control:
     db: Database
     actor: Actor
     listener: "ListenerSide"
-    api: Api
+    app: ControlApi
 
     @property
     def services(self) -> TestedServices:
-        return self.api.services
+        return self.app.services
 
     def set_services(self, **changed: Any) -> None:
         """Replace some of the services that handlers work with."""
-        self.api.services = dataclasses.replace(self.api.services, **changed)
+        self.app.open(dataclasses.replace(self.app.services, **changed))
 
     async def create(self, name: str = "agent", **over: Any) -> Any:
         """Create a deployment and return it."""
@@ -172,11 +187,11 @@ async def control(url: str) -> AsyncIterator[Control]:
         revision_log_days=30,
     )
 
-    api = Api(bind([*http.routes, *control_routes], services), AccessGuard(authenticator))
+    app = ControlApi(services)
     stop = asyncio.Event()
     listening = listen("127.0.0.1", 0)
     server = Server(
-        RequestMiddleware(LimitBody(api, 25 * 1024 * 1024, get_body_limits(api.routes))), draining=asyncio.Event()
+        RequestMiddleware(LimitBody(app, 25 * 1024 * 1024, get_body_limits(app.api.routes))), draining=asyncio.Event()
     )
 
     await server.open([listening])
@@ -184,7 +199,7 @@ async def control(url: str) -> AsyncIterator[Control]:
     base = f"http://127.0.0.1:{listening.getsockname()[1]}"
     try:
         async with httpx2.AsyncClient(base_url=base, headers={"x-api-key": key}, timeout=60) as client:
-            yield Control(client, db, await authenticator.authenticate(key), ListenerSide(client), api)
+            yield Control(client, db, await authenticator.authenticate(key), ListenerSide(client), app)
     finally:
         changes.close()
         stop.set()

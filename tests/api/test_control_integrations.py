@@ -7,7 +7,6 @@ import asyncio
 import hashlib
 import hmac
 import json
-from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -125,14 +124,17 @@ async def test_failures_of_the_git_host_are_reported(platform, host, monkeypatch
     monkeypatch.setattr(host, "status", 500)
 
     assert (await platform.client.get(path)).status_code == 503
-    usual = platform.services
-    monkeypatch.setattr(platform.api, "services", replace(usual, outbound_rules=OutboundRules(allow_private=False)))
-    closed = await platform.client.get(path)
-    assert (closed.status_code, "loopback network" in closed.json()["detail"]) == (400, True)
-    rules = OutboundRules(allow_loopback=True, max_bytes=1)
+    usual_rules = platform.services.outbound_rules
+    try:
+        platform.set_services(outbound_rules=OutboundRules(allow_private=False))
+        closed = await platform.client.get(path)
+        assert (closed.status_code, "loopback network" in closed.json()["detail"]) == (400, True)
 
-    monkeypatch.setattr(platform.api, "services", replace(usual, outbound_rules=rules))
-    assert (await platform.client.get(path)).status_code == 503
+        platform.set_services(outbound_rules=OutboundRules(allow_loopback=True, max_bytes=1))
+        assert (await platform.client.get(path)).status_code == 503
+    finally:
+        platform.set_services(outbound_rules=usual_rules)
+
     nowhere = await add(platform, base_url="http://127.0.0.1:9")
     assert (await platform.client.get(f"{PATH}/{nowhere['id']}/repos")).status_code == 503
     unknown = await add(platform, base_url=f"https://{'a' * 64}.example")
