@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import os
 import subprocess
 import sys
 import time
@@ -753,3 +754,41 @@ async def test_bridge_tells_whether_it_ended_an_executor_on_purpose(tmp_path, is
     await running
     assert orchestrator.close_reason == "its process has ended"
     assert orchestrator.was_planned == is_planned
+
+
+STARTS_PROCESSES = """
+import asyncio, os, sys
+import uvloop
+from portside.agent.executors import core_api
+import grpc
+
+async def echo(pieces, context):
+    async for piece in pieces:
+        yield piece
+
+async def main():
+    server = grpc.aio.server()
+    method = grpc.stream_stream_rpc_method_handler(echo)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("service", {"Echo": method}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+
+    stream = grpc.aio.insecure_channel(f"127.0.0.1:{port}").stream_stream("/service/Echo")()
+    for _ in range(10):
+        await stream.write(b"piece")
+        child = await asyncio.create_subprocess_exec(sys.executable, "-S", "-E", "-c", "pass")
+        await stream.read()
+        assert await child.wait() == 0
+
+    os._exit(0)
+
+uvloop.run(main())
+"""
+
+
+def test_grpc_does_nothing_in_processes_that_a_server_starts():
+    """What it does there crashed some of them, and it says so each time."""
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
+    command = [sys.executable, "-c", STARTS_PROCESSES]
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
