@@ -27,6 +27,7 @@ TOOLS = (
     "httpx2",
     "hypothesis",
     "langgraph-checkpoint-conformance",
+    "numpy",
     "packaging",
     "pydantic-settings",
     "pytest",

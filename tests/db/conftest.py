@@ -1,14 +1,15 @@
 """A database for each test that has its tables already: copied from one that each process of tests migrates once."""
 
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from portside.identity import first_start
-from portside.identity.authentication import Authenticator
-from portside.identity.types import Actor
 from portside.kernel.db import Database
 from tests.conftest import AGENT, MigratedDatabases, get_schema, with_name
+
+if TYPE_CHECKING:
+    from portside.identity.types import Actor
 
 
 @pytest.fixture
@@ -23,6 +24,10 @@ async def db(request: pytest.FixtureRequest, postgres: str, migrated: MigratedDa
 
 
 @pytest.fixture
-async def actor(db: Database) -> Actor:
+async def actor(db: Database) -> "Actor":
     """The actor of the API key that the first start of a platform makes; PACKAGES must have `portside.identity`."""
+    # Imported here: an environment in which only the agent server is installed has no packages of the platform.
+    from portside.identity import first_start
+    from portside.identity.authentication import Authenticator
+
     return await Authenticator(db).authenticate(await first_start.set_up(db))
