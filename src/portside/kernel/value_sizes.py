@@ -1,7 +1,7 @@
 """Which values are large: so large that what is done together with them takes noticeably longer.
 
-Large values are kept apart from small ones: in statements, batches and processes of their own. So nobody waits for the
-values of somebody else.
+Large values are kept apart from small ones, in statements, batches and processes of their own, so that others wait for
+them as little as possible.
 """
 
 from typing import Any
