@@ -8,7 +8,7 @@
 #   USER root
 #   COPY . /app
 #   RUN pip install --no-cache-dir -r /app/requirements.txt
-#   USER 65534:65534
+#   USER 10001:10001
 #
 # The server has an environment of its own, in /opt/portside. The image's Python has the executor alone, which needs langgraph
 # and nothing else, so a project may pin any version of other packages. A project whose web application (http.app) shares
@@ -56,7 +56,7 @@ EXPOSE 8000
 FROM base AS combined
 COPY --from=platform /wheels/server /versions.txt /wheels/
 RUN PIP_CONSTRAINT=/wheels/versions.txt pip install --no-cache-dir "$(ls /wheels/*.whl)[grpc,redis]" && rm -rf /wheels
-USER 65534:65534
+USER 10001:10001
 CMD ["portside", "serve", "--config", "/app/langgraph.json"]
 
 FROM base AS split
@@ -65,6 +65,6 @@ COPY --from=platform /wheels/executor /versions.txt /wheels/
 RUN PIP_CONSTRAINT=/wheels/versions.txt pip install --no-cache-dir /wheels/*.whl && rm -rf /wheels && ln -s /opt/portside/bin/portside /usr/local/bin/portside
 # `python` is what the project's Dockerfile leaves in PATH, such as that of its own environment.
 ENV EXECUTORS=1 EXECUTOR_PYTHON=python EXECUTOR_START_SECS=600
-USER 65534:65534
+USER 10001:10001
 # Variables for interpreters that a project sets, such as PYTHONPATH, are for its executors: -I ignores them.
 CMD ["/opt/portside/bin/python", "-Iu", "-m", "portside", "serve", "--config", "/app/langgraph.json"]

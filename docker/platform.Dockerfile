@@ -13,9 +13,9 @@ COPY examples /src/examples
 RUN if [ -n "$COMMIT" ]; then echo "$COMMIT" > /src/src/portside/commit.txt; fi \
  && sed '/^ *--hash/d; s/ *\\$//' /src/requirements.lock > /versions.txt \
  && PIP_CONSTRAINT=/versions.txt pip install --no-cache-dir /src && rm -rf /src /versions.txt \
- && install -d -o 65534 -g 65534 -m 700 /data
+ && install -d -o 10001 -g 10001 -m 700 /data
 ENV PORTSIDE_HOME=/data HOME=/data PORTSIDE_HOST=0.0.0.0 PYTHONUNBUFFERED=1
 VOLUME /data
 EXPOSE 8700
-USER 65534:65534
+USER 10001:10001
 CMD ["portside", "up", "--no-example"]

@@ -65,7 +65,7 @@ def agent_image(name: str, *options: str) -> str:
 
 def project_image(name: str, base: str, folder: Path, install: str) -> str:
     """Build the image of a project as the guide says, with a command that installs its packages; return its name."""
-    lines = f"FROM {base}\nUSER root\nCOPY . /app\nRUN {install}\nUSER 65534:65534\n"
+    lines = f"FROM {base}\nUSER root\nCOPY . /app\nRUN {install}\nUSER 10001:10001\n"
     return _build(name, "--file", "-", str(folder), given=lines)
 
 
