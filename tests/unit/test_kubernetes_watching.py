@@ -6,7 +6,7 @@ import pytest
 
 from portside.dataplane.compute.kubernetes.objects import COMPONENT
 from portside.dataplane.compute.kubernetes.pods import build_metrics
-from portside.dataplane.compute.kubernetes.watching import crashed_containers, judge, pod_problems
+from portside.dataplane.compute.kubernetes.watching import RefusedPods, crashed_containers, judge, pod_problems
 
 
 def workload(kind: str = "Deployment", wanted: int = 2, **status: Any) -> dict[str, Any]:
@@ -64,15 +64,53 @@ def test_stateful_set_is_judged_by_ready_replicas() -> None:
     assert not judge(workload("StatefulSet", 1, **{**status, "readyReplicas": 0}), []).is_ready
 
 
-@pytest.mark.parametrize("reason", ["ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError"])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+    ],
+)
 def test_permanent_waiting_reasons(reason: str) -> None:
     progress = judge(workload(), [pod(build_waiting_container(reason))])
     assert progress.is_permanent
     assert f"container api-server of pod hello-1: {reason}: because" in str(progress)
 
 
-def test_first_pull_error_is_not_permanent() -> None:
-    assert not judge(workload(), [pod(build_waiting_container("ErrImagePull"))]).is_permanent
+@pytest.mark.parametrize("reason", ["RunContainerError", "CrashLoopBackOff"])
+def test_command_that_does_not_exist_is_permanent_at_once(reason: str) -> None:
+    end = {"terminated": {"exitCode": 128, "reason": "StartError", "message": "exec: no such file"}}
+    progress = judge(workload(), [pod(build_waiting_container(reason, lastState=end))])
+    assert progress.is_permanent
+    assert "could not be started (StartError): exec: no such file, 0 restarts" in str(progress)
+
+
+def build_refusal(count: int, message: str = "exceeded quota") -> dict[str, Any]:
+    time = f"2026-01-01T00:00:{count:02}Z"
+    return {"metadata": {"name": "event"}, "count": count, "lastTimestamp": time, "message": message}
+
+
+def test_refused_pods_of_a_store_are_shown_and_permanent_once_repeated() -> None:
+    refused_pods = RefusedPods()
+    first = judge(workload("StatefulSet", 1), [], refused_pods.judge([build_refusal(1)]))
+    assert "its pods cannot be created: exceeded quota" in str(first)
+    assert not first.is_permanent
+
+    again = judge(workload("StatefulSet", 1), [], refused_pods.judge([build_refusal(2)]))
+    assert again.is_permanent
+    assert str(again) == str(first)
+
+
+def test_refusal_that_appears_during_the_watch_is_permanent() -> None:
+    refused_pods = RefusedPods()
+    assert refused_pods.judge([]) == []
+    (problem,) = refused_pods.judge([build_refusal(1, "violates PodSecurity")])
+    assert problem.is_permanent
+    assert "violates PodSecurity" in problem.text
 
 
 def test_crash_loop_is_permanent_and_describes_death() -> None:

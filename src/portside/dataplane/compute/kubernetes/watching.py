@@ -22,7 +22,23 @@ from portside.dataplane.failures import DeployFailed
 OnStep = Callable[[str], None]
 T = TypeVar("T")
 
-_PERMANENT = frozenset({"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"})
+# Reasons of a container that waits. A node alternates between the attempt that failed and the pause after it.
+_PERMANENT = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+    }
+)
+# Reasons of a container that ended without having run: its command does not exist, for example.
+_NEVER_RAN = frozenset({"StartError", "ContainerCannotRun", "CreateContainerError", "RunContainerError"})
 _NORMAL = frozenset({"ContainerCreating", "PodInitializing"})
 _MAX_RESTARTS = 3
 _SHOWN_PROBLEMS = 4
@@ -65,8 +81,13 @@ class WorkloadProgress:
         return "; ".join([f"{self.replicas} replicas are ready", *texts])
 
 
-def judge(workload: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> WorkloadProgress:
-    """Judge a Deployment or a StatefulSet by its status and the pods of its newest revision."""
+def judge(
+    workload: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], refusals: Iterable[PodProblem] = ()
+) -> WorkloadProgress:
+    """Judge a Deployment or a StatefulSet by its status and the pods of its newest revision.
+
+    `refusals` are those of pods that could not be created, where the status does not have them.
+    """
     replica_count = workload.get("spec", {}).get("replicas", 1)
     status = workload.get("status") or {}
 
@@ -83,7 +104,8 @@ def judge(workload: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> Wor
     if is_current and is_complete:
         return WorkloadProgress(is_ready=True, replicas=replicas)
 
-    problems = [*_controller_problems(status), *(problem for pod in pods for problem in pod_problems(pod))]
+    pods_problems = (problem for pod in pods for problem in pod_problems(pod))
+    problems = [*_controller_problems(status), *refusals, *pods_problems]
     return WorkloadProgress(is_ready=False, replicas=replicas, problems=tuple(problems))
 
 
@@ -118,7 +140,8 @@ def _container_problems(title: str, container: Mapping[str, Any]) -> Iterator[Po
     restarts = container.get("restartCount", 0)
     death = _describe_death(container)
     if death is not None:
-        yield PodProblem(f"{title} {death}, {restarts} restarts", is_permanent=restarts >= _MAX_RESTARTS)
+        is_permanent = restarts >= _MAX_RESTARTS or _never_ran(container)
+        yield PodProblem(f"{title} {death}, {restarts} restarts", is_permanent=is_permanent)
 
         return
 
@@ -129,13 +152,24 @@ def _container_problems(title: str, container: Mapping[str, Any]) -> Iterator[Po
         yield PodProblem(f"{title} is not ready yet")
 
 
+def _list_ends(container: Mapping[str, Any]) -> list[Json]:
+    """Return how a container ended, the latest end first."""
+    states = (container.get("state") or {}, container.get("lastState") or {})
+    return [state["terminated"] for state in states if state.get("terminated")]
+
+
+def _never_ran(container: Mapping[str, Any]) -> bool:
+    return any(end.get("reason") in _NEVER_RAN for end in _list_ends(container))
+
+
 def _describe_death(container: Mapping[str, Any]) -> str | None:
     """Describe how a container died last; None when it never did."""
-    for state in (container.get("state") or {}, container.get("lastState") or {}):
-        end = state.get("terminated")
-        if end and end.get("reason") == "OOMKilled":
+    for end in _list_ends(container):
+        if end.get("reason") == "OOMKilled":
             return "was killed because it used more memory than its limit (OOMKilled)"
-        if end and end.get("exitCode", 0) != 0:
+        if end.get("reason") in _NEVER_RAN:
+            return f"could not be started ({end['reason']}): {end.get('message') or 'no reason given'}"
+        if end.get("exitCode", 0) != 0:
             return f"ended with exit code {end.get('exitCode')} ({end.get('reason') or 'Error'})"
 
     return None
@@ -146,6 +180,46 @@ def _controller_problems(status: Mapping[str, Any]) -> Iterator[PodProblem]:
     for condition in status.get("conditions") or ():
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
             yield PodProblem(f"its pods cannot be created: {_describe_reason(condition)}", is_permanent=True)
+
+
+class RefusedPods:
+    """What the events of a StatefulSet say about pods that could not be created; its status does not say so.
+
+    An event is kept for an hour. One that is not repeated may be from before a quota was raised, so it is shown, and is
+    no permanent problem.
+    """
+
+    def __init__(self) -> None:
+        self._first_seen: dict[str, Json] | None = None
+
+    def judge(self, events: Iterable[Json]) -> list[PodProblem]:
+        """Return the refusals of events with the reason FailedCreate, the latest alone."""
+        found = {event["metadata"]["name"]: event for event in events}
+        if self._first_seen is None:
+            self._first_seen = found
+
+        latest = max(found.values(), key=_read_event_time, default=None)
+        if latest is None:
+            return []
+
+        is_repeated = any(_count_event(event) != self._count_first(name) for name, event in found.items())
+        message = latest.get("message") or "no reason given"
+        return [PodProblem(f"its pods cannot be created: {message}", is_permanent=is_repeated)]
+
+    def _count_first(self, name: str) -> tuple[int, str]:
+        event = (self._first_seen or {}).get(name)
+        return (0, "") if event is None else _count_event(event)
+
+
+def _count_event(event: Json) -> tuple[int, str]:
+    """Return how often an event happened, and when it did last."""
+    series = event.get("series") or {}
+    return series.get("count") or event.get("count") or 1, _read_event_time(event)
+
+
+def _read_event_time(event: Json) -> str:
+    series = event.get("series") or {}
+    return str(series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime") or "")
 
 
 def _describe_reason(status: Mapping[str, Any]) -> str:
@@ -177,8 +251,9 @@ class WorkloadWatch:
         started_at = time.monotonic()
         permanent_since = None
         last_step = ""
+        refused_pods = RefusedPods()
         while True:
-            progress, pods = await self._poll(manifest, limit_s)
+            progress, pods = await self._poll(manifest, refused_pods, limit_s)
             if str(progress) != last_step:
                 last_step = str(progress)
                 self.on_step(f"{title}: {last_step}")
@@ -224,22 +299,35 @@ class WorkloadWatch:
 
                 await asyncio.sleep(self.timing.poll_s)
 
-    async def _poll(self, manifest: Json, limit_s: float) -> tuple[WorkloadProgress, list[Json]]:
+    async def _poll(
+        self, manifest: Json, refused_pods: RefusedPods, limit_s: float
+    ) -> tuple[WorkloadProgress, list[Json]]:
         metadata = manifest["metadata"]
         labels = {**self.scope.build_selector(metadata["labels"][COMPONENT])}
         if REVISION in metadata["labels"]:
             labels[REVISION] = metadata["labels"][REVISION]
 
-        async def read() -> tuple[Json | None, list[Json]]:
+        async def read() -> tuple[Json | None, list[Json], list[Json]]:
             live = await self.api.get(manifest["kind"], metadata["namespace"], metadata["name"])
-            return live, await self.api.list("Pod", metadata["namespace"], labels)
+            pods = await self.api.list("Pod", metadata["namespace"], labels)
 
-        live, pods = await retry_while_unavailable(read, limit_s)
+            # A Deployment has the refusals of its pods in its own status.
+            if manifest["kind"] == "Deployment" or pods:
+                return live, pods, []
+
+            fields = {
+                "involvedObject.kind": manifest["kind"],
+                "involvedObject.name": metadata["name"],
+                "reason": "FailedCreate",
+            }
+            return live, pods, await self.api.list("Event", metadata["namespace"], {}, fields)
+
+        live, pods, refusals = await retry_while_unavailable(read, limit_s)
         if live is None:
             raise DeployFailed(f"somebody deleted {manifest['kind']} {metadata['name']} during the deploy")
 
         pods = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-        return judge({**live, "kind": manifest["kind"]}, pods), pods
+        return judge({**live, "kind": manifest["kind"]}, pods, refused_pods.judge(refusals)), pods
 
     async def _add_details(self, reason: str, pods: list[Json]) -> str:
         """Add the cluster's warnings and the last output of a container that died."""
