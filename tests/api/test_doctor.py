@@ -114,6 +114,19 @@ def test_home_of_another_user(home: Path):
     assert "belongs to the user" in problem(diagnose(of(home), "home"), "home").message
 
 
+@needs_root
+def test_home_in_the_root_of_a_volume(home: Path):
+    """It may belong to somebody else, and others may enter it: only a warning, as everything in it is private."""
+    (home / "platform.lock").touch()
+    (home / "lost+found").mkdir()
+    os.chown(home, 65534, 65534)
+    home.chmod(0o2775)
+    [found] = [each for each in diagnose(of(home), "home") if each.level != "ok"]
+    assert found.level == "warning"
+    assert "cannot keep it private" in found.message
+    assert found.do.endswith(f"--home {home}/portside")
+
+
 @needs_small_disk
 def test_home_on_a_read_only_disk(tmp_path: Path):
     with small_disk(tmp_path / "disk", 4) as disk:

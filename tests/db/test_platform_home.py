@@ -5,6 +5,10 @@ No platform starts with the home or the master key of another database.
 
 import os
 import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 from uuid import uuid4
 
 import asyncpg
@@ -16,6 +20,9 @@ from portside.platform.app import open_platform
 from portside.platform.home import Home
 from portside.platform.maintenance import rotate_master_key
 from portside.platform.settings import PlatformSettings
+
+# That of the images and manifests.
+POD_USER = 10001
 
 
 async def test_keys_are_private_and_a_missing_master_key_is_refused(fresh_database, tmp_path):
@@ -58,6 +65,79 @@ def test_existing_home_becomes_private_but_a_shared_folder_does_not(tmp_path):
     Home(empty).lock()
     Home(shared).lock()
     assert [stat.S_IMODE(folder.stat().st_mode) for folder in (empty, shared)] == [0o700, 0o755]
+
+
+def test_shared_folder_keeps_its_mode_also_at_the_second_start(tmp_path):
+    tmp_path.chmod(0o1777)
+    for _ in range(2):
+        home = Home(tmp_path)
+        home.lock()
+        os.close(home._lock)
+        assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777
+
+
+# For a volume whose root belongs to root and to the group of a pod, as `fsGroup` leaves it, and for one that everybody
+# may write to.
+LOCK_AS_POD = f"""
+import os, pathlib, sys
+from portside.kernel.errors import UserMistake
+from portside.platform.home import Home
+os.setgroups([{POD_USER}]); os.setgid({POD_USER}); os.setuid({POD_USER})
+for _ in range(2):  # The second start finds a home.
+    home = Home(pathlib.Path(sys.argv[1]))
+    try:
+        home.lock()
+    except UserMistake as mistake:
+        sys.exit(str(mistake))
+    status = home.path.stat()
+    print(status.st_uid, oct(status.st_mode & 0o7777))
+    os.close(home._lock)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can switch to another user")
+def test_root_of_a_volume_keeps_its_mode_if_not_everybody_may_write_to_it():
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # that of the test is in one that others cannot enter
+        volume = Path(folder)
+        (volume / "lost+found").mkdir(mode=0o700)
+        os.chown(volume, 0, POD_USER)
+
+        volume.chmod(0o2775)
+        assert run_as_pod(LOCK_AS_POD, str(volume)) == ("0 0o2775\n" * 2, "")
+
+        (volume / "platform.lock").unlink()
+        volume.chmod(0o777)
+        says = f"{volume} belongs to the user root, and everybody may write to it; name a folder in it instead"
+        assert says in run_as_pod(LOCK_AS_POD, str(volume))[1]
+        assert run_as_pod(LOCK_AS_POD, str(volume / "portside")) == (f"{POD_USER} 0o700\n" * 2, "")
+
+
+CONNECT_AS_POD = f"""
+import asyncio, asyncpg, os
+from portside.cli.main import leave_closed_home
+os.setgroups([]); os.setgid({POD_USER}); os.setuid({POD_USER})
+for prepare in (lambda: None, leave_closed_home):
+    prepare()
+    try:
+        asyncio.run(asyncpg.connect("postgresql://a:b@127.0.0.1:1/c", timeout=60))
+    except OSError as exc:
+        print(type(exc).__name__)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can switch to another user")
+def test_driver_looks_for_no_key_in_a_home_of_another_user(tmp_path):
+    """HOME of an image that runs as another user: there the driver failed on ~/.postgresql/postgresql.key."""
+    tmp_path.chmod(0o700)
+    assert run_as_pod(CONNECT_AS_POD, HOME=str(tmp_path)) == ("PermissionError\nConnectionRefusedError\n", "")
+
+
+def run_as_pod(program: str, *arguments: str, **variables: str) -> tuple[str, str]:
+    """Run a program that changes to another user, and return what it prints."""
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False, timeout=200)
+    return done.stdout, done.stderr
 
 
 async def test_used_home_is_refused_on_an_empty_database(fresh_database, tmp_path):

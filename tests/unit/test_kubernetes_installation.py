@@ -88,7 +88,7 @@ def test_programs_understand_their_environment(name: str, kinds: list[Any]) -> N
         one["name"]: one.get("value", "given") for one in find_container(print_manifests(*EVERYTHING), name)["env"]
     }
     known = {known for kind in kinds for doc in describe(kind) for known in doc.names}
-    assert set(variables) <= known
+    assert set(variables) - {"HOME"} <= known
 
     for kind in kinds:
         load_settings(kind, variables)
@@ -134,6 +134,19 @@ def test_pods_run_without_privileges() -> None:
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
         assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_home_is_a_folder_of_its_own_in_the_volume() -> None:
+    """The root of a volume belongs to root, and HOME of the image may belong to another user."""
+    for name in ("portside", "portside-listener"):
+        container = find_container(print_manifests(), name)
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        variables = {one["name"]: one.get("value") for one in container["env"]}
+        assert variables["PORTSIDE_HOME"] == f"{mounts['home']}/home"
+        assert variables["HOME"] == mounts["tmp"]
+
+    for workload in of_kind(print_manifests(), "Deployment"):
+        assert workload["spec"]["template"]["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
 
 
 def test_external_database_leaves_postgres_out() -> None:

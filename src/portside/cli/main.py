@@ -9,6 +9,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -118,7 +119,22 @@ def main(arguments: list[str] | None = None) -> Any:
     130 after Ctrl-C or SIGTERM. With PORTSIDE_TRACEBACK=1 an unexpected error is raised with its stack trace instead.
     """
     with reported_errors(), interruption.handled():
+        leave_closed_home()
         return portside(arguments, prog_name="portside", standalone_mode=False)
+
+
+def leave_closed_home() -> None:
+    """Let HOME name a folder that does not exist, if this user cannot enter the real one.
+
+    That happens in containers that run as another user than their image expects. Programs and libraries look there for
+    files that are optional, and take a refusal for a failure: the driver of Postgres for a key, git for its settings.
+    """
+    try:
+        Path("~/.postgresql").expanduser().stat()
+    except PermissionError:
+        os.environ["HOME"] = "/nonexistent"
+    except (OSError, RuntimeError):
+        pass  # The file does not exist, or the user has no home.
 
 
 @contextlib.contextmanager

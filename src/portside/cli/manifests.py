@@ -16,7 +16,10 @@ Json = dict[str, Any]
 PORT = 8700
 SECRET = "portside"  # noqa: S105 - the name of an object
 LISTENER_SECRET = "portside-listener"  # noqa: S105 - the same
-HOME = "/var/lib/portside"
+VOLUME = "/var/lib/portside"
+# A folder in the volume: its root belongs to root, and others may enter it.
+HOME = f"{VOLUME}/home"
+TEMPORARY_FOLDER = "/tmp"  # noqa: S108 - an own volume of the pod
 POSTGRES_IMAGE = "pgvector/pgvector:pg15"
 _USER = 10001
 _POSTGRES_GROUP = 999
@@ -188,6 +191,7 @@ def _build_platform(options: Installation) -> list[Json]:
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "env": [
             {"name": "PORTSIDE_HOME", "value": HOME},
+            {"name": "HOME", "value": TEMPORARY_FOLDER},
             {"name": "PORTSIDE_HOST", "value": "0.0.0.0"},  # noqa: S104 - a pod's own address
             {"name": "PORTSIDE_OWN_LISTENER", "value": "false"},
             # The cluster's Ingress is the front, and no agent runs here.
@@ -231,6 +235,7 @@ def _build_platform(options: Installation) -> list[Json]:
 def _build_listener(options: Installation) -> list[Json]:
     values = {
         "PORTSIDE_HOME": HOME,
+        "HOME": TEMPORARY_FOLDER,
         "CONTROL_PLANE_URL": f"http://portside.{options.namespace}.svc:{PORT}",
         "COMPUTE_ID": options.compute_id,
         "KUBERNETES_NAMESPACES": ",".join(options.agents_namespaces),
@@ -279,7 +284,10 @@ def _build_container(options: Installation, name: str, arguments: list[str]) -> 
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": [{"name": "home", "mountPath": HOME}, {"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
+        "volumeMounts": [
+            {"name": "home", "mountPath": VOLUME},
+            {"name": "tmp", "mountPath": TEMPORARY_FOLDER},
+        ],
     }
 
 
@@ -292,6 +300,8 @@ def _build_restricted_pod(container: Json, home: Json) -> Json:
             "runAsUser": _USER,
             "runAsGroup": _USER,
             "fsGroup": _USER,
+            # Otherwise each start opens all files of the volume to the group, also keys.
+            "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],

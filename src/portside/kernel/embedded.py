@@ -431,6 +431,10 @@ class EmbeddedPostgres:
 
     def _start(self, within_s: float) -> None:
         """Start the server; retry for `within_s` seconds. Raises UserMistake with the end of its log."""
+        # A cluster lets the group of a pod write to all files of its volume, and Postgres refuses such a data folder.
+        with contextlib.suppress(PermissionError):
+            self.data.chmod(0o700)
+
         folder = self._make_socket_folder()
         deadline = time.monotonic() + within_s
         options: dict[str, object] = {

@@ -10,8 +10,11 @@ import os
 import pwd
 import resource
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from portside.kernel.errors import UserMistake
 
 # Used where the system has no limit. No process needs more.
 MAX_DESCRIPTORS = 1_048_576
@@ -68,6 +71,24 @@ def make_private_dir(path: Path) -> Path:
     """Create a folder, and its parents, that only its owner can enter."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
+
+
+def close_to_others(folder: Path) -> None:
+    """Let only this user enter a folder.
+
+    The mode of a folder that belongs to somebody else, such as the root of a mounted volume, cannot be changed. It
+    stays: what is put into it is private by itself. Raises UserMistake if everybody may write to it, because then
+    others can replace what is in it.
+    """
+    try:
+        folder.chmod(0o700)
+    except PermissionError:
+        status = folder.stat()
+        if status.st_mode & stat.S_IWOTH:
+            raise UserMistake(
+                f"{folder} belongs to the user {get_user_name(status.st_uid)}, and everybody may write to it; "
+                f"name a folder in it instead, which is kept private: {folder / 'portside'}"
+            ) from None
 
 
 def get_user_name(uid: int) -> str:

@@ -56,27 +56,41 @@ def check_home(installation: ExaminedInstallation) -> Iterator[Finding]:
         return
 
     status = home.stat()
-    if status.st_uid != os.geteuid():
-        owner = get_user_name(status.st_uid)
-        yield fault(name, f"{home} belongs to the user {owner}", f"run Portside and this command as {owner}")
+    user = status.st_uid
+    if user != os.geteuid():
+        owner = get_user_name(user)
+        if _has_lock_of_this_user(home):
+            user = os.geteuid()
+            message = f"{home} belongs to the user {owner}, so Portside cannot keep it private"
+            yield warning(name, message, f"move its files into a folder in it: --home {home / 'portside'}")
+        else:
+            yield fault(name, f"{home} belongs to the user {owner}", f"run Portside and this command as {owner}")
 
     if os.statvfs(home).f_flag & os.ST_RDONLY:
         yield fault(name, f"the file system of {home} is mounted read-only", "see dmesg for the reason, and remount it")
     elif not os.access(home, os.R_OK | os.W_OK | os.X_OK):
         yield fault(name, f"{home} cannot be written", f"chmod u+rwx {home}")
 
-    if status.st_mode & 0o077:
+    if status.st_mode & 0o077 and status.st_uid == os.geteuid():
         yield fault(name, f"other users of this machine can enter {home}", f"chmod 700 {home}")
 
-    path = find_foreign_file(home, status.st_uid)
+    path = find_foreign_file(home, user)
     if path is not None:
         yield fault(
             name,
             f"{path} belongs to another user than {home}: Portside was started as several users",
-            f"chown -R {get_user_name(status.st_uid)} {home}",
+            f"chown -R {get_user_name(user)} {home}",
         )
 
     yield fine(name, f"{home} is the home")
+
+
+def _has_lock_of_this_user(home: Path) -> bool:
+    """Whether this user runs a platform in a folder of somebody else, such as the root of a mounted volume."""
+    try:
+        return (home / "platform.lock").lstat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def find_foreign_file(home: Path, owner: int) -> Path | None:
@@ -84,7 +98,7 @@ def find_foreign_file(home: Path, owner: int) -> Path | None:
     for folder in (home, home / "postgres", home / "dataplane", home / "logs"):
         with contextlib.suppress(OSError):
             for entry in folder.iterdir():
-                if entry.lstat().st_uid != owner:
+                if entry.name != "lost+found" and entry.lstat().st_uid != owner:
                     return entry
 
     return None

@@ -3,12 +3,13 @@
 import fcntl
 import os
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 
 import portside
 from portside.kernel.errors import UserMistake
-from portside.kernel.files import find_holder, make_private_dir, write_private
+from portside.kernel.files import close_to_others, find_holder, make_private_dir, write_private
 
 NAME = "hello-agent"
 _IDENTITY = ("-c", "user.name=Portside", "-c", "user.email=portside@localhost", "-c", "commit.gpgsign=false")
@@ -67,7 +68,8 @@ class Home:
         """Lock the home until this process ends. Raises UserMistake, with the process that holds the lock."""
         try:
             make_private_dir(self.path)
-            self._restrict_mode()
+            if self._is_ours():
+                close_to_others(self.path)
             self._lock = os.open(self.path / "platform.lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as exc:
             raise UserMistake(f"cannot use {self.path} as home: {exc.strerror}; choose another with --home") from exc
@@ -89,10 +91,17 @@ class Home:
         """Whether a platform runs in this home now."""
         return find_holder(self.path / "platform.lock") is not None
 
-    def _restrict_mode(self) -> None:
-        """Set mode 0700 on an empty folder or an existing home; a shared folder such as /tmp keeps its mode."""
-        if (self.path / "platform.lock").exists() or not any(self.path.iterdir()):
-            self.path.chmod(0o700)
+    def _is_ours(self) -> bool:
+        """Whether the folder is an existing home, or is empty but for what file systems make.
+
+        A folder with other files, or one that several users share, such as /tmp, is not.
+        """
+        if self.path.stat().st_mode & stat.S_ISVTX:
+            return False
+        if (self.path / "platform.lock").exists():
+            return True
+
+        return all(entry.name == "lost+found" for entry in self.path.iterdir())
 
     @property
     def address(self) -> Path:
