@@ -37,7 +37,7 @@ from tests.kubernetes import (
     variables,
 )
 
-OLDEST = "1.28"
+OLDEST = "1.30"
 NEWEST = "1.37"
 
 MOUNT = VolumeMount("cache", "/cache", "part", "None", read_only=True)
@@ -363,13 +363,15 @@ def test_autoscaling_targets_match_contract() -> None:
         revision(resource_spec=with_defaults({"max_scale": 10})), settings(kubernetes_pending_runs_metric="pending")
     )
     queue = find_object(found, "HorizontalPodAutoscaler", "-queue")["spec"]["metrics"]
-    targets = {one["resource"]["name"]: one["resource"]["target"] for one in queue if one["type"] == "Resource"}
-    assert {name: target["averageUtilization"] for name, target in targets.items()} == {"cpu": 75, "memory": 75}
+    # A sidecar without requests must not stop the scaling, so only the server's container is measured.
+    measured = [one["containerResource"] for one in queue if one["type"] == "ContainerResource"]
+    assert {one["container"] for one in measured} == {"api-server"}
+    assert {one["name"]: one["target"]["averageUtilization"] for one in measured} == {"cpu": 75, "memory": 75}
     (pending,) = [one["external"] for one in queue if one["type"] == "External"]
     assert pending["target"] == {"type": "AverageValue", "averageValue": "10"}
 
     api = find_object(found, "HorizontalPodAutoscaler")["spec"]["metrics"]
-    assert {one["type"] for one in api} == {"Resource"}
+    assert {one["type"] for one in api} == {"ContainerResource"}
 
 
 @pytest.mark.parametrize(

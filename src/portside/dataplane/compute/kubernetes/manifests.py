@@ -441,13 +441,19 @@ def build_scaling(scope: KubernetesScope, resources: Resources, settings: Kubern
     return manifests
 
 
+def _list_measured_resources(workload: Workload) -> list[str]:
+    """Return the resources whose use the autoscaler compares with what the server's container requests."""
+    return [kind for kind in ("cpu", "memory") if kind in workload.compute.get("requests", {})]
+
+
 def _build_autoscaler(scope: KubernetesScope, workload: Workload, settings: KubernetesSettings) -> Json:
     name = workload_name(scope, workload.component)
     utilization = {"type": "Utilization", "averageUtilization": TARGET_UTILIZATION}
+
+    # Of the server's container alone: without requests, another one would stop the scaling by the sum of all.
     metrics: list[Json] = [
-        {"type": "Resource", "resource": {"name": kind, "target": utilization}}
-        for kind in ("cpu", "memory")
-        if kind in workload.compute.get("requests", {})
+        {"type": "ContainerResource", "containerResource": {"container": CONTAINER, "name": kind, "target": utilization}}
+        for kind in _list_measured_resources(workload)
     ]
 
     executes_runs = workload.tier is ServerTier.ALL or workload.component in _SCALED_BY_RUNS

@@ -194,15 +194,15 @@ class RefusedPods:
 
     def judge(self, events: Iterable[Json]) -> list[PodProblem]:
         """Return the refusals of events with the reason FailedCreate, the latest alone."""
-        found = {event["metadata"]["name"]: event for event in events}
+        by_name = {event["metadata"]["name"]: event for event in events}
         if self._first_seen is None:
-            self._first_seen = found
+            self._first_seen = by_name
 
-        latest = max(found.values(), key=_read_event_time, default=None)
+        latest = max(by_name.values(), key=_read_event_time, default=None)
         if latest is None:
             return []
 
-        is_repeated = any(_count_event(event) != self._count_first(name) for name, event in found.items())
+        is_repeated = any(_count_event(event) != self._count_first(name) for name, event in by_name.items())
         message = latest.get("message") or "no reason given"
         return [PodProblem(f"its pods cannot be created: {message}", is_permanent=is_repeated)]
 
