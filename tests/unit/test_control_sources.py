@@ -238,6 +238,14 @@ def test_a_limit_alone_bounds_what_is_requested() -> None:
             {"sidecars": [{"name": "c", "image": "i", "env": [{"name": "A", "value": "1", "valueFrom": {}}]}]},
             "valueFrom",
         ),
+        ({"sidecars": [{"name": "c", "image": "i", "ports": [{"containerPort": 8000}]}]}, "the server's"),
+        ({"sidecars": [{"name": "c", "image": "i", "ports": [{"containerPort": 1, "name": "http"}]}]}, "the server's"),
+        (
+            {"sidecars": [{"name": n, "image": "i", "ports": [{"containerPort": 1, "name": "p"}]} for n in ("c", "d")]},
+            "two ports are named p",
+        ),
+        ({"init_containers": [{"name": "c", "image": "i", "startupProbe": {}}]}, "startupProbe, which only"),
+        ({"init_containers": [{"name": "c", "image": "i", "lifecycle": {}}]}, "make it a sidecar"),
     ],
 )
 def test_a_resource_spec_that_contradicts_itself_is_refused(fields: dict[str, object], named: str) -> None:
@@ -303,6 +311,13 @@ def test_a_revision_may_come_from_some_other_sources(own: str, revision: str, *,
         ({"sidecars": [{"name": "x", "image": "y", "imagePullPolicy": "Maybe"}]}, "imagePullPolicy"),
         ({"init_containers": [{"name": "x", "image": "y", "env": [{"name": "1"}]}]}, "name"),
         ({"image_pull_secrets": [{}]}, "name"),
+        ({"image_pull_secrets": [{"name": "x", "namespace": "y"}]}, "namespace"),
+        ({"sidecars": [{"name": "x", "image": "y", "tty": True}]}, "tty"),
+        ({"sidecars": [{"name": "x", "image": "y", "ports": [{"containerPort": 0}]}]}, "containerPort"),
+        ({"sidecars": [{"name": "x", "image": "y", "ports": [{"containerPort": 80, "name": "80"}]}]}, "name"),
+        ({"sidecars": [{"name": "x", "image": "y", "env": [{"name": "A", "from": 1}]}]}, "from"),
+        ({"sidecars": [{"name": "x", "image": "y", "resources": {"claims": []}}]}, "claims"),
+        ({"volume_mounts": [{"name": "x", "mountPath": "/", "recursiveReadOnly": "Enabled"}]}, "recursiveReadOnly"),
     ],
 )
 def test_a_resource_spec_of_the_wrong_shape_is_located(spec: dict[str, object], loc: str) -> None:
@@ -327,6 +342,11 @@ def test_a_full_resource_spec_is_understood() -> None:
         "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}},
         "securityContext": {"runAsUser": 1},
         "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": True, "subPath": "x"}],
+        "ports": [{"containerPort": 9000, "name": "metrics", "protocol": "TCP"}],
+        "startupProbe": {"httpGet": {"port": "metrics"}},
+        "readinessProbe": {"httpGet": {"port": "metrics"}},
+        "livenessProbe": {"httpGet": {"port": "metrics"}},
+        "lifecycle": {"preStop": {"sleep": {"seconds": 1}}},
     }
 
     spec = create(
@@ -336,7 +356,7 @@ def test_a_full_resource_spec_is_understood() -> None:
                 "cpu_limit": 16,
                 "db_cpu": 2.5,
                 "sidecars": [container],
-                "init_containers": [container],
+                "init_containers": [{**container, "ports": [{"containerPort": 9001}]}],
                 "volumes": [{"name": "v", "emptyDir": {}, "downwardAPI": {"items": []}}],
             }
         }

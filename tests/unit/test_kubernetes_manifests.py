@@ -10,6 +10,7 @@ import pytest
 from portside.control.resources import with_defaults
 from portside.control.types import (
     Container,
+    ContainerPort,
     EnvVar,
     LocalObjectReference,
     ResourceRequirements,
@@ -54,6 +55,11 @@ CONTAINER = Container(
     volume_mounts=[MOUNT, VolumeMount("files", "/files", sub_path_expr="$(A)")],
     security_context={"runAsUser": 1000},
     restart_policy="Always",
+    ports=[ContainerPort(9000, "metrics", "TCP", 9001, "127.0.0.1")],
+    startup_probe={"httpGet": {"path": "/", "port": "metrics"}},
+    readiness_probe={"tcpSocket": {"port": 9000}},
+    liveness_probe={"exec": {"command": ["true"]}},
+    lifecycle={"preStop": {"exec": {"command": ["true"]}}},
 )
 VOLUMES = [
     Volume("files", config_map={"name": "files"}),
@@ -79,8 +85,8 @@ def as_json(value: Any) -> Any:
 
 
 def test_samples_fill_every_field_of_nested_types() -> None:
-    filled = {kind: set() for kind in (Container, EnvVar, ResourceRequirements, Volume, VolumeMount)}
-    samples = [CONTAINER, *CONTAINER.env, CONTAINER.resources, *VOLUMES, *CONTAINER.volume_mounts]
+    filled = {kind: set() for kind in (Container, ContainerPort, EnvVar, ResourceRequirements, Volume, VolumeMount)}
+    samples = [CONTAINER, *CONTAINER.env, CONTAINER.resources, *CONTAINER.ports, *VOLUMES, *CONTAINER.volume_mounts]
     for sample in samples:
         filled[type(sample)] |= {name for name in sample.__struct_fields__ if getattr(sample, name)}
 

@@ -78,7 +78,9 @@ export type Connect = { compute_type: "k8s" | "process"; compute_id: string; ver
 
 export type Connected = { listener_id: string };
 
-export type Container = { name: string; image: string; imagePullPolicy?: "Always" | "IfNotPresent" | "Never" | null; command?: (string)[] | null; args?: (string)[] | null; workingDir?: string | null; env?: (EnvVar)[] | null; envFrom?: (Record<string, unknown>)[] | null; resources?: ResourceRequirements | null; volumeMounts?: (VolumeMount)[] | null; securityContext?: Record<string, unknown> | null; restartPolicy?: "Always" | "OnFailure" | null };
+export type Container = { name: string; image: string; imagePullPolicy?: "Always" | "IfNotPresent" | "Never" | null; command?: (string)[] | null; args?: (string)[] | null; workingDir?: string | null; env?: (EnvVar)[] | null; envFrom?: (Record<string, unknown>)[] | null; resources?: ResourceRequirements | null; volumeMounts?: (VolumeMount)[] | null; securityContext?: Record<string, unknown> | null; restartPolicy?: "Always" | "OnFailure" | null; ports?: (ContainerPort)[] | null; startupProbe?: Record<string, unknown> | null; readinessProbe?: Record<string, unknown> | null; livenessProbe?: Record<string, unknown> | null; lifecycle?: Record<string, unknown> | null };
+
+export type ContainerPort = { containerPort: number; name?: string | null; protocol?: "SCTP" | "TCP" | "UDP" | null; hostPort?: number | null; hostIP?: string | null };
 
 export type CostRecord = { time_bucket: string; dimensions: Record<string, unknown>; traces?: number | null; runs?: number; failed_runs?: number; prompt_tokens?: number; completion_tokens?: number; prompt_cost?: string | null; completion_cost?: string | null; total_cost?: string | null; unpriced_runs?: number };
 

@@ -124,6 +124,8 @@ def build_listener_rights(namespace: str, account_namespace: str) -> list[Json]:
         # Through pods/proxy it reads the metrics of agent servers, such as the length of their queue.
         {"apiGroups": [""], "resources": ["pods/log", "pods/proxy"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
+        # It reads the label by which an operator lets a workspace name them.
+        {"apiGroups": [""], "resources": ["configmaps", "serviceaccounts"], "verbs": ["get"]},
     ]
 
     group = "rbac.authorization.k8s.io"

@@ -41,6 +41,15 @@ _RANGES = (
     ("db_memory_mb", "db_memory_limit_mb"),
 )
 _LIMITS = dict(_RANGES)
+# Fields that only a container that keeps running can have, and their names in a request.
+_OF_RUNNING_CONTAINERS = {
+    "startup_probe": "startupProbe",
+    "readiness_probe": "readinessProbe",
+    "liveness_probe": "livenessProbe",
+    "lifecycle": "lifecycle",
+}
+# The ports of the server's own container on a cluster, by their names.
+_SERVER_PORTS = {"http": 8000, "grpc": 50054}
 
 
 def check_resources(spec: ResourceSpec) -> None:
@@ -150,10 +159,44 @@ def _check_pod(spec: ResourceSpec) -> None:
                 f"{_WHERE} mounts the volume {mount}, which is not in its volumes; add it there, or remove the mount."
             )
 
+    _check_ports(containers)
+    for container in spec.init_containers or []:
+        _check_runs_to_its_end(container)
+
     for container in containers:
         for variable in container.env or []:
             if variable.value and variable.value_from is not None:
                 raise BadCombination(f"{_WHERE}: the variable {variable.name} has both value and valueFrom; keep one.")
+
+
+def _check_ports(containers: Iterable[Container]) -> None:
+    """Check that a port is named once in the pod, and that none is the server's. Raises BadCombination."""
+    names: list[str] = []
+    for container in containers:
+        for port in container.ports or []:
+            if port.name in _SERVER_PORTS or port.container_port in _SERVER_PORTS.values():
+                raise BadCombination(
+                    f"{_WHERE}: the container {container.name} has the port {port.name or port.container_port}, which "
+                    "is the server's: http 8000 and grpc 50054; choose another one."
+                )
+
+            if port.name is not None:
+                names.append(port.name)
+
+    _check_unique("ports", names)
+
+
+def _check_runs_to_its_end(container: Container) -> None:
+    """Refuse what only a container that keeps running can have. Raises BadCombination."""
+    if container.restart_policy == "Always":
+        return
+
+    for name, shown_name in _OF_RUNNING_CONTAINERS.items():
+        if getattr(container, name) is not None:
+            raise BadCombination(
+                f"{_WHERE}: the init container {container.name} has {shown_name}, which only a container that "
+                "keeps running can have; make it a sidecar, or set its restartPolicy to Always."
+            )
 
 
 def _list_mounts(spec: ResourceSpec, containers: Iterable[Container]) -> Iterator[str]:

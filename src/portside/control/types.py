@@ -58,7 +58,7 @@ HostToken = Annotated[
 ]
 
 
-class LocalObjectReference(msgspec.Struct):
+class LocalObjectReference(msgspec.Struct, forbid_unknown_fields=True):
     """A secret of the same namespace, by name."""
 
     name: PodText
@@ -78,7 +78,7 @@ class Volume(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     csi: dict[str, Any] | None = None
 
 
-class VolumeMount(msgspec.Struct, rename="camel"):
+class VolumeMount(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """The mount of a volume in a container."""
 
     name: PodText
@@ -89,7 +89,7 @@ class VolumeMount(msgspec.Struct, rename="camel"):
     sub_path_expr: str | None = None
 
 
-class EnvVar(msgspec.Struct, rename="camel"):
+class EnvVar(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """An environment variable of a container."""
 
     name: Annotated[
@@ -103,15 +103,34 @@ class EnvVar(msgspec.Struct, rename="camel"):
     value_from: dict[str, Any] | None = None
 
 
-class ResourceRequirements(msgspec.Struct):
+class ResourceRequirements(msgspec.Struct, forbid_unknown_fields=True):
     """The resource requests and limits of a container."""
 
     limits: dict[str, str] | None = None
     requests: dict[str, str] | None = None
 
 
-class Container(msgspec.Struct, rename="camel"):
-    """A container that runs before or beside the main one."""
+class ContainerPort(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """A port on which a container listens. `hostPort` needs the permission of the cluster's operator."""
+
+    container_port: Annotated[int, Meta(ge=1, le=65535)]
+    name: (
+        Annotated[
+            str,
+            Meta(
+                pattern=r"^(?=.*[a-z])[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$(?!\n)",
+                description="the name of a port: up to 15 lower-case letters, digits and hyphens, at least one letter",
+            ),
+        ]
+        | None
+    ) = None
+    protocol: Literal["TCP", "UDP", "SCTP"] | None = None
+    host_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
+    host_ip: str | None = msgspec.field(default=None, name="hostIP")
+
+
+class Container(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """A container that runs before or beside the main one; its probes and its lifecycle are passed on unchanged."""
 
     name: DnsLabel
     image: PodText
@@ -125,6 +144,11 @@ class Container(msgspec.Struct, rename="camel"):
     volume_mounts: list[VolumeMount] | None = None
     security_context: dict[str, Any] | None = None
     restart_policy: Literal["Always", "OnFailure"] | None = None
+    ports: Annotated[list[ContainerPort], Meta(max_length=100)] | None = None
+    startup_probe: dict[str, Any] | None = None
+    readiness_probe: dict[str, Any] | None = None
+    liveness_probe: dict[str, Any] | None = None
+    lifecycle: dict[str, Any] | None = None
 
 
 class ResourceSpec(msgspec.Struct):

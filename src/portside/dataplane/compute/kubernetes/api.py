@@ -21,7 +21,13 @@ from portside.dataplane.compute.kubernetes.objects import API_PORT, KINDS, MANAG
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.kernel.errors import UserMistake
 
-_READ = {"Pod": ("", "v1", "pods"), "Event": ("", "v1", "events")}
+# Objects that the listener reads, and never makes.
+_READ = {
+    "Pod": ("", "v1", "pods"),
+    "Event": ("", "v1", "events"),
+    "ConfigMap": ("", "v1", "configmaps"),
+    "ServiceAccount": ("", "v1", "serviceaccounts"),
+}
 _RETRYABLE = frozenset({408, 409, 425, 429})
 _TIMEOUT_S = 30.0
 

@@ -452,7 +452,10 @@ def _build_autoscaler(scope: KubernetesScope, workload: Workload, settings: Kube
 
     # Of the server's container alone: without requests, another one would stop the scaling by the sum of all.
     metrics: list[Json] = [
-        {"type": "ContainerResource", "containerResource": {"container": CONTAINER, "name": kind, "target": utilization}}
+        {
+            "type": "ContainerResource",
+            "containerResource": {"container": CONTAINER, "name": kind, "target": utilization},
+        }
         for kind in _list_measured_resources(workload)
     ]
 

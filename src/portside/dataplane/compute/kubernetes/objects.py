@@ -32,6 +32,8 @@ MANAGER = "portside"
 MANAGED_BY, COMPONENT, INSTANCE = (f"app.kubernetes.io/{name}" for name in ("managed-by", "component", "instance"))
 DEPLOYMENT = "portside/deployment"
 REVISION = "portside/revision"
+# An operator sets it on a Secret, a ConfigMap, a claim or a service account, which that workspace may name then.
+WORKSPACE = "portside/workspace"
 _MAX_SLUG = 24
 API_PORT = 8000
 CORE_API_PORT = 50054

@@ -67,7 +67,51 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
         setting("Address at which pods reach the platform, for traces. [default: CONTROL_PLANE_URL]"),
     ] = None
 
+    kubernetes_named_objects: Annotated[
+        Literal["labelled", "all"],
+        setting(
+            "Which Secrets, ConfigMaps, claims and service accounts of its namespace a deployment may name: those with "
+            "the label portside/workspace, whose value is the id of its workspace or any, or all, where one team has "
+            "the namespaces to itself. Objects of other deployments never."
+        ),
+    ] = "labelled"
+    kubernetes_privileged_containers: Annotated[
+        bool,
+        setting(
+            "Let init containers and sidecars ask for rights on the node: privileged, added capabilities, ports of the "
+            "node, probes of other hosts. Whoever may deploy can take over the node then."
+        ),
+    ] = False
+    kubernetes_volumes: Annotated[
+        str,
+        setting(
+            "Kinds of volumes that a resource_spec may have, separated by commas. nfs and csi, which reach what the "
+            "node reaches, are not among them."
+        ),
+    ] = "configMap,downwardAPI,emptyDir,persistentVolumeClaim,projected,secret"
+    kubernetes_annotations: Annotated[
+        str,
+        setting(
+            "Keys with a domain that labels and annotations of a resource_spec may have, separated by commas; * stands "
+            "for any text. Controllers act by such keys. Keys without a domain are always allowed."
+        ),
+    ] = "prometheus.io/*"
+
     @property
     def namespaces(self) -> list[str]:
         """The namespaces in the order they were given."""
-        return [name.strip() for name in self.kubernetes_namespaces.split(",") if name.strip()]
+        return _split(self.kubernetes_namespaces)
+
+    @property
+    def volume_kinds(self) -> frozenset[str]:
+        """The kinds of volumes that a resource_spec may have."""
+        return frozenset(_split(self.kubernetes_volumes))
+
+    @property
+    def annotation_patterns(self) -> list[str]:
+        """The keys with a domain that labels and annotations may have."""
+        return _split(self.kubernetes_annotations)
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

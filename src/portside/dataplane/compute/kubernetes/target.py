@@ -25,6 +25,11 @@ from portside.dataplane.compute.kubernetes.pods import PodFollower
 from portside.dataplane.compute.kubernetes.resources import Resources, read_resources
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.compute.kubernetes.watching import PollTiming, WorkloadWatch, retry_while_unavailable
+from portside.dataplane.compute.kubernetes.workspace_rules import (
+    check_named_objects,
+    check_release,
+    list_named_objects,
+)
 from portside.dataplane.failures import CreateFailed, DeployFailed
 from portside.dataplane.settings import ListenerSettings
 from portside.kernel.logs import get_logger
@@ -204,6 +209,7 @@ class KubernetesTarget:
     async def _roll_out(self, release: Release) -> None:
         revision_log = self._open_log(release.revision.id)
         try:
+            await self._check_rules(release)
             objects = await self._build_objects(release)
             self._unfinished = objects.scope
             self._follow_pods(objects.scope, from_now=self._serving is not None)
@@ -221,6 +227,19 @@ class KubernetesTarget:
             await retry_while_unavailable(lambda: prune(self._api, objects.scope, objects.names), _APPLY_LIMIT_S)
         finally:
             await revision_log.close()
+
+    async def _check_rules(self, release: Release) -> None:
+        """Check what the release names and asks for. Raises DeployFailed and ClusterUnavailable."""
+        settings = self._cluster.kubernetes
+        resources = read_resources(release.revision.resource_spec)
+        check_release(release.revision, resources, settings)
+
+        namespace = self._build_scope(release).namespace
+        workspace_id = release.deployment.tenant_id
+        named_objects = list_named_objects(release.revision, resources)
+        await retry_while_unavailable(
+            lambda: check_named_objects(self._api, namespace, workspace_id, named_objects, settings), _APPLY_LIMIT_S
+        )
 
     async def _wait_until_serving(self, objects: Objects, watch: WorkloadWatch) -> None:
         limits = self._cluster.limits
