@@ -75,6 +75,20 @@ def validate(manifest: dict[str, Any], version: str) -> None:
     _validator(f"{manifest['kind'].lower()}-{group}.json", version).validate(manifest)
 
 
+def assert_restricted(pod: dict[str, Any]) -> None:
+    """Check a pod against Pod Security `restricted`, as a namespace that enforces it does."""
+    context = pod.get("securityContext") or {}
+    assert not pod.keys() & {"hostNetwork", "hostPID", "hostIPC"}
+    assert all("hostPath" not in volume for volume in pod.get("volumes") or [])
+    for container in (*pod.get("initContainers", ()), *pod["containers"]):
+        own = {**context, **(container.get("securityContext") or {})}
+        assert own.get("runAsNonRoot") is True, container["name"]
+        assert own.get("runAsUser") != 0, container["name"]
+        assert own["seccompProfile"]["type"] == "RuntimeDefault", container["name"]
+        assert own["allowPrivilegeEscalation"] is False, container["name"]
+        assert own["capabilities"] == {"drop": ["ALL"]}, container["name"]
+
+
 @functools.cache
 def _validator(name: str, version: str) -> Draft202012Validator:
     schema = schema_contents(f"kubernetes-json-schema/v{version}.0-local-strict/{name}", version)

@@ -22,3 +22,14 @@ async def test_ok_says_what_does_not_answer_and_what_cannot_be_restarted(answers
     assert response.status_code == (200 if answers else 500)
     expected = {"ok": answers, "services": {"postgres": answers}}
     assert response.json() == expected | ({"problems": {"postgres": problem}} if problem else {})
+
+
+async def test_liveness_asks_no_dependency():
+    async def check() -> bool:
+        raise AssertionError("the database was asked")
+
+    health = HealthChecks({"postgres": check}, {"listener": lambda: PROBLEM})
+    async with serve(routes, services=HealthServices(db=None, health=health)) as served:
+        response = await served.client.get("/ok?check_db=0")
+
+    assert (response.status_code, response.json()) == (200, {"ok": True, "services": {}})

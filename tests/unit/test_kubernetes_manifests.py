@@ -26,6 +26,7 @@ from tests.kubernetes import (
     DEPLOYMENT_ID,
     FULL_SPEC,
     PASSWORDS,
+    assert_restricted,
     deployment,
     every,
     find_object,
@@ -53,7 +54,7 @@ CONTAINER = Container(
     env_from=[{"configMapRef": {"name": "settings"}}],
     resources=ResourceRequirements({"cpu": "1"}, {"memory": "64Mi"}),
     volume_mounts=[MOUNT, VolumeMount("files", "/files", sub_path_expr="$(A)")],
-    security_context={"runAsUser": 1000},
+    security_context={"runAsUser": 1000, "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     restart_policy="Always",
     ports=[ContainerPort(9000, "metrics", "TCP", 9001, "127.0.0.1")],
     startup_probe={"httpGet": {"path": "/", "port": "metrics"}},
@@ -232,9 +233,13 @@ def test_pod_matches_contract() -> None:
     api = find_object(objects(), "Deployment")
     assert [port["containerPort"] for port in server["ports"]] == [8000]
 
+    # A restart does not bring a lost database back, so only readiness asks for it.
+    probes = {"livenessProbe": "/ok?check_db=0", "startupProbe": "/ok?check_db=0", "readinessProbe": "/ok"}
+    for probe, path in probes.items():
+        assert server[probe]["httpGet"] == {"path": path, "port": "http"}
+
     for probe in ("livenessProbe", "readinessProbe"):
         found = server[probe]
-        assert found["httpGet"] == {"path": "/ok", "port": "http"}
         assert (found["periodSeconds"], found["timeoutSeconds"], found["failureThreshold"]) == (15, 5, 6)
 
     assert api["spec"]["revisionHistoryLimit"] == 10
@@ -244,6 +249,89 @@ def test_pod_matches_contract() -> None:
     # An old replica terminates only after a new one serves, and has a grace period.
     assert api["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     assert get_pod_spec(objects())["terminationGracePeriodSeconds"] > 180
+
+
+SIDECARS = {
+    **FULL_SPEC,
+    "sidecars": [{"name": "cache", "image": "cache:1", "securityContext": {"runAsUser": 5}}],
+    "init_containers": [{"name": "prepare", "image": "prepare:1"}],
+}
+
+
+def test_every_pod_keeps_to_pod_security_restricted() -> None:
+    found = objects(revision(resource_spec=SIDECARS))
+    for manifest in (*found.of_kind("Deployment"), *found.of_kind("StatefulSet")):
+        assert_restricted(manifest["spec"]["template"]["spec"])
+
+    # What the user said of a container is kept.
+    (sidecar,) = [one for one in get_pod_spec(found)["containers"] if one["name"] == "cache"]
+    assert sidecar["securityContext"]["runAsUser"] == 5
+
+
+def test_stores_may_not_write_to_their_images() -> None:
+    found = objects()
+    for name_end, places in (("-postgres", {"/tmp", "/var/run/postgresql"}), ("-redis", {"/tmp"})):
+        (container,) = find_object(found, "StatefulSet", name_end)["spec"]["template"]["spec"]["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert places <= {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+def test_baseline_allows_images_that_run_as_root() -> None:
+    found = objects(revision(resource_spec=SIDECARS), settings(kubernetes_pod_security="baseline"))
+    pod = get_pod_spec(found)
+    assert "securityContext" not in pod
+    assert "securityContext" not in pod["initContainers"][0]
+    assert get_server(found)["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+def test_cluster_with_users_of_its_own_is_told_none() -> None:
+    found = objects(kubernetes=settings(kubernetes_arbitrary_uids=True))
+    for manifest in found.of_kind("StatefulSet"):
+        pod = manifest["spec"]["template"]["spec"]
+        assert_restricted(pod)
+        assert pod["securityContext"].keys().isdisjoint({"runAsUser", "runAsGroup", "fsGroup"})
+
+
+def test_server_with_read_only_root_has_tmp_of_its_own() -> None:
+    read_only = settings(kubernetes_read_only_root=True)
+    mount = {"name": "portside-tmp", "mountPath": "/tmp"}
+    found = objects(kubernetes=read_only)
+    validate_all(found)
+    assert get_server(found)["securityContext"]["readOnlyRootFilesystem"] is True
+    assert mount in get_server(found)["volumeMounts"]
+    assert {"name": "portside-tmp", "emptyDir": {}} in get_pod_spec(found)["volumes"]
+
+    users = {**FULL_SPEC, "volumes": [{"name": "x", "emptyDir": {}}]}
+    users["volume_mounts"] = [{"name": "x", "mountPath": "/tmp/"}]
+    assert get_server(objects(revision(resource_spec=users), read_only))["volumeMounts"] == users["volume_mounts"]
+
+
+def test_images_are_pulled_with_secrets_of_listener() -> None:
+    spec = {**FULL_SPEC, "image_pull_secrets": [{"name": "mine"}]}
+    found = objects(revision(resource_spec=spec), settings(kubernetes_image_pull_secrets="one, two"))
+    both = [{"name": "one"}, {"name": "two"}]
+    assert get_pod_spec(found)["imagePullSecrets"] == [{"name": "mine"}, *both]
+    for manifest in found.of_kind("StatefulSet"):
+        assert manifest["spec"]["template"]["spec"]["imagePullSecrets"] == both
+
+
+def test_proxies_never_stand_before_services_of_cluster() -> None:
+    through = settings(kubernetes_https_proxy="http://proxy.example:3128", kubernetes_no_proxy=".example.com")
+    found = variables(objects(kubernetes=through))
+    assert found["HTTPS_PROXY"] == "http://proxy.example:3128"
+    assert "HTTP_PROXY" not in found
+    assert found["NO_PROXY"] == "localhost,127.0.0.1,::1,.svc,.cluster.local,.example.com"
+
+    own = revision(secrets=[Secret("HTTPS_PROXY", "http://mine.example:1")])
+    assert variables(objects(own, through))["HTTPS_PROXY"] == "http://mine.example:1"
+    assert "NO_PROXY" not in variables(objects())
+
+
+def test_servers_listen_on_every_address_of_cluster_with_ipv6() -> None:
+    spec = {**FULL_SPEC, "orchestrator_min_scale": 1, "orchestrator_max_scale": 1}
+    found = objects(revision(resource_spec=spec), settings(kubernetes_listen_address="::"))
+    assert variables(found)["GRAPH_SERVER_HOST"] == "::"
+    assert variables(found, "-orchestrator")["CORE_API_HOST"] == "::"
 
 
 def test_server_environment_is_complete() -> None:

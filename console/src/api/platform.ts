@@ -630,7 +630,7 @@ export interface Operations {
   "POST /oauth/authorize": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: undefined };
   "POST /oauth/device": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: DeviceAuthorization };
   "POST /oauth/token": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: LoggedIn };
-  "GET /ok": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: unknown };
+  "GET /ok": { path: Record<never, never>; query: { check_db?: boolean }; body: undefined; response: unknown };
   "GET /orgs/current": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Organization };
   "PATCH /orgs/current": { path: Record<never, never>; query: Record<never, never>; body: WorkspacePatch; response: Organization };
   "GET /orgs/current/billing/costs": { path: Record<never, never>; query: { start_time: string; end_time: string; workspace_ids: (string)[]; group_by?: "api_key" | "model" | "project" | "user" | "workspace" }; body: undefined; response: Costs };

@@ -15,7 +15,7 @@ from portside.agent.problems import PROBLEMS, sends_traces
 from portside.agent.queue.backlog import GAUGES_OF_DATABASE, Backlog, Slots
 from portside.kernel.codec import dump_api
 from portside.kernel.http.error_responses import ErrorFormat
-from portside.kernel.http.health import Health, HealthChecks, build_metrics_response, check_all
+from portside.kernel.http.health import NO_CHECKS, Health, build_metrics_response, check_all
 from portside.kernel.http.openapi import ServerInfo, build_reference_response
 from portside.kernel.http.proxies import get_prefix
 from portside.kernel.metrics import Family, Siblings, count_requests, format_metrics, list_families
@@ -24,7 +24,6 @@ from portside.kernel.version import full_version
 routes = Routes("system")
 bare_routes = Routes("system")
 SERVER_INFO = ServerInfo("Portside agent server", __version__, ErrorFormat.TEXT, wants_key=False)
-NO_CHECKS = HealthChecks({})
 
 
 class HealthQuery(msgspec.Struct):

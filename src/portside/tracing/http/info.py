@@ -2,7 +2,7 @@
 
 from starlette.responses import Response
 
-from portside.kernel.http.health import check_health
+from portside.kernel.http.health import HealthQuery, check_health
 from portside.tracing.services import Context, PlatformInfo, Routes
 
 routes = Routes("tracing")
@@ -17,4 +17,4 @@ async def get_info(ctx: Context) -> PlatformInfo:
 @routes.get("/info/health", public=True)
 async def get_instance_health(ctx: Context) -> Response:
     """Return 200 if every dependency responds and 500 otherwise, like `/ok`."""
-    return await check_health(ctx)
+    return await check_health(ctx, HealthQuery())

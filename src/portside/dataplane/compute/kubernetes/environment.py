@@ -8,7 +8,7 @@ import base64
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from urllib.parse import quote, urlsplit
 
@@ -56,6 +56,8 @@ class PodEnvironment:
     platform_url: str
     grace_s: float
     start_timeout_s: float
+    listen_address: str = "0.0.0.0"  # noqa: S104 - a pod's own address
+    proxies: Mapping[str, str] = field(default_factory=dict)
 
 
 def has_own(revision: DesiredRevision, name: str) -> bool:
@@ -88,7 +90,7 @@ def read_grace(revision: DesiredRevision, default_s: float) -> float:
 def build_secret_environment(
     deployment: DesiredDeployment, revision: DesiredRevision, environment: PodEnvironment
 ) -> dict[str, str]:
-    """Return the variables of the Secret. Later ones win: the platform's, the user's, the URLs of the stores."""
+    """Return the variables of the Secret. Later ones win: proxies, the platform's, the user's, the stores' URLs."""
     platform = dict(deployment.environment)
     address = platform.get("LANGSMITH_ENDPOINT", "")
     host = urlsplit(address).hostname
@@ -98,7 +100,7 @@ def build_secret_environment(
             platform[name] = environment.platform_url.rstrip("/") + platform[name].removeprefix(address)
 
     secrets = revision.secret_values
-    values = {**platform, **secrets}
+    values = {**environment.proxies, **platform, **secrets}
     database = environment.database_url or secrets.get(CUSTOM_POSTGRES)
     if database is not None:
         values.update(dict.fromkeys(_DATABASE_NAMES, database))
@@ -130,7 +132,7 @@ def build_container_environment(
     plain = {
         "PORT": str(API_PORT),
         "GRAPH_SERVER_PORT": str(API_PORT),
-        "GRAPH_SERVER_HOST": "0.0.0.0",  # noqa: S104 - a pod's own address
+        "GRAPH_SERVER_HOST": environment.listen_address,
         "PORTSIDE_TIER": tier.value,
         "LOG_JSON": "true",
         "PYTHONUNBUFFERED": "1",

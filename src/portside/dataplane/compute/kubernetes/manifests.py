@@ -35,6 +35,13 @@ from portside.dataplane.compute.kubernetes.objects import (
     object_name,
 )
 from portside.dataplane.compute.kubernetes.resources import Resources, build_container_resources, read_resources
+from portside.dataplane.compute.kubernetes.security import (
+    ALIVE_PATH,
+    TMP_MOUNT,
+    TMP_VOLUME,
+    build_container_security,
+    build_probe,
+)
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.compute.kubernetes.stores import build_postgres, build_redis, store_name
 from portside.dataplane.compute.scaling import ServerTier
@@ -51,6 +58,10 @@ _STARTUP_PERIOD_S = 2
 TARGET_UTILIZATION = 75
 TARGET_PENDING = 10
 _SCALE_DOWN_AFTER_S = 1800
+_POD_SECURITY = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+# Another name than that of a volume that a user may have.
+_SERVER_TMP_VOLUME = {**TMP_VOLUME, "name": "portside-tmp"}
+_SERVER_TMP_MOUNT = {**TMP_MOUNT, "name": "portside-tmp"}
 # An orchestrator takes as many runs as its executors have slots, so those are scaled by the runs that wait.
 _SCALED_BY_RUNS = frozenset({"queue", "executor"})
 
@@ -134,6 +145,8 @@ def build_objects(release: Release, cluster: ClusterSettings, passwords: Passwor
         platform_url=settings.kubernetes_platform_url or cluster.listener.control_plane_url,
         grace_s=read_grace(revision, cluster.listener.stop_grace_s),
         start_timeout_s=max(cluster.limits.values()),
+        listen_address=settings.kubernetes_listen_address,
+        proxies=settings.proxies,
     )
 
     values = build_secret_environment(deployment, revision, environment)
@@ -146,6 +159,7 @@ def build_objects(release: Release, cluster: ClusterSettings, passwords: Passwor
         secrets.append(build_environment_secret(scope, without_stores(values), passwords, name="executor-env"))
 
     pods = PodContext(
+        settings=settings,
         scope=scope,
         revision=revision,
         resources=resources,
@@ -229,12 +243,20 @@ def workload_name(scope: KubernetesScope, component: str) -> str:
 class PodContext:
     """What the pods of all workloads share; `secret` and `executor_secret` name the Secrets with their variables."""
 
+    settings: KubernetesSettings
     scope: KubernetesScope
     revision: DesiredRevision
     resources: Resources
     environment: PodEnvironment
     secret: str
     executor_secret: str
+
+    @property
+    def has_own_tmp(self) -> bool:
+        """Whether the server's container gets a `/tmp` of its own, because it may write nowhere else."""
+        mounts = self.resources.volume_mounts or []
+        is_taken = any(str(mount.get("mountPath", "")).rstrip("/") == TMP_MOUNT["mountPath"] for mount in mounts)
+        return self.settings.kubernetes_read_only_root and not is_taken
 
 
 def build_environment_secret(
@@ -302,19 +324,27 @@ def build_pod_template(pods: PodContext, workload: Workload) -> Json:
     if scope.annotations:
         metadata["annotations"] = dict(scope.annotations)
 
-    sidecars = [_check_user_container(sidecar) for sidecar in resources.sidecars or []]
+    is_restricted = pods.settings.kubernetes_pod_security == "restricted"
+    sidecars = [_build_user_container(sidecar, is_restricted=is_restricted) for sidecar in resources.sidecars or []]
+    init_containers = [
+        _build_user_container(container, is_restricted=is_restricted) for container in resources.init_containers or []
+    ]
+    pull_secrets = [{"name": name} for name in pods.settings.image_pull_secrets]
+
     spec: Json = {
         # Kubernetes starts an init container with restartPolicy Always before the server and stops it after the server.
         "initContainers": [
             *(sidecar for sidecar in sidecars if sidecar.get("restartPolicy") == "Always"),
-            *(_check_user_container(container) for container in resources.init_containers or []),
+            *init_containers,
         ],
         "containers": [
             _build_server_container(pods, workload),
             *(sidecar for sidecar in sidecars if sidecar.get("restartPolicy") != "Always"),
         ],
-        "volumes": resources.volumes,
-        "imagePullSecrets": resources.image_pull_secrets,
+        "volumes": [*(resources.volumes or []), *([_SERVER_TMP_VOLUME] if pods.has_own_tmp else [])],
+        "imagePullSecrets": [*(resources.image_pull_secrets or []), *pull_secrets],
+        # A container's own context comes first, so a sidecar may say otherwise where the namespace allows it.
+        "securityContext": _POD_SECURITY if is_restricted else None,
         "serviceAccountName": resources.service_account_name,
         # Agents need no access to the API server, unless they were given a service account for it.
         "automountServiceAccountToken": resources.service_account_name is not None,
@@ -337,18 +367,14 @@ def _build_server_container(pods: PodContext, workload: Workload) -> Json:
     if not pods.revision.image_uri:
         raise DeployFailed("the revision names no image; set source_revision_config.image_uri")
 
-    probe = {
-        "httpGet": {"path": "/ok", "port": "http"},
-        "periodSeconds": 15,
-        "timeoutSeconds": 5,
-        "failureThreshold": 6,
-    }
+    is_executor = workload.component == "executor"
+    # A server that lost its database is not ready, but a restart would not help it; nor one without an orchestrator.
+    is_alive = build_probe("/info" if is_executor else ALIVE_PATH)
 
     ports = [{"name": "http", "containerPort": API_PORT, "protocol": "TCP"}]
     if workload.component == "orchestrator":
         ports.append({"name": "grpc", "containerPort": CORE_API_PORT, "protocol": "TCP"})
 
-    is_executor = workload.component == "executor"
     container: Json = {
         "name": CONTAINER,
         "image": pods.revision.image_uri,
@@ -358,23 +384,18 @@ def _build_server_container(pods: PodContext, workload: Workload) -> Json:
             pods.revision, pods.environment, workload.tier, _core_api_variables(pods, workload)
         ),
         "resources": workload.compute,
-        "volumeMounts": pods.resources.volume_mounts,
-        # An executor that has no orchestrator is not ready, but nothing is wrong with it.
-        "livenessProbe": {**probe, "httpGet": {"path": "/info", "port": "http"}} if is_executor else probe,
-        "readinessProbe": probe,
+        "volumeMounts": [*(pods.resources.volume_mounts or []), *([_SERVER_TMP_MOUNT] if pods.has_own_tmp else [])],
+        "livenessProbe": is_alive,
+        "readinessProbe": build_probe("/ok"),
         # The other probes begin only after this one succeeded. It gives a slow start the time that it needs, and its
         # short period makes a fast start ready soon.
         "startupProbe": {
-            **probe,
+            **is_alive,
             "periodSeconds": _STARTUP_PERIOD_S,
             "failureThreshold": math.ceil(pods.environment.start_timeout_s / _STARTUP_PERIOD_S),
         },
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_PRE_STOP_S)]}}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": _build_server_security(pods.settings),
     }
 
     return {name: value for name, value in container.items() if value not in (None, [], {})}
@@ -383,7 +404,7 @@ def _build_server_container(pods: PodContext, workload: Workload) -> Json:
 def _core_api_variables(pods: PodContext, workload: Workload) -> dict[str, str]:
     """Return the variables by which orchestrators and executors find each other."""
     if workload.component == "orchestrator":
-        address = {"CORE_API_HOST": "0.0.0.0", "CORE_API_PORT": str(CORE_API_PORT)}  # noqa: S104 - a pod's own address
+        address = {"CORE_API_HOST": pods.settings.kubernetes_listen_address, "CORE_API_PORT": str(CORE_API_PORT)}
         # Its image may ask for executors, which are in pods of their own here.
         return {"FF_USE_CORE_API": "true", "EXECUTORS": "0", **address}
 
@@ -393,14 +414,26 @@ def _core_api_variables(pods: PodContext, workload: Workload) -> dict[str, str]:
     return {}
 
 
-def _check_user_container(container: Json) -> Json:
-    """Return a container of the user's. Raises DeployFailed when it has the name of the server's container."""
+def _build_server_security(settings: KubernetesSettings) -> Json:
+    context = build_container_security(is_root_read_only=settings.kubernetes_read_only_root)
+    return {**context, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def _build_user_container(container: Json, *, is_restricted: bool) -> Json:
+    """Return a container of the user's; what Pod Security asks of it is added where the user said nothing.
+
+    Raises DeployFailed when it has the name of the server's container.
+    """
     if container.get("name") == CONTAINER:
         raise DeployFailed(
             f"source_config.resource_spec: the name {CONTAINER} is taken by the server; rename the other container"
         )
 
-    return container
+    if not is_restricted:
+        return container
+
+    context = {**build_container_security(is_root_read_only=False), **(container.get("securityContext") or {})}
+    return {**container, "securityContext": context}
 
 
 def build_entry_points(scope: KubernetesScope, address: Address, settings: KubernetesSettings) -> list[Json]:

@@ -62,6 +62,37 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
             "scales to 10 runs per replica; without it by CPU and memory only."
         ),
     ] = None
+    kubernetes_pod_security: Annotated[
+        Literal["restricted", "baseline"],
+        setting(
+            "Pod Security level that the pods of deployments keep to. `restricted` refuses images that run as root; "
+            "`baseline` allows them."
+        ),
+    ] = "restricted"
+    kubernetes_read_only_root: Annotated[
+        bool,
+        setting("Let servers of deployments write only to their volumes and a /tmp of their own."),
+    ] = False
+    kubernetes_arbitrary_uids: Annotated[
+        bool,
+        setting(
+            "Leave the users of Postgres and Redis to the cluster, which gives each namespace its own (OpenShift)."
+        ),
+    ] = False
+    kubernetes_listen_address: Annotated[
+        Literal["0.0.0.0", "::"],  # noqa: S104 - a pod's own address
+        setting("Address that servers of deployments listen on; `::` on a cluster with IPv6."),
+    ] = "0.0.0.0"  # noqa: S104 - the same
+    kubernetes_image_pull_secrets: Annotated[
+        str | None,
+        setting("Secrets for pulling images, separated by commas; each namespace of deployments has them."),
+    ] = None
+    kubernetes_http_proxy: Annotated[str | None, setting("HTTP_PROXY of deployments that do not set it.")] = None
+    kubernetes_https_proxy: Annotated[str | None, setting("HTTPS_PROXY of deployments that do not set it.")] = None
+    kubernetes_no_proxy: Annotated[
+        str | None,
+        setting("NO_PROXY of deployments that do not set it; the services of the cluster are added."),
+    ] = None
     kubernetes_platform_url: Annotated[
         str | None,
         setting("Address at which pods reach the platform, for traces. [default: CONTROL_PLANE_URL]"),
@@ -112,6 +143,22 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
         """The keys with a domain that labels and annotations may have."""
         return _split(self.kubernetes_annotations)
 
+    @property
+    def image_pull_secrets(self) -> list[str]:
+        """The names of the Secrets for pulling images."""
+        return _split(self.kubernetes_image_pull_secrets or "")
+
+    @property
+    def proxies(self) -> dict[str, str]:
+        """The variables of deployments for an HTTP proxy; the services of the cluster are reached without it."""
+        values = {"HTTP_PROXY": self.kubernetes_http_proxy, "HTTPS_PROXY": self.kubernetes_https_proxy}
+        proxies = {name: value for name, value in values.items() if value}
+        if proxies:
+            exceptions = ["localhost", "127.0.0.1", "::1", ".svc", f".{self.kubernetes_cluster_domain}"]
+            proxies["NO_PROXY"] = ",".join([*exceptions, *_split(self.kubernetes_no_proxy or "")])
+
+        return proxies
+
 
 def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    return [name.strip() for name in text.split(",") if name.strip()]

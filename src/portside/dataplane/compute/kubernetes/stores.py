@@ -7,13 +7,23 @@ carries notifications and events, none of which has to last.
 from portside.dataplane.compute.kubernetes.environment import encode_values
 from portside.dataplane.compute.kubernetes.objects import COMPONENT, DEPLOYMENT, Json, KubernetesScope
 from portside.dataplane.compute.kubernetes.resources import Resources, build_container_resources
+from portside.dataplane.compute.kubernetes.security import (
+    TMP_MOUNT,
+    TMP_VOLUME,
+    build_container_security,
+    build_pod_security,
+)
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 
 POSTGRES_PORT = 5432
 REDIS_PORT = 6379
 PASSWORD = "password"  # noqa: S105 - the key's name
-_POSTGRES_GROUP = 999
+# The user `postgres` of the official image and what is made from it, and `redis` of the other.
+POSTGRES_USER = 999
 _REDIS_USER = 999
+# Where the server puts its socket; the image is not written to.
+POSTGRES_RUN_MOUNT: Json = {"name": "run", "mountPath": "/var/run/postgresql"}
+POSTGRES_RUN_VOLUME: Json = {"name": "run", "emptyDir": {}}
 _MB = 1024 * 1024
 
 
@@ -130,17 +140,23 @@ def _build_postgres_pod(name: str, resources: Resources, settings: KubernetesSet
         "volumeMounts": [
             {"name": "data", "mountPath": "/var/lib/postgresql/data"},
             {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 - in Postgres' own pod
+            POSTGRES_RUN_MOUNT,
+            TMP_MOUNT,
         ],
+        "securityContext": build_container_security(),
         **({"resources": compute} if compute else {}),
     }
 
     return {
-        "securityContext": {"fsGroup": _POSTGRES_GROUP, "fsGroupChangePolicy": "OnRootMismatch"},
+        "securityContext": build_pod_security(None if settings.kubernetes_arbitrary_uids else POSTGRES_USER),
+        **_build_pull_secrets(settings),
         "terminationGracePeriodSeconds": 60,
         "containers": [container],
         "volumes": [
             {"name": "data", "persistentVolumeClaim": {"claimName": name}},
             {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}},
+            POSTGRES_RUN_VOLUME,
+            TMP_VOLUME,
         ],
     }
 
@@ -157,14 +173,20 @@ def _build_redis_pod(name: str, resources: Resources, settings: KubernetesSettin
         "command": ["redis-server", "/etc/portside/redis.conf"],
         "ports": [_build_port("redis", containerPort=REDIS_PORT)],
         "readinessProbe": {"tcpSocket": {"port": "redis"}, "periodSeconds": 5, "timeoutSeconds": 5},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "volumeMounts": [{"name": "configuration", "mountPath": "/etc/portside", "readOnly": True}],
+        "securityContext": build_container_security(),
+        "volumeMounts": [{"name": "configuration", "mountPath": "/etc/portside", "readOnly": True}, TMP_MOUNT],
         **({"resources": compute} if compute else {}),
     }
 
     items = [{"key": "redis.conf", "path": "redis.conf"}]
     return {
-        "securityContext": {"runAsUser": _REDIS_USER, "runAsGroup": _REDIS_USER, "fsGroup": _REDIS_USER},
+        "securityContext": build_pod_security(None if settings.kubernetes_arbitrary_uids else _REDIS_USER),
+        **_build_pull_secrets(settings),
         "containers": [container],
-        "volumes": [{"name": "configuration", "secret": {"secretName": name, "items": items}}],
+        "volumes": [{"name": "configuration", "secret": {"secretName": name, "items": items}}, TMP_VOLUME],
     }
+
+
+def _build_pull_secrets(settings: KubernetesSettings) -> Json:
+    names = [{"name": name} for name in settings.image_pull_secrets]
+    return {"imagePullSecrets": names} if names else {}
