@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx2
 import hypothesis.core
 import pytest
+import structlog
 import websockets.sync.client
 from packaging.version import Version
 
@@ -94,6 +95,13 @@ with contextlib.suppress(ModuleNotFoundError):  # websockets 12, which projects 
 
 
 certificates.share()
+# Plain tracebacks, as the servers write them: structlog's default shows local variables, which takes two CPU-seconds.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 # Passwords of tests are hashed at the least cost; tests/unit/test_passwords.py knows the real one. An environment for
 # agents alone has no passwords.
 PASSWORD_COST: dict[str, int] = {}

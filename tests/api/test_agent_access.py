@@ -318,6 +318,8 @@ async def test_callers_lose_access_while_the_agent_runs(site: Site) -> None:
     assert [(await site.exchange(each.login)).status_code for each in (leaving, demoted)] == [401, 403]
 
     async def are_refused() -> bool:
+        # It takes seconds, in which each look is a call by all of them.
+        await asyncio.sleep(0.3)
         return await site.statuses(*known) == [401, 401, 401, 403, 200]
 
     await eventually(are_refused)

@@ -4,6 +4,7 @@ Invalid JSON values are refused with the name of their field before anything is 
 `{"detail": …}`, and a failed validation lists the fields under `errors`.
 """
 
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -134,13 +135,27 @@ def test_no_body_breaks_a_route(http: httpx2.Client, ids, route: Route) -> None:
             assert (status, said["errors"][0]["loc"][:2]) == (422, ["body", "a"]), label(route)
 
 
-@pytest.mark.parametrize("value", ["", "x", "-1", "0", "1e9", str(2**31), str(2**70), "null", "a\0b", "é" * 1000])
-def test_no_query_value_breaks_a_route(http: httpx2.Client, ids, value: str) -> None:
+QUERY_VALUES = ["", "x", "-1", "0", "1e9", str(2**31), str(2**70), "null", "a\0b", "é" * 1000]
+
+
+def check_query_values(http: httpx2.Client, ids: dict[str, str], values: Iterator[str]) -> None:
+    """Call each route once for each field of its query, with the next value."""
     for route in WITH_QUERY:
         for name in fields(route.query_type):
+            value = next(values)
             status, said = send(http, route, address(route, ids), params={name: value}, content=b"{}")
             if "\0" in value:
                 assert (status, said["errors"][0]["loc"]) == (422, ["query", name]), label(route)
+
+
+@pytest.mark.parametrize("value", QUERY_VALUES)
+def test_no_query_value_breaks_a_route(http: httpx2.Client, ids, value: str) -> None:
+    check_query_values(http, ids, itertools.repeat(value))
+
+
+def test_query_values_in_turns_break_no_route(http: httpx2.Client, ids) -> None:
+    """Each value meets many routes, for the cost of one value."""
+    check_query_values(http, ids, itertools.cycle(QUERY_VALUES))
 
 
 HOSTILE = {
@@ -173,19 +188,30 @@ HOSTILE = {
 UNFIT = {"too large", "nan", "infinite", "nul", "nul key", "surrogate", "no utf-8", "deep"}
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_no_value_of_a_field_breaks_a_route(http: httpx2.Client, ids, kind: str) -> None:
-    """One field at a time, beside what the route cannot do without."""
+def check_field_values(http: httpx2.Client, ids: dict[str, str], kinds: Iterator[str]) -> None:
+    """Call each route once for each field of its body, with the next value beside what the route cannot do without."""
     for route in STARTING:
         names = fields(route.body_type)
         needed = {key: value for name, held in NEEDED.items() if name in names for key, value in held.items()}
         for name in names:
+            kind = next(kinds)
             rest = json.dumps({key: value for key, value in needed.items() if key != name})[1:-1].encode()
             body = b'{"%b":%b%b}' % (name.encode(), HOSTILE[kind], b"," + rest if rest else b"")
 
             status, said = send(http, route, address(route, ids), content=body)
             if kind in UNFIT:
                 assert (status, said["errors"][0]["loc"][:2]) == (422, ["body", name]), f"{label(route)} {said}"
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_value_of_a_field_breaks_a_route(http: httpx2.Client, ids, kind: str) -> None:
+    check_field_values(http, ids, itertools.repeat(kind))
+
+
+@pytest.mark.parametrize("first", [0, 8, 16])
+def test_field_values_in_turns_break_no_route(http: httpx2.Client, ids, first: int) -> None:
+    """Each value meets many routes and fields, for the cost of three values."""
+    check_field_values(http, ids, itertools.islice(itertools.cycle(HOSTILE), first, None))
 
 
 def test_what_was_refused_left_nothing_behind(http: httpx2.Client) -> None:

@@ -18,7 +18,7 @@ from portside.control.revisions import TERMINAL, TRANSITIONS
 from portside.listener_api import RevisionStatus
 from tests.api.control_server import Control, control, create_body
 
-DEPLOYMENTS, REVISIONS = (int(n) for n in os.environ.get("CONTROL_LOAD", "10 100").split())
+DEPLOYMENTS, REVISIONS = (int(n) for n in os.environ.get("CONTROL_LOAD", "6 50").split())
 SEED = int(os.environ.get("CONTROL_SEED", "1"))
 AT_ONCE = 40
 STEPS = ("AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING", "DEPLOYED")

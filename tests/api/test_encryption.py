@@ -3,6 +3,7 @@
 A dump of the database contains nothing that a client sent, and clients notice no difference.
 """
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -231,6 +232,8 @@ async def test_cron_fires_late_if_its_run_could_not_be_encrypted_in_time(client,
     look = "select last_run_id is not null as has_run, claimed_until is not null as is_claimed, skipped_count"
 
     async def state() -> str:
+        # It takes seconds, and each look is a connection to the database.
+        await asyncio.sleep(0.3)
         return (await fetch_rows(server, f"{look} from portside.crons where cron_id = $1", cron_id))[0]
 
     async def is_claimed() -> bool:

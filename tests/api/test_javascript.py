@@ -368,8 +368,8 @@ def test_a_thread_of_the_other_language_is_refused(client: httpx2.Client, first:
 async def test_long_lists_are_stored_once(client: httpx2.Client, module_database: str):
     thread, values = on_thread(client, "echo", input=message("begin"))
     sent = []
-    for number in range(40):
-        sent.append(f"{number} {'word ' * 200}")
+    for number in range(12):
+        sent.append(f"{number} {'word ' * 800}")
         values = send(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="echo", input=message(sent[-1]))
 
     assert [each["content"] for each in values["messages"]][2::2] == sent
@@ -383,7 +383,7 @@ async def test_long_lists_are_stored_once(client: httpx2.Client, module_database
     )
 
     await db.close()
-    # The last value alone has some 100 kB, and all versions whole would have more than 4 MB.
+    # The last value alone has some 100 kB, and all versions whole would have more than 1 MB.
     assert await count_stored_bytes(module_database, thread) < 500_000
     assert len(row["text"]) < 10_000
     assert list(json.loads(row["long_values"])) == ["messages"]
@@ -402,17 +402,17 @@ async def count_stored_bytes(database: str, thread: str) -> int:
 
 async def test_dicts_and_whole_lists_that_nodes_return_are_stored_once(client: httpx2.Client, module_database: str):
     thread, values = on_thread(client, "ledger", input={"key": "first", "text": "begin"})
-    for number in range(40):
-        given = {"key": f"key {number}", "text": f"{number} {'word ' * 100}"}
+    for number in range(12):
+        given = {"key": f"key {number}", "text": f"{number} {'word ' * 400}"}
         values = send(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="ledger", input=given)
 
-    assert len(values["table"]) == len(values["lines"]) == len(values["nested"]["all"]) == 41
+    assert len(values["table"]) == len(values["lines"]) == len(values["nested"]["all"]) == 13
     assert send(client, "GET", f"/threads/{thread}/state")["values"] == values
 
-    # The values have some 60 kB; the versions of them, and of the writes of the node that returned them, 2.5 MB.
+    # The values have some 75 kB; the versions of them, and of the writes of the node that returned them, 1 MB.
     assert await count_stored_bytes(module_database, thread) < 400_000
     history = send(client, "POST", f"/threads/{thread}/history", limit=1000)
-    assert {len(each["values"].get("lines", ())) for each in history} == set(range(42))
+    assert {len(each["values"].get("lines", ())) for each in history} == set(range(14))
 
 
 async def test_row_stays_short_after_a_change_by_a_person(client: httpx2.Client, module_database: str):

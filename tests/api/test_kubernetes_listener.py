@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,15 @@ from portside.dataplane.failures import DeployFailed
 from portside.dataplane.logs import RevisionLog
 from tests.conftest import eventually
 from tests.kubernetes import objects, validate
+from tests.preloaded import run_command
 from tests.receiver import Receiver, serve
-from tests.servers import ServerProcess, agent_server
+from tests.servers import agent_server
 
 
 def run(home: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
     known = {"PATH": os.environ["PATH"], "HOME": str(home), "PORTSIDE_HOME": str(home)}
     known |= {"CONTROL_PLANE_URL": "http://127.0.0.1:9", "CONTROL_PLANE_API_KEY": "key"}
-    command = [sys.executable, "-m", "portside", "listener", "--compute", "kubernetes"]
-
-    return subprocess.run(
-        command, env={**known, **environment}, capture_output=True, text=True, timeout=200, check=False
-    )
+    return run_command("listener", "--compute", "kubernetes", environment={**known, **environment})
 
 
 def test_listener_reports_missing_settings(tmp_path: Path) -> None:
@@ -85,9 +81,9 @@ def build_running_pod(component: str) -> dict[str, Any]:
 class PassingApiServer:
     """The part of an API server that lists pods, and passes requests on to the server in a pod."""
 
-    def __init__(self, pods: list[dict[str, Any]], agent: ServerProcess) -> None:
+    def __init__(self, pods: list[dict[str, Any]], agent_url: str) -> None:
         self.pods = pods
-        self.agent = agent
+        self.agent_url = agent_url
         self.paths: set[str] = set()
 
     async def __call__(self, scope: Any, _receive: Any, send: Any) -> None:
@@ -98,7 +94,7 @@ class PassingApiServer:
         if path.endswith("/pods"):
             body = json.dumps({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": self.pods}).encode()
         elif "/proxy/" in path:
-            url = f"{self.agent.url}/{path.partition('/proxy/')[2]}?{scope['query_string'].decode()}"
+            url = f"{self.agent_url}/{path.partition('/proxy/')[2]}?{scope['query_string'].decode()}"
             async with httpx2.AsyncClient() as client:
                 body = (await client.get(url, timeout=60)).raise_for_status().content
 
@@ -126,7 +122,7 @@ async def test_status_names_who_refuses_the_servers(module_database: str, tmp_pa
     async with serve(refusing) as platform:
         traced = {"LANGSMITH_TRACING": "true", "LANGSMITH_ENDPOINT": platform, "LANGSMITH_API_KEY": "revoked"}
         with agent_server(module_database, tmp_path, project="webhooks", **traced) as agent:
-            cluster = PassingApiServer([build_running_pod("api"), build_running_pod("queue")], agent)
+            cluster = PassingApiServer([build_running_pod("api"), build_running_pod("queue")], agent.url)
             async with serve(cluster) as url, httpx2.AsyncClient(base_url=agent.url, timeout=120) as client:
                 api = KubernetesApi(KubeConfig.from_one(cluster=Cluster(server=url), user=User(token="any")))
                 follower = PodFollower(api, scope, lambda _: RevisionLog(ship), from_now=False)
@@ -148,6 +144,45 @@ async def test_status_names_who_refuses_the_servers(module_database: str, tmp_pa
                 finally:
                     await follower.close()
                     await api.close()
+
+    name = f"/api/v1/namespaces/{scope.namespace}/pods/{scope.name}-1:8000/proxy/metrics"
+    assert name in cluster.paths
+
+
+async def show_problem(_scope: Any, _receive: Any, send: Any) -> None:
+    """The metrics of an agent server whose key is refused."""
+    problem = "The tracing platform refuses the API key of this server, so its traces are lost."
+    body = json.dumps({"queue": {"n_pending": 2, "n_running": 1}, "problems": [problem]}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def test_metrics_of_pods_are_what_their_servers_say() -> None:
+    pytest.importorskip("lightkube", reason="the extra portside[kubernetes] is not installed")
+    from lightkube import KubeConfig
+    from lightkube.config.models import Cluster, User
+
+    from portside.dataplane.compute.kubernetes.api import KubernetesApi
+    from portside.dataplane.compute.kubernetes.pods import PodFollower
+
+    async def ship(_entries: Any) -> None:
+        pass
+
+    scope = objects().scope
+    async with serve(show_problem) as agent_url:
+        cluster = PassingApiServer([build_running_pod("api"), build_running_pod("queue")], agent_url)
+        async with serve(cluster) as url:
+            api = KubernetesApi(KubeConfig.from_one(cluster=Cluster(server=url), user=User(token="any")))
+            follower = PodFollower(api, scope, lambda _: RevisionLog(ship), from_now=False)
+            try:
+                found = await eventually(lambda: asyncio.sleep(0, follower.metrics))
+                assert "refuses the API key of this server" in str(found.problem)
+                assert (found.pending_runs, found.active_runs) == (2, 1)
+                assert (found.replicas, found.queue_replicas) == (1, 1)
+            finally:
+                await follower.close()
+                await api.close()
 
     name = f"/api/v1/namespaces/{scope.namespace}/pods/{scope.name}-1:8000/proxy/metrics"
     assert name in cluster.paths

@@ -172,6 +172,9 @@ async def test_repository_becomes_a_running_traced_billed_agent(platform: Platfo
     revision = platform.follow(body)
     assert revision["status"] == "DEPLOYED", platform.log(body)
     assert revision["source_revision_config"]["repo_commit_sha"] == repository.git("rev-parse", "HEAD")
+    assert revision["source_revision_config"]["repo_commit_author"] == repository.git("log", "-1", "--format=%an")
+    assert revision["source_revision_config"]["repo_commit_subject"] == repository.git("log", "-1", "--format=%s")
+    assert "Building commit" in platform.log(body)
 
     deployment = platform.get(body["id"])
     assert deployment["status"] == "READY"
@@ -206,6 +209,16 @@ async def test_repository_becomes_a_running_traced_billed_agent(platform: Platfo
     assert b"FLAVOUR=mint & salt" in environment(platform.replica(deployment)).split(b"\0")
     wait_for(lambda: traces(platform, "billed") == 2)
     assert "mint & salt" not in platform.log(deployment) + platform.log(deployment, "deploy")
+    check_deletion_leaves_nothing(platform, deployment)
+
+
+def check_deletion_leaves_nothing(platform: Platform, deployment: dict[str, Any]) -> None:
+    replica = platform.replica(deployment)
+    assert platform.http.delete(f"/v2/deployments/{deployment['id']}").status_code == 204
+    wait_for(lambda: platform.http.get(f"/v2/deployments/{deployment['id']}").status_code == 404)
+    assert not Path(f"/proc/{replica}").exists()
+    assert not (platform.home / "dataplane" / "deployments" / deployment["id"]).exists()
+    assert httpx2.get(f"{deployment['source_config']['custom_url']}/ok").status_code == 404
 
 
 def traces(platform: Platform, project: str) -> int:
@@ -338,16 +351,6 @@ def test_killed_listener_is_restarted_and_adopts_running_agents(platform: Platfo
     os.kill(old, signal.SIGKILL)
     wait_for(lambda: platform.replica(deployment) not in (0, old) and run_agent(url) == "one: hi")
     assert "Building" not in platform.log(deployment).split("Build finished", 1)[1]
-
-
-def test_deleted_deployment_leaves_nothing(platform: Platform, repository: Repository):
-    deployment = platform.create_deployed("deleted", repository)
-    replica = platform.replica(deployment)
-    assert platform.http.delete(f"/v2/deployments/{deployment['id']}").status_code == 204
-    wait_for(lambda: platform.http.get(f"/v2/deployments/{deployment['id']}").status_code == 404)
-    assert not Path(f"/proc/{replica}").exists()
-    assert not (platform.home / "dataplane" / "deployments" / deployment["id"]).exists()
-    assert httpx2.get(f"{deployment['source_config']['custom_url']}/ok").status_code == 404
 
 
 def test_unknown_source_fails_with_a_reason(platform: Platform, repository: Repository):

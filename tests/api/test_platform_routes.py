@@ -6,8 +6,9 @@ with the name of their field, and every error has one shape: `{"detail": …}`.
 
 import asyncio
 import dataclasses
+import itertools
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, get_args
 from uuid import UUID
@@ -183,8 +184,9 @@ async def test_the_routes_for_any_key_are_those_that_were_agreed_on() -> None:
 
 async def test_only_public_routes_answer_without_a_key(platform) -> None:
     agreed = PUBLIC.read_text().splitlines()
-    for route in ROUTES:
-        for prefix in ("", *PREFIXES):
+    for number, route in enumerate(ROUTES):
+        # Every route without a prefix and with one of them.
+        for prefix in ("", PREFIXES[number % len(PREFIXES)]):
             if prefix == "/api" and route.path.startswith("/v1/"):
                 continue  # `/api` before `/v1/…` reads as the prefix `/api/v1`
 
@@ -197,11 +199,24 @@ async def test_only_public_routes_answer_without_a_key(platform) -> None:
             check_shape(response, label(route))
 
 
-@pytest.mark.parametrize("key", ["", "wrong", "lsv2_pt_" + "0" * 32 + "_0123456789", "x" * 5000, "é".encode()])
-async def test_wrong_key_is_refused(platform, key) -> None:
+WRONG_KEYS = ["", "wrong", "lsv2_pt_" + "0" * 32 + "_0123456789", "x" * 5000, "é".encode()]
+
+
+async def check_keys(platform: Platform, keys: Iterator[Any]) -> None:
+    """Call each route with the next wrong key."""
     for route in ROUTES:
         if not route.public:
-            assert (await platform.send_as(key, route)).status_code == 401, label(route)
+            assert (await platform.send_as(next(keys), route)).status_code == 401, label(route)
+
+
+@pytest.mark.parametrize("key", WRONG_KEYS)
+async def test_wrong_key_is_refused(platform, key) -> None:
+    await check_keys(platform, itertools.repeat(key))
+
+
+async def test_wrong_keys_in_turns_are_refused(platform) -> None:
+    """As the three tests of bodies, query values and fields in turns: each meets many routes, for the cost of one."""
+    await check_keys(platform, itertools.cycle(WRONG_KEYS))
 
 
 async def test_key_counts_only_in_its_header(platform) -> None:
@@ -243,26 +258,37 @@ GARBAGE: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("body", GARBAGE, ids=lambda body: repr(body[:12]))
-async def test_no_body_breaks_a_route(platform, body: bytes) -> None:
+async def check_bodies(platform: Platform, bodies: Iterator[bytes]) -> None:
+    """Call each route with the next body."""
     for route in ROUTES:
         headers = {"x-api-key": platform.key, "content-type": "application/json"}
-        response = await platform.send(route, content=body, headers=headers)
+        response = await platform.send(route, content=next(bodies), headers=headers)
         assert response.status_code < 500 or label(route) in NOT_BUILT, f"{label(route)} {response.text}"
 
         if response.status_code >= 400:
             check_shape(response, label(route))
 
 
-@pytest.mark.parametrize(
-    "value", ["", "x", "-1", "0", "1e9", str(2**31), str(2**70), "null", "a\0b", "\ufffd", "é" * 1000]
-)
-async def test_no_query_value_breaks_a_route(platform, value: str) -> None:
+@pytest.mark.parametrize("body", GARBAGE, ids=lambda body: repr(body[:12]))
+async def test_no_body_breaks_a_route(platform, body: bytes) -> None:
+    await check_bodies(platform, itertools.repeat(body))
+
+
+async def test_bodies_in_turns_break_no_route(platform) -> None:
+    await check_bodies(platform, itertools.cycle(GARBAGE))
+
+
+QUERY_VALUES = ["", "x", "-1", "0", "1e9", str(2**31), str(2**70), "null", "a\0b", "\ufffd", "é" * 1000]
+
+
+async def check_query_values(platform: Platform, values: Iterator[str]) -> None:
+    """Call each route once for each field of its query, with the next value."""
     for route in ROUTES:
         if route.query_type is None:
             continue
 
         for field in msgspec.structs.fields(route.query_type):
+            value = next(values)
             response = await platform.send_as(platform.key, route, params={field.encode_name: value})
             where = f"{label(route)} {field.encode_name}={value!r} {response.text}"
             assert response.status_code < 500, where
@@ -271,18 +297,39 @@ async def test_no_query_value_breaks_a_route(platform, value: str) -> None:
                 check_shape(response, where)
 
 
-@pytest.mark.parametrize("value", [None, 0, -1, 2**31, 2**70, 1.5, True, "", "a\0b", "x" * 1500, [], {}, [None], [{}]])
-async def test_no_value_of_a_field_breaks_a_route(platform, value: Any) -> None:
-    """One field at a time, beside whatever else the body lacks."""
+@pytest.mark.parametrize("value", QUERY_VALUES)
+async def test_no_query_value_breaks_a_route(platform, value: str) -> None:
+    await check_query_values(platform, itertools.repeat(value))
+
+
+async def test_query_values_in_turns_break_no_route(platform) -> None:
+    await check_query_values(platform, itertools.cycle(QUERY_VALUES))
+
+
+FIELD_VALUES = [None, 0, -1, 2**31, 2**70, 1.5, True, "", "a\0b", "x" * 1500, [], {}, [None], [{}]]
+
+
+async def check_field_values(platform: Platform, values: Iterator[Any]) -> None:
+    """Call each route once for each field of its body, beside whatever else the body lacks, with the next value."""
     for route in ROUTES:
         kinds = [kind for kind in (route.body_type, *get_args(route.body_type)) if is_struct(kind)]
         for field in (field for kind in kinds for field in msgspec.structs.fields(kind)):
+            value = next(values)
             response = await platform.send_as(platform.key, route, json={field.encode_name: value})
             where = f"{label(route)} {field.encode_name}={value!r} {response.text}"
             assert response.status_code < 500, where
 
             if response.status_code >= 400:
                 check_shape(response, where)
+
+
+@pytest.mark.parametrize("value", FIELD_VALUES)
+async def test_no_value_of_a_field_breaks_a_route(platform, value: Any) -> None:
+    await check_field_values(platform, itertools.repeat(value))
+
+
+async def test_field_values_in_turns_break_no_route(platform) -> None:
+    await check_field_values(platform, itertools.cycle(FIELD_VALUES))
 
 
 async def test_a_body_over_the_limit_is_413_on_every_route_that_reads_one(platform) -> None:

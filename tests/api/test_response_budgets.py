@@ -22,18 +22,19 @@ import zstandard
 
 from tests.servers import KEY, ServerProcess, agent_server, free_port
 
-RUNS = 60
-RUN_BYTES = 1_500_000
-ANSWER_BYTES = 4_000_000
-MAX_INGEST_BYTES = 30_000_000
+RUNS = 40
+RUN_BYTES = 750_000
+ANSWER_BYTES = 2_000_000
+INGESTED_BYTES = 7_000_000
+MAX_INGEST_BYTES = 10_000_000
 BUDGETS = {
     "ANSWER_MAX_BYTES": str(ANSWER_BYTES),
-    "LARGE_READS_MAX_BYTES": "12000000",
+    "LARGE_READS_MAX_BYTES": "6000000",
     "INGEST_MAX_BODY_BYTES": str(MAX_INGEST_BYTES),
     "INGEST_MAX_RUN_BYTES": str(MAX_INGEST_BYTES),
 }
-# All of it is 90 MB, four times that while it is answered, and six ask at once.
-MOST_MORE_MEMORY = 130_000_000
+# All of it is 30 MB, four times that while it is answered, and six ask at once.
+MOST_MORE_MEMORY = 75_000_000
 CALLERS = 6
 FILL_RUNS = """
     insert into runs (workspace_id, id, trace_id, parent_run_id, dotted_order, project_id, name, run_type, start_time,
@@ -173,7 +174,7 @@ async def test_a_page_before_ends_early_on_the_side_away_from_its_cursor(
 ) -> None:
     body = {"session": [large_rows["project"]], "select": ["inputs"]}
     small = {"session": [large_rows["project"]], "select": ["id"]}
-    everything = (await platform.client.post("/runs/query", json={**small, "limit": 40})).json()
+    everything = (await platform.client.post("/runs/query", json={**small, "limit": 25})).json()
     after = (await platform.client.post("/runs/query", json={**small, "cursor": everything["cursors"]["next"]})).json()
     before = (await platform.client.post("/runs/query", json={**body, "cursor": after["cursors"]["prev"]})).json()
     ids = [run["id"] for run in everything["runs"]]
@@ -238,7 +239,7 @@ ENCODED = {"Content-Encoding": "zstd", "Content-Type": "application/json"}
 
 
 async def test_ingest_of_large_bodies_keeps_memory_small(platform: Server) -> None:
-    bodies = [build_compressed_body(large_run(), inputs=20_000_000) for _ in range(CALLERS)]
+    bodies = [build_compressed_body(large_run(), inputs=INGESTED_BYTES) for _ in range(CALLERS)]
     post = platform.client.post
     grown, responses = await platform.memory_over(
         [partial(post, "/runs", content=body, headers=ENCODED) for body in bodies]
@@ -257,17 +258,23 @@ async def test_bodies_that_decompress_beyond_the_limit_are_refused_by_name(platf
 async def test_runs_do_not_grow_beyond_the_limit_by_several_requests(platform: Server) -> None:
     run = large_run()
     response = await platform.client.post(
-        "/runs", content=build_compressed_body(run, inputs=20_000_000), headers=ENCODED
+        "/runs", content=build_compressed_body(run, inputs=INGESTED_BYTES), headers=ENCODED
     )
     assert response.status_code == 202
     path = f"/runs/{run['id']}"
-    response = await platform.client.patch(path, content=build_compressed_body({}, outputs=20_000_000), headers=ENCODED)
+    response = await platform.client.patch(
+        path, content=build_compressed_body({}, outputs=INGESTED_BYTES), headers=ENCODED
+    )
     assert response.status_code == 413
-    assert response.json()["detail"].startswith("With this request a run would hold more than 30000000 bytes")
+    assert response.json()["detail"].startswith(
+        f"With this request a run would hold more than {MAX_INGEST_BYTES} bytes"
+    )
 
     kept = await platform.client.get(path)
     assert kept.status_code == 200 and kept.json()["outputs"] is None
-    response = await platform.client.patch(path, content=build_compressed_body({}, outputs=5_000_000), headers=ENCODED)
+    response = await platform.client.patch(
+        path, content=build_compressed_body({}, outputs=MAX_INGEST_BYTES // 6), headers=ENCODED
+    )
     assert response.status_code == 202
 
 
@@ -311,19 +318,11 @@ async def test_one_object_above_the_budget_is_read_alone(
 
 
 @pytest.fixture(scope="module")
-def agent(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, str]]:
+def agent(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """An agent server with many large threads and items."""
 
-    async def create() -> str:
-        # Not by `uuid4`, which a seed repeats, while a database of an earlier run may still exist.
-        name = f"test_{secrets.token_hex(6)}"
-        connection = await asyncpg.connect(postgres)
-        await connection.execute(f'create database "{name}"')
-        await connection.close()
-        return name
-
-    async def fill(url: str) -> None:
-        connection = await asyncpg.connect(url, server_settings={"search_path": "portside,public"})
+    async def fill() -> None:
+        connection = await asyncpg.connect(module_database, server_settings={"search_path": "portside,public"})
         value = build_json(RUN_BYTES)
         await connection.execute(
             'insert into threads (thread_id, metadata, "values") '
@@ -341,26 +340,14 @@ def agent(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
 
         await connection.close()
 
-    async def drop(name: str) -> None:
-        connection = await asyncpg.connect(postgres)
-        await connection.execute(f'drop database if exists "{name}" with (force)')
-        await connection.close()
-
-    name = asyncio.run(create())
-    base, _, query = postgres.partition("?")
-
-    url = f"{base.rsplit('/', 1)[0]}/{name}{'?' + query if query else ''}"
-    with agent_server(url, tmp_path_factory.mktemp("agent"), **BUDGETS) as server:
-        asyncio.run(fill(url))
-        yield server, url
-
-    asyncio.run(drop(name))
+    with agent_server(module_database, tmp_path_factory.mktemp("agent"), **BUDGETS) as server:
+        asyncio.run(fill())
+        yield server
 
 
-async def test_searches_of_an_agent_say_how_many_fit_and_keep_memory_small(agent: tuple[ServerProcess, str]) -> None:
-    server, _ = agent
-    async with httpx2.AsyncClient(base_url=server.url, timeout=120) as client:
-        asked = Server(server, client)
+async def test_searches_of_an_agent_say_how_many_fit_and_keep_memory_small(agent: ServerProcess) -> None:
+    async with httpx2.AsyncClient(base_url=agent.url, timeout=120) as client:
+        asked = Server(agent, client)
         for path, body in (
             ("/threads/search", {"limit": RUNS}),
             ("/store/items/search", {"namespace_prefix": ["large"], "limit": RUNS}),
@@ -379,10 +366,9 @@ async def test_searches_of_an_agent_say_how_many_fit_and_keep_memory_small(agent
 
 
 async def test_a_state_above_the_budget_is_read_and_its_history_says_how_many_fit(
-    agent: tuple[ServerProcess, str],
+    agent: ServerProcess,
 ) -> None:
-    server, _ = agent
-    async with httpx2.AsyncClient(base_url=server.url, timeout=120) as client:
+    async with httpx2.AsyncClient(base_url=agent.url, timeout=120) as client:
         thread = (await client.post("/threads", json={})).json()["thread_id"]
         message = {"role": "user", "content": "x" * (3 * ANSWER_BYTES)}
         run = {"assistant_id": "echo", "input": {"messages": [message]}}
@@ -401,12 +387,11 @@ async def test_a_state_above_the_budget_is_read_and_its_history_says_how_many_fi
         assert (await client.delete(f"/threads/{thread}")).is_success
 
 
-async def test_threads_whose_lists_are_outside_of_their_rows_say_how_many_fit(agent: tuple[ServerProcess, str]) -> None:
-    server, _ = agent
+async def test_threads_whose_lists_are_outside_of_their_rows_say_how_many_fit(agent: ServerProcess) -> None:
     threads = 8
     turns = 4
     size = ANSWER_BYTES // 64
-    async with httpx2.AsyncClient(base_url=server.url, timeout=120) as client:
+    async with httpx2.AsyncClient(base_url=agent.url, timeout=120) as client:
         made = []
         for _ in range(threads):
             thread = (await client.post("/threads", json={"metadata": {"kind": "long"}})).json()["thread_id"]
