@@ -206,6 +206,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if type(self.cycle) is RequestResponseCycle:
             # Its task has not begun. uvicorn has no setting for the class.
             self.cycle.__class__ = ResponseCycle
+            # uvicorn before 0.53 looks for the header of the client only when it sends the response as messages.
+            self.cycle.keep_alive = self.cycle.keep_alive and self.parser.should_keep_alive()
+
             if self.config.is_surplus is not None and self.config.is_surplus():
                 self.cycle.default_headers = _CLOSE_HEADERS
 
