@@ -48,9 +48,11 @@ EXIT_TIMEOUT_S = 10.0
 class Sockets(msgspec.Struct, frozen=True):
     """Inherited descriptors: the private socket, the deployment's public socket, and the hand-over pipe.
 
-    When the data plane that has the public socket has died, its successor requests the socket at `heir_fd`.
+    When the data plane that has the public socket has died, its successor requests the socket at `heir_fd`. A server
+    that is no replica may inherit the socket of its configured address, which `portside dev` keeps open.
     """
 
+    listening_fd: int | None = None
     private_fd: int | None = None
     public_fd: int | None = None
     handover_fd: int | None = None
@@ -236,10 +238,12 @@ def open_first_socket(settings: AgentSettings, sockets: Sockets) -> socket.socke
 
     Raises DependencyUnavailable when the port is not available.
     """
-    if sockets.private_fd is None:
+    descriptor = sockets.listening_fd if sockets.private_fd is None else sockets.private_fd
+    if descriptor is None:
         return listen(settings.host, settings.port)
 
-    inherited = socket.socket(fileno=sockets.private_fd)
+    inherited = socket.socket(fileno=descriptor)
+    inherited.set_inheritable(False)
     inherited.setblocking(False)
     return inherited
 

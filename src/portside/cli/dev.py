@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from portside.kernel.errors import UserMistake
 
 if TYPE_CHECKING:
     from portside.agent.config import AgentConfig
+    from portside.agent.settings import AgentSettings
 
 LOOK_EVERY_MS = 500
 WATCHED = (".py", ".json", ".env", ".toml", ".txt", *JAVASCRIPT_SUFFIXES)
@@ -37,10 +39,11 @@ def dev(config: Path | None, *, reload: bool, **options: object) -> None:
 
     JavaScript graphs run with the Node of the PATH if its version fits, else with one that is installed once into the
     home folder. The studio at /studio talks to the agent in a browser, offline and without an account. Threads survive
-    restarts; they are stored in Postgres, as in production.
+    restarts; they are stored in Postgres, as in production. New connections wait during a restart.
     """
     interruption.accept_sigint()
     from portside.agent.config import find_config, load_config
+    from portside.agent.settings import AgentSettings
     from portside.kernel.embedded import EmbeddedPostgres
     from portside.kernel.logs import configure_logs
     from portside.kernel.settings import load_settings
@@ -55,6 +58,7 @@ def dev(config: Path | None, *, reload: bool, **options: object) -> None:
     say(f"Python {version} ({sys.executable}); nothing is installed, so it must have the project's packages")
     arguments = [f"--{name}={value}" for name, value in options.items() if value is not None]
     command = [sys.executable, "-m", "portside", "serve", f"--config={path}", "--studio", *arguments]
+    settings = load_settings(AgentSettings, os.environ, host=options["host"], port=options["port"])
 
     # Acquired here, so that the database does not restart with each reload.
     platform = load_settings(PlatformSettings, os.environ, home=options["home"])
@@ -63,9 +67,12 @@ def dev(config: Path | None, *, reload: bool, **options: object) -> None:
     node = prepare_node(agent_config, platform.home_path)
 
     environment = {**os.environ, **early, **node}
+    server = DevServer(command, environment, settings)
     bundler = None
     embedded = None
     try:
+        # Fail early on a busy port, before Postgres starts.
+        server.listen()
         if agent_config.ui:
             bundler = _start_bundler(path, environment, is_watching=reload)
 
@@ -73,8 +80,9 @@ def dev(config: Path | None, *, reload: bool, **options: object) -> None:
             embedded = EmbeddedPostgres(platform.home_path, connections=platform.postgres_max_connections)
             embedded.acquire()
 
-        _run(command, environment, path.parent if reload else None)
+        _run(server, path.parent if reload else None)
     finally:
+        server.stop_listening()
         if bundler is not None:
             bundler.kill()
             bundler.wait()
@@ -121,21 +129,80 @@ def _names_database() -> bool:
     return any(os.environ.get(name) for name in ("DATABASE_URI", "DATABASE_URL", "POSTGRES_URI"))
 
 
-def _run(command: list[str], environment: dict[str, str], watched: Path | None) -> None:
+class DevServer:
+    """The server of the agent, which is replaced after a change, and the socket that outlives it.
+
+    Connections wait in the socket until the next server accepts them. While no server is about to, because the code has
+    a mistake, there is no socket, and connections are refused.
+    """
+
+    def __init__(self, command: list[str], environment: dict[str, str], settings: "AgentSettings") -> None:
+        from portside.agent.settings import Tier
+
+        self._command = command
+        self._environment = environment
+        self._settings = settings
+
+        # An executor of other machines does not serve the agent's address.
+        self._is_listening = settings.tier != Tier.EXECUTOR
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def listen(self) -> None:
+        """Open the socket, unless it is open. Raises DependencyUnavailable when the port is not available."""
+        from portside.kernel.http.server import listen
+
+        if self._socket is None and self._is_listening:
+            self._socket = listen(self._settings.host, self._settings.port)
+
+    def stop_listening(self) -> None:
+        """Close the socket; connections that waited in it are refused."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def start(self) -> None:
+        """Start a server on the socket. Raises DependencyUnavailable when the port is not available."""
+        self.listen()
+        descriptors = [] if self._socket is None else [self._socket.fileno()]
+        arguments = [f"--listening-fd={descriptor}" for descriptor in descriptors]
+
+        self._process = subprocess.Popen(
+            [*self._command, *arguments], env=self._environment, pass_fds=descriptors, start_new_session=True
+        )
+
+    def stop(self) -> None:
+        """Stop the server, and kill it if that takes long."""
+        if self._process is None or self._process.poll() is not None:
+            return
+
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def get_exit_code(self) -> int | None:
+        """Return with what the server exited by itself; None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+
+def _run(server: DevServer, watched: Path | None) -> None:
     """Run the server until Ctrl-C or SIGTERM; restart it after changes below the watched folder.
 
-    Without a folder, return when the server exits. Also exit if the first server finds no port or no database, because
-    no change of a file can fix that.
+    Without a folder, return when the server exits. Also exit if the first server finds no database, because no change
+    of a file can fix that.
     """
     stop = threading.Event()
     with interruption.instead(stop.set):
-        _serve_until(stop, command, environment, watched)
+        _serve_until(stop, server, watched)
 
 
-def _serve_until(stop: threading.Event, command: list[str], environment: dict[str, str], watched: Path | None) -> None:
+def _serve_until(stop: threading.Event, server: DevServer, watched: Path | None) -> None:
     from portside.kernel.errors import DependencyUnavailable
 
-    server = _start(command, environment)
+    server.start()
     try:
         if watched is None:
             _wait(server, stop)
@@ -143,42 +210,33 @@ def _serve_until(stop: threading.Event, command: list[str], environment: dict[st
 
         from watchfiles import watch
 
-        first = server
+        is_first = True
         for changes in watch(
             watched, watch_filter=_matters, stop_event=stop, rust_timeout=LOOK_EVERY_MS, yield_on_timeout=True
         ):
+            exit_code = server.get_exit_code()
+            if exit_code is not None:
+                server.stop_listening()
+
             if not changes:
-                if server is first and server.poll() == DependencyUnavailable.exit_code:
-                    sys.exit(DependencyUnavailable.exit_code)
+                if is_first and exit_code == DependencyUnavailable.exit_code:
+                    sys.exit(exit_code)
                 continue
 
             names = sorted({Path(file).name for _, file in changes})
             show_text(f"· {', '.join(names[:3])} changed, restarting", err=True)
-            _stop(server)
-            server = _start(command, environment)
+            server.stop()
+            server.start()
+            is_first = False
     finally:
-        _stop(server)
+        server.stop()
 
 
-def _wait(server: "subprocess.Popen[bytes]", stop: threading.Event) -> None:
+def _wait(server: DevServer, stop: threading.Event) -> None:
     """Wait for the server and exit with its status, or return after a signal."""
     while not stop.wait(LOOK_EVERY_MS / 1000):
-        if server.poll() is not None:
-            sys.exit(server.returncode)
-
-
-def _start(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(command, env=environment, start_new_session=True)
-
-
-def _stop(server: "subprocess.Popen[bytes]") -> None:
-    if server.poll() is None:
-        server.send_signal(signal.SIGINT)
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        if (exit_code := server.get_exit_code()) is not None:
+            sys.exit(exit_code)
 
 
 def _matters(_change: object, path: str) -> bool:

@@ -57,6 +57,7 @@ TIERS = {
 @click.option("--executor-python", help="Python interpreter of those processes. [default: the server's own]")
 @click.option("--home", help="Home folder of the embedded Postgres, which is used without a database URL.")
 @click.option("--studio", is_flag=True, hidden=True)
+@click.option("--listening-fd", type=int, hidden=True)
 @click.option("--fd", type=int, hidden=True)
 @click.option("--public-fd", type=int, hidden=True)
 @click.option("--handover-fd", type=int, hidden=True)
@@ -92,7 +93,7 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     if agent_config.has_javascript and None in {settings.executor_node, settings.executor_javascript}:
         settings = _with_node(settings, agent_config, home)
 
-    if options["fd"] is None:
+    if options["fd"] is None and options["listening_fd"] is None:
         # Fail early on a busy port, before imports that take seconds; the socket is opened again when all is ready.
         listen(settings.host, settings.port).close()
 
@@ -146,6 +147,7 @@ def _serve(
         require_grpc()
 
     sockets = Sockets(
+        listening_fd=options["listening_fd"],
         private_fd=options["fd"],
         public_fd=options["public_fd"],
         handover_fd=options["handover_fd"],
