@@ -7,9 +7,11 @@ import { createRoot } from "react-dom/client";
 
 experimental_loadShare("greetings", { greeting: "Hello," });
 const apiUrl = new URLSearchParams(location.search).get("agent") as string;
+// One for all renderings: with another client each component would be loaded again, and lose its state.
+const client = new Client({ apiUrl });
 
 function Page() {
-  const stream = useStream<{ city: string; ui: UIMessage[] }>({ client: new Client({ apiUrl }), assistantId: "agent" });
+  const stream = useStream<{ city: string; ui: UIMessage[] }>({ client, assistantId: "agent" });
   return (
     <main>
       <button type="button" id="ask" onClick={() => stream.submit({ city: "Lima" })}>
