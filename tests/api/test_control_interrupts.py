@@ -41,7 +41,7 @@ class RecordingCompute:
     async def is_provisioned(self) -> bool:
         return True
 
-    async def provision(self, *, is_new: bool) -> None: ...
+    async def provision(self, deployment: DesiredDeployment, *, is_new: bool) -> None: ...
 
     async def switch(self, release: Release) -> None:
         self.served.append(release.revision.id)

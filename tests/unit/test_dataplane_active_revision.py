@@ -62,6 +62,7 @@ class Machine:
     def __init__(self, *, has_database: bool = True, failing: int = 0) -> None:
         self.has_database = has_database
         self.failing = failing
+        self.refusals = 0
         self.provisions: list[bool] = []
         self.restores: list[UUID] = []
         self.served: list[UUID] = []
@@ -79,8 +80,10 @@ class Machine:
     async def is_provisioned(self) -> bool:
         return self.has_database
 
-    async def provision(self, *, is_new: bool) -> None:
+    async def provision(self, deployment: DesiredDeployment, *, is_new: bool) -> None:
         self.provisions.append(is_new)
+        if len(self.provisions) <= self.refusals:
+            raise CreateFailed("the compute refuses this listener")
         if not is_new:
             raise CreateFailed("its database is not on this Postgres server")
 
@@ -185,3 +188,26 @@ async def test_lost_build_that_cannot_be_built_again_does_not_hold_up_a_new_revi
 
     assert reports.statuses[-1] == "READY"
     assert LOST.id not in reports.revisions, "the control plane knows it as deployed"
+
+
+async def test_deployment_that_cannot_be_created_is_tried_again_after_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the compute lacks may be mended later. Until then the listener must not ask without a pause."""
+    pauses: list[float | None] = []
+    machine = Machine(has_database=False)
+    machine.refusals = 3
+
+    async def wait(self: Reconciler, within_s: float | None) -> None:
+        pauses.append(within_s)
+        await asyncio.sleep(0 if len(pauses) <= machine.refusals else 600)
+
+    monkeypatch.setattr(Reconciler, "_wait_for_change", wait)
+    desired = build_desired_deployment(NEWER, status=DeploymentStatus.AWAITING_DATABASE)
+
+    async with reconcile(tmp_path, machine, desired) as reports:
+        await until_reported(reports, "READY")
+
+    assert reports.revisions == {NEWER.id: ["CREATE_FAILED"]}
+    assert machine.provisions == [True, True, True, True]
+    assert pauses[:3] == [5.0, 10.0, 20.0]

@@ -54,6 +54,11 @@ _LIMIT_CACHE_EVERY_S = 3600.0
 _LOOK_AT_CACHE_EVERY_S = 60.0
 _RESTORE_FIRST_S = 1.0
 _RESTORE_LIMIT_S = 300.0
+# What a new deployment needs could not be created: it may work later, after somebody has mended the compute.
+_PROVISION_FIRST_S = 5.0
+_PROVISION_LIMIT_S = 300.0
+# A control plane that is stopping answers at once, whatever it was asked to wait for.
+_POLL_EVERY_S = 1.0
 _STARTS_WITHIN_S = 120.0
 _STARTS_POLL_S = 0.2
 
@@ -174,8 +179,13 @@ class ReconcilerSet:
 
         async def poll_forever() -> None:
             while True:
+                started_at = time.monotonic()
+                generation_before = self._generation
                 self._apply(await self._poll())
                 backoff.reset()
+
+                if self._generation == generation_before:
+                    await asyncio.sleep(max(0.0, started_at + _POLL_EVERY_S - time.monotonic()))
 
         def reconnect(_failure: Exception, _delay_s: float) -> None:
             # A control plane that was set up again does not know the old listener id, and refuses it.
@@ -289,6 +299,9 @@ class Reconciler:
         self._working_on: UUID | None = None
         self._rolled_out: set[UUID] = set()
 
+        self._was_provisioned = False
+        self._provision_backoff = Backoff(_PROVISION_FIRST_S, _PROVISION_LIMIT_S)
+
         self._was_restored = False
         self._restore_backoff = Backoff(_RESTORE_FIRST_S, _RESTORE_LIMIT_S)
         # The earliest time of the next attempt (monotonic clock).
@@ -309,6 +322,7 @@ class Reconciler:
         if echo != self._desired:
             self._restore_backoff.reset()
             self._restore_at = 0.0
+            self._provision_backoff.reset()
 
         self._desired = desired
         self._changed.set()
@@ -326,13 +340,16 @@ class Reconciler:
                 backoff.reset()
 
             if not self.is_finished:
-                await self._wait_for_change(backoff.next() if failed else self._get_restore_delay())
+                await self._wait_for_change(backoff.next() if failed else self._get_delay())
 
     async def _wait_for_change(self, within_s: float | None) -> None:
         await wait_at_most(within_s, self._changed.wait())
 
-    def _get_restore_delay(self) -> float | None:
-        """Return in how many seconds the active revision is to be restored; None if it was."""
+    def _get_delay(self) -> float | None:
+        """Return in how many seconds there is work that waits for nothing but time; None if there is none."""
+        if not self._was_provisioned:
+            return self._provision_backoff.next()
+
         return None if self._was_restored else max(0.0, self._restore_at - time.monotonic())
 
     @property
@@ -383,7 +400,8 @@ class Reconciler:
             self.is_finished = True
             return
 
-        if not await self._provision():
+        self._was_provisioned = await self._provision()
+        if not self._was_provisioned:
             return
 
         await self._restore_when_due()
@@ -406,7 +424,7 @@ class Reconciler:
             return True
 
         try:
-            await target.provision(is_new=is_new)
+            await target.provision(self._desired, is_new=is_new)
         except CreateFailed as exc:
             while (revision := self._next_revision()) is not None:
                 self._rolled_out.add(revision.id)

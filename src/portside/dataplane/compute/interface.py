@@ -108,7 +108,7 @@ class Target(Protocol):
     def forget_unused(self) -> bool:
         """Forget earlier revisions that no thread uses any more; return whether there were any."""
 
-    async def provision(self, *, is_new: bool) -> None:
+    async def provision(self, deployment: DesiredDeployment, *, is_new: bool) -> None:
         """Create what every revision needs, above all the database of a new deployment. Idempotent.
 
         Raises CreateFailed, also when the database of an older deployment is gone.

@@ -217,7 +217,7 @@ class MachineTarget:
 
         return bool(unused)
 
-    async def provision(self, *, is_new: bool) -> None:
+    async def provision(self, deployment: DesiredDeployment, *, is_new: bool) -> None:  # noqa: ARG002 - all on one server
         """Create the role, and the database of a new deployment. Raises CreateFailed, also for a lost database."""
         if is_new:
             # If no other deployment can sleep, the next step fails with the better reason.
