@@ -231,7 +231,7 @@ async def test_prune_keeps_data_and_foreign_objects(harness: ClusterHarness) -> 
     # The database is the same one, so it must keep its password.
     await harness.switch(revision(number=3))
     assert (await harness.live("Secret", "-postgres"))["data"] == password
-    await harness.target.destroy()
+    await harness.target.destroy(deployment())
     assert await harness.names() == set()
     assert await harness.api.get("Secret", harness.namespace, "not-ours")
 

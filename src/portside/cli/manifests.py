@@ -120,7 +120,8 @@ def build_listener_rights(namespace: str, account_namespace: str) -> list[Json]:
     ]
 
     rules += [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+        # A pod of a store that can never start is deleted: its controller would wait for it for ever.
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "delete"]},
         # Through pods/proxy it reads the metrics of agent servers, such as the length of their queue.
         {"apiGroups": [""], "resources": ["pods/log", "pods/proxy"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},

@@ -396,7 +396,7 @@ class Reconciler:
 
     async def _reconcile(self) -> None:
         if self._desired.status == "AWAITING_DELETE":
-            await self._rollout.destroy()
+            await self._rollout.destroy(self._desired)
             self.is_finished = True
             return
 

@@ -365,7 +365,8 @@ class Rollout:
             return
 
         self.has_unused_builds |= self.target.forget_unused()
-        is_down = metrics.problem is not None and metrics.replicas == 0
+        # Nobody knows whether it serves when its compute does not show the replicas.
+        is_down = metrics.problem is not None and not metrics.replicas
         problem = metrics.problem
         if not problem and self._release is not None and self._release.lacks_pins:
             problem = _CANNOT_PIN
@@ -381,9 +382,9 @@ class Rollout:
         if (status, problem) != self._reported_status:
             await self._report_status(status, problem)
 
-    async def destroy(self) -> None:
+    async def destroy(self, deployment: DesiredDeployment) -> None:
         """Delete the deployment (servers, database, folder), then report that."""
-        await self.target.destroy()
+        await self.target.destroy(deployment)
         await asyncio.to_thread(self._folder.remove)
         await self._context.control.confirm_deleted(self._deployment_id)
 

@@ -135,7 +135,7 @@ class Target(Protocol):
     def metrics(self) -> MetricsReport | None:
         """Return the latest metrics, or None before the first measurement. Never blocks."""
 
-    async def destroy(self) -> None:
+    async def destroy(self, deployment: DesiredDeployment) -> None:
         """Delete the deployment from the compute, including its database."""
 
     async def close(self) -> None:

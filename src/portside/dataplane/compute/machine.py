@@ -355,7 +355,7 @@ class MachineTarget:
             threads_by_revision=self._last_metrics.threads_by_revision,
         )
 
-    async def destroy(self) -> None:
+    async def destroy(self, deployment: DesiredDeployment) -> None:  # noqa: ARG002 - the state on disk has all of it
         """Stop the replicas; delete the containers, their images, the database and its role."""
         await self.close()
         await self._containers.clear()

@@ -2,10 +2,12 @@
 
 Objects are plain dictionaries in both directions, so that no field of a user's spec is dropped: the cluster itself
 refuses the fields that it does not know. Calls raise `ClusterUnavailable` when the same call may succeed later, and
-`ClusterRefused` when it would not.
+`ClusterRefused` when it would not. A lack of rights is `ClusterDenied`, which may end by itself: an API server that has
+just started knows no roles yet.
 """
 
 import contextlib
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
@@ -15,7 +17,7 @@ from lightkube.core.exceptions import ConfigError
 from lightkube.core.resource import ApiInfo, NamespacedSubResource, ResourceDef
 from lightkube.generic_resource import GenericNamespacedResource, create_api_info
 from lightkube.resources.core_v1 import PodLog
-from lightkube.types import CascadeType
+from lightkube.types import CascadeType, PatchType
 
 from portside.dataplane.compute.kubernetes.objects import API_PORT, KINDS, MANAGER, Json
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
@@ -29,11 +31,17 @@ _READ = {
     "ServiceAccount": ("", "v1", "serviceaccounts"),
 }
 _RETRYABLE = frozenset({408, 409, 425, 429})
+# What a role lacks. Quotas and admission answer 403 as well, and name no verb.
+_LACKS_RIGHT = re.compile(r'User ".*" cannot ')
 _TIMEOUT_S = 30.0
 
 
 class ClusterUnavailable(Exception):
     """The API server does not answer, or not now; the same call may succeed later."""
+
+
+class ClusterDenied(ClusterUnavailable):
+    """The listener has no right to make the call, or the cluster does not know the listener."""
 
 
 class ClusterRefused(Exception):
@@ -51,6 +59,9 @@ class KubernetesApi:
         self._client = AsyncClient(
             config=config.get(context), timeout=httpx2.Timeout(_TIMEOUT_S), field_manager=MANAGER
         )
+        # The library's types know only its own kinds of resources.
+        self._create: Any = self._client.create
+        self._replace: Any = self._client.replace
 
     @classmethod
     def from_environment(cls, settings: KubernetesSettings) -> "KubernetesApi":
@@ -76,6 +87,45 @@ class KubernetesApi:
                 await self._client.apply(resource, metadata["name"], namespace=metadata["namespace"], force=True)
             )
 
+    async def overwrite(self, manifest: Json) -> Json:
+        """Set the fields of an existing object whoever set them; a list becomes the given one, with no other item."""
+        return await self._patch(manifest, manifest, PatchType.MERGE)
+
+    async def merge(self, manifest: Json, patch: Json) -> Json:
+        """Change an object by a strategic merge: list items are found by their names, a null removes a field."""
+        return await self._patch(manifest, patch, PatchType.STRATEGIC)
+
+    async def _patch(self, manifest: Json, patch: Json, patch_type: PatchType) -> Json:
+        kind = manifest["kind"]
+        metadata = manifest["metadata"]
+        with _translated(f"{kind} {metadata['name']}"):
+            return dict(
+                await self._client.patch(
+                    _RESOURCES[kind], metadata["name"], patch, namespace=metadata["namespace"], patch_type=patch_type
+                )
+            )
+
+    async def check(self, manifest: Json) -> None:
+        """Ask whether the cluster would create an object; creates nothing. Raises ClusterRefused when it would not."""
+        kind = manifest["kind"]
+        metadata = manifest["metadata"]
+        with _translated(f"{kind} {metadata['name']}"):
+            await self._create(_RESOURCES[kind](manifest), namespace=metadata["namespace"], dry_run=True)
+
+    async def create(self, manifest: Json) -> Json:
+        """Create an object. Raises ClusterUnavailable when it exists."""
+        kind = manifest["kind"]
+        metadata = manifest["metadata"]
+        with _translated(f"{kind} {metadata['name']}"):
+            return dict(await self._create(_RESOURCES[kind](manifest), namespace=metadata["namespace"]))
+
+    async def replace(self, manifest: Json) -> Json:
+        """Replace an object. Raises ClusterUnavailable when its resourceVersion is not the one in the manifest."""
+        kind = manifest["kind"]
+        metadata = manifest["metadata"]
+        with _translated(f"{kind} {metadata['name']}"):
+            return dict(await self._replace(_RESOURCES[kind](manifest), namespace=metadata["namespace"]))
+
     async def get(self, kind: str, namespace: str, name: str) -> Json | None:
         """Return an object, or None when it does not exist."""
         try:
@@ -97,11 +147,12 @@ class KubernetesApi:
             )
             return [{"kind": kind, **item} async for item in items]
 
-    async def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete an object and those that it owns. Succeeds when the object does not exist."""
+    async def delete(self, kind: str, namespace: str, name: str, *, keep_owned: bool = False) -> None:
+        """Delete an object and those that it owns, or leave these. Succeeds when the object does not exist."""
+        cascade = CascadeType.ORPHAN if keep_owned else CascadeType.BACKGROUND
         try:
             with _translated(f"{kind} {name}"):
-                await self._client.delete(_RESOURCES[kind], name, namespace=namespace, cascade=CascadeType.BACKGROUND)
+                await self._client.delete(_RESOURCES[kind], name, namespace=namespace, cascade=cascade)
         except ClusterRefused as exc:
             if exc.status != 404:
                 raise
@@ -174,6 +225,9 @@ def _translated(what: str) -> Iterator[None]:
     except ApiError as exc:
         code = exc.response.status_code
         message = f"{what}: {exc.status.message or exc.status.reason}"
+        if code == 401 or (code == 403 and _LACKS_RIGHT.search(message)):
+            raise ClusterDenied(f"{code}: {message}") from exc
+
         if code in _RETRYABLE or code >= 500:
             raise ClusterUnavailable(f"{code}: {message}") from exc
 

@@ -1,58 +1,85 @@
 """Applies the objects of a deployment to the cluster, and deletes them.
 
 Applying is idempotent. Objects to remove are found by their owner's labels, in the namespaces that this listener may
-use; other objects are never touched. All functions raise ClusterUnavailable and ClusterRefused.
+use; other objects are never touched. `repairs.py` knows how one object is applied that somebody has changed.
+
+A rollout ends with the first object that the cluster refuses. The repair of a deployment that serves goes on with the
+others, and returns what was refused.
 """
 
 import asyncio
-import base64
-import binascii
-import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from uuid import UUID
 
-from portside.dataplane.compute.kubernetes.api import ClusterRefused, KubernetesApi
-from portside.dataplane.compute.kubernetes.environment import Passwords
+from portside.dataplane.compute.kubernetes.api import ClusterDenied, ClusterRefused, KubernetesApi
 from portside.dataplane.compute.kubernetes.manifests import Objects
 from portside.dataplane.compute.kubernetes.objects import KINDS, Json, KubernetesScope, is_data, owned_by
-from portside.dataplane.compute.kubernetes.stores import PASSWORD, store_name
+from portside.dataplane.compute.kubernetes.repairs import OnNote, apply_object
+from portside.kernel.logs import get_logger
 
+log = get_logger(__name__)
 _DELETE_POLL_S = 1.0
 
 
-async def read_passwords(api: KubernetesApi, scope: KubernetesScope) -> Passwords:
-    """Return the passwords in the deployment's Secrets, and new ones for those that are missing."""
-    passwords = []
-    for component in ("postgres", "redis"):
-        secret = await api.get("Secret", scope.namespace, store_name(scope, component))
-        passwords.append(_read_password(secret) or secrets.token_urlsafe(24))
+@dataclass
+class Repair:
+    """What a repair found: the objects as they are now, what was changed back, and what the cluster refused."""
 
-    return Passwords(*passwords)
-
-
-def _read_password(secret: Json | None) -> str | None:
-    data = (secret or {}).get("data") or {}
-    try:
-        return base64.b64decode(data.get(PASSWORD, ""), validate=True).decode() or None
-    except (binascii.Error, UnicodeDecodeError):
-        return None
+    objects: list[Json] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
 
 
-async def apply_stores(api: KubernetesApi, objects: Objects) -> None:
-    """Apply the objects of the stores."""
+async def apply_stores(api: KubernetesApi, objects: Objects, on_note: OnNote) -> None:
+    """Apply the objects of the stores. Raises ClusterUnavailable and ClusterRefused."""
     for manifest in objects.stores:
-        await api.apply(manifest)
+        await apply_object(api, manifest, on_note)
 
 
-async def apply_servers(api: KubernetesApi, objects: Objects) -> None:
-    """Apply the objects of the servers; the number of replicas that an autoscaler has set stays."""
-    scaled = {manifest["metadata"]["name"]: manifest["spec"] for manifest in objects.of_kind("HorizontalPodAutoscaler")}
+async def apply_servers(api: KubernetesApi, objects: Objects, on_note: OnNote) -> None:
+    """Apply the objects of the servers; the number of replicas that an autoscaler has set stays.
+
+    Raises ClusterUnavailable and ClusterRefused.
+    """
     for manifest in objects.servers:
-        bounds = scaled.get(manifest["metadata"]["name"])
-        if manifest["kind"] == "Deployment" and bounds is not None:
-            await api.apply(await _with_live_replicas(api, manifest, bounds))
-        else:
-            await api.apply(manifest)
+        await _apply_scaled(api, objects, manifest, on_note)
+
+
+async def repair(api: KubernetesApi, objects: Objects) -> Repair:
+    """Apply every object on its own, and remove those that are no longer needed. Raises ClusterUnavailable.
+
+    A Deployment is left as it is when the cluster refused a Secret that its new pods would need.
+    """
+    result = Repair()
+    lacks_secret = False
+    for manifest in (*objects.stores, *objects.servers):
+        kind = manifest["kind"]
+        if kind == "Deployment" and lacks_secret:
+            continue
+
+        try:
+            result.objects.append(await _apply_scaled(api, objects, manifest, result.notes.append))
+        except (ClusterDenied, ClusterRefused) as exc:
+            result.refusals.append(str(exc))
+            lacks_secret |= kind == "Secret"
+
+    try:
+        await prune(api, objects.scope, objects.names)
+    except (ClusterDenied, ClusterRefused) as exc:
+        result.refusals.append(str(exc))
+
+    result.refusals += _describe_failed_controllers(result.objects)
+    return result
+
+
+async def _apply_scaled(api: KubernetesApi, objects: Objects, manifest: Json, on_note: OnNote) -> Json:
+    scaled = {scaler["metadata"]["name"]: scaler["spec"] for scaler in objects.of_kind("HorizontalPodAutoscaler")}
+    bounds = scaled.get(manifest["metadata"]["name"])
+    if manifest["kind"] == "Deployment" and bounds is not None:
+        manifest = await _with_live_replicas(api, manifest, bounds)
+
+    return await apply_object(api, manifest, on_note)
 
 
 async def _with_live_replicas(api: KubernetesApi, manifest: Json, bounds: Json) -> Json:
@@ -61,6 +88,14 @@ async def _with_live_replicas(api: KubernetesApi, manifest: Json, bounds: Json) 
     replicas = manifest["spec"]["replicas"] if live is None else live.get("spec", {}).get("replicas", 1)
     replicas = min(max(replicas, bounds["minReplicas"]), bounds["maxReplicas"])
     return {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}
+
+
+def _describe_failed_controllers(objects: Iterable[Json]) -> Iterator[str]:
+    """Yield why the cluster creates no pods for a workload, such as a quota."""
+    for live in objects:
+        for condition in (live.get("status") or {}).get("conditions") or ():
+            if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
+                yield f"{live['kind']} {live['metadata']['name']}: its pods cannot be created: {condition['message']}"
 
 
 async def prune(api: KubernetesApi, scope: KubernetesScope, names: Collection[tuple[str, str]]) -> None:
@@ -72,23 +107,42 @@ async def prune(api: KubernetesApi, scope: KubernetesScope, names: Collection[tu
             await api.delete(kind, scope.namespace, name)
 
 
-async def delete_all(api: KubernetesApi, namespaces: Iterable[str], deployment_id: UUID) -> None:
-    """Delete all objects of a deployment with its data, and wait until they are gone."""
+async def delete_all(api: KubernetesApi, namespaces: Iterable[str], own_namespace: str, deployment_id: UUID) -> None:
+    """Delete all objects of a deployment with its data, and wait until they are gone.
+
+    It may have been in another namespace once. One of those that does not exist, or that this listener may no longer
+    use, keeps nothing from being deleted: only the deployment's own must answer.
+    """
     for namespace in namespaces:
-        while True:
-            objects = await list_owned_objects(api, namespace, deployment_id)
-            for manifest in objects:
-                if "deletionTimestamp" not in manifest["metadata"]:
-                    await api.delete(manifest["kind"], namespace, manifest["metadata"]["name"])
+        try:
+            await _delete_in(api, namespace, deployment_id)
+        except (ClusterDenied, ClusterRefused) as exc:
+            if namespace == own_namespace:
+                raise
 
-            if not objects and not await api.list("Pod", namespace, owned_by(deployment_id)):
-                break
+            log.warning(
+                "a namespace cannot be searched for objects of a deleted deployment",
+                deployment=str(deployment_id),
+                namespace=namespace,
+                error=str(exc),
+            )
 
-            await asyncio.sleep(_DELETE_POLL_S)
+
+async def _delete_in(api: KubernetesApi, namespace: str, deployment_id: UUID) -> None:
+    while True:
+        objects = await list_owned_objects(api, namespace, deployment_id)
+        for manifest in objects:
+            if "deletionTimestamp" not in manifest["metadata"]:
+                await api.delete(manifest["kind"], namespace, manifest["metadata"]["name"])
+
+        if not objects and not await api.list("Pod", namespace, owned_by(deployment_id)):
+            return
+
+        await asyncio.sleep(_DELETE_POLL_S)
 
 
 async def list_owned_objects(api: KubernetesApi, namespace: str, deployment_id: UUID) -> list[Json]:
-    """Return all objects of a deployment in a namespace."""
+    """Return all objects of a deployment in a namespace. Raises ClusterUnavailable and ClusterRefused."""
     objects = []
 
     # In reverse, so that entry points are deleted first: no request may reach servers that terminate.

@@ -23,6 +23,7 @@ from portside.dataplane.compute.kubernetes.watching import container_statuses, p
 from portside.dataplane.compute.server_metrics import ASK_IDLE_EVERY_S, QueueMetrics, ServerMetrics, join_problems
 from portside.dataplane.compute.server_output import parse_line
 from portside.dataplane.logs import RevisionLog
+from portside.kernel.clock import now
 from portside.kernel.supervision import Supervision
 from portside.kernel.tasks import cancel_and_wait
 from portside.listener_api import MetricsReport
@@ -34,6 +35,9 @@ _MAX_FOLLOWED = 200
 # The log of a container that died ends a moment before the cluster shows the death.
 _FOLLOW_AGAIN_S = 5.0
 _SERVERS = frozenset({"api", "queue", "orchestrator", "executor"})
+_STORES = frozenset({"postgres", "redis"})
+# An API server that starts again is silent for less.
+_HIDDEN_AFTER_S = 60.0
 # The components whose servers know the queue, and whether the platform or a webhook refuses their requests.
 _ASKED = ("api", "queue", "orchestrator")
 
@@ -46,10 +50,14 @@ def build_metrics(pods: Iterable[Mapping[str, Any]], answers: Sequence[ServerMet
     ready = dict.fromkeys(_SERVERS, 0)
     restarts = 0
     problem = None
+    store_problem = None
 
     for pod in pods:
         component = pod["metadata"]["labels"].get(COMPONENT)
         is_ending = "deletionTimestamp" in pod["metadata"]
+        if component in _STORES and not is_ending:
+            store_problem = store_problem or next((pod_problem.text for pod_problem in pod_problems(pod)), None)
+
         if component not in ready or is_ending:
             continue
 
@@ -63,11 +71,27 @@ def build_metrics(pods: Iterable[Mapping[str, Any]], answers: Sequence[ServerMet
         replicas=ready["api"],
         queue_replicas=ready["queue"] + ready["executor"],
         restarts=restarts,
-        problem=problem or join_problems(answers),
+        # Servers without their database are not ready either, and it is the reason.
+        problem=store_problem or problem or join_problems(answers),
         pending_runs=queue.n_pending,
         active_runs=queue.n_running,
         oldest_wait_s=queue.pending_unblocked_runs_wait_time_max_secs,
     )
+
+
+def add_problems(metrics: MetricsReport, refusals: Sequence[str]) -> MetricsReport:
+    """Return the metrics of a release that should serve, with what else is wrong: refusals, or no replica."""
+    problems = []
+    if metrics.replicas == 0:
+        problems.append("No replica of this deployment is ready.")
+
+    if metrics.problem:
+        problems.append(metrics.problem)
+
+    if refusals:
+        problems.append(f"The cluster refuses changes of this deployment: {'; '.join(refusals)}")
+
+    return msgspec.structs.replace(metrics, problem="\n".join(problems) or None)
 
 
 def _is_ready(pod: Mapping[str, Any]) -> bool:
@@ -91,7 +115,12 @@ class PodFollower:
         self.metrics: MetricsReport | None = None
         self._answers: list[ServerMetrics] = []
         self._asked_at = -ASK_IDLE_EVERY_S
-        supervision = Supervision("following of pods", expected=(ClusterUnavailable, ClusterRefused))
+        # When the pods were seen last, by the clock that never jumps and by the one that people read.
+        self._seen_at = time.monotonic()
+        self._seen_time = now()
+        supervision = Supervision(
+            "following of pods", expected=(ClusterUnavailable, ClusterRefused), on_failure=self._note_failure
+        )
         self._task = asyncio.create_task(supervision.run(self._run))
 
     async def close(self) -> None:
@@ -108,11 +137,22 @@ class PodFollower:
                 self._asked_at = time.monotonic()
 
             self.metrics = build_metrics(pods, self._answers)
+            self._seen_at = time.monotonic()
+            self._seen_time = now()
             self._follow(pods)
             await self._close_logs(pods)
             self._from_now = False
 
             await asyncio.sleep(_POLL_S)
+
+    def _note_failure(self, failure: Exception, _delay_s: float) -> None:
+        """After a while replace metrics that are no longer true: nobody knows which replicas there are."""
+        if time.monotonic() - self._seen_at >= _HIDDEN_AFTER_S:
+            problem = (
+                f"The cluster has not shown the pods of this deployment since {self._seen_time:%Y-%m-%d %H:%M} UTC; it "
+                f"may still be running. {failure}"
+            )
+            self.metrics = MetricsReport(problem=problem)
 
     async def _ask_servers(self, pods: list[Json]) -> list[ServerMetrics]:
         """Return the metrics of a ready server of each tier. Those that cannot be read are left out."""

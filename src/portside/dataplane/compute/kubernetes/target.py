@@ -10,20 +10,28 @@ import contextlib
 from uuid import UUID
 
 from portside.dataplane.compute.interface import OpenLog, Release
-from portside.dataplane.compute.kubernetes.api import ClusterRefused, ClusterUnavailable, KubernetesApi
+from portside.dataplane.compute.kubernetes.api import (
+    ClusterDenied,
+    ClusterRefused,
+    ClusterUnavailable,
+    KubernetesApi,
+)
 from portside.dataplane.compute.kubernetes.applying import (
     apply_servers,
     apply_stores,
     delete_all,
     list_owned_objects,
     prune,
-    read_passwords,
+    repair,
 )
 from portside.dataplane.compute.kubernetes.manifests import ClusterSettings, Objects, build_objects, build_scope
 from portside.dataplane.compute.kubernetes.objects import COMPONENT, KubernetesScope, build_address
-from portside.dataplane.compute.kubernetes.pods import PodFollower
+from portside.dataplane.compute.kubernetes.passwords import find_passwords
+from portside.dataplane.compute.kubernetes.pods import PodFollower, add_problems
+from portside.dataplane.compute.kubernetes.repairs import OnNote
 from portside.dataplane.compute.kubernetes.resources import Resources, read_resources
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
+from portside.dataplane.compute.kubernetes.stuck_pods import free_stores
 from portside.dataplane.compute.kubernetes.watching import PollTiming, WorkloadWatch, retry_while_unavailable
 from portside.dataplane.compute.kubernetes.workspace_rules import (
     check_named_objects,
@@ -40,7 +48,6 @@ from portside.listener_api import IN_PROGRESS, ComputeType, DesiredDeployment, M
 
 log = get_logger(__name__)
 _APPLY_AGAIN_S = 120.0
-_APPLY_LIMIT_S = 60.0
 _DELETE_LIMIT_S = 600.0
 
 
@@ -80,6 +87,8 @@ class KubernetesTarget:
         self._cluster = compute.cluster
         self._serving: Release | None = None
 
+        # What the cluster refused when the serving release was applied last.
+        self._refusals: list[str] = []
         # The objects of a release that was applied and did not serve yet.
         self._unfinished: KubernetesScope | None = None
         self._was_swept = False
@@ -119,16 +128,21 @@ class KubernetesTarget:
         """Do nothing: there are no earlier revisions."""
         return False
 
-    async def provision(self, *, is_new: bool) -> None:  # noqa: ARG002 - a cluster keeps its databases itself
-        """Check that the listener may work in its namespaces. Raises CreateFailed and ClusterUnavailable."""
-        for namespace in self._cluster.kubernetes.namespaces:
-            try:
-                await list_owned_objects(self._api, namespace, self._deployment_id)
-            except ClusterRefused as exc:
-                raise CreateFailed(
-                    f"the cluster refuses this listener in namespace {namespace}: {exc}; check the role of its "
-                    "service account"
-                ) from exc
+    async def provision(self, deployment: DesiredDeployment, *, is_new: bool) -> None:  # noqa: ARG002 - a cluster keeps its databases itself
+        """Check that the listener may work in the deployment's namespace. Raises CreateFailed and ClusterUnavailable.
+
+        Another namespace that is missing keeps only its own deployments from being created.
+        """
+        namespace = self._find_namespace(deployment)
+        try:
+            await retry_while_unavailable(
+                lambda: list_owned_objects(self._api, namespace, self._deployment_id), self._compute.timing.retry_s
+            )
+        except (ClusterDenied, ClusterRefused) as exc:
+            raise CreateFailed(
+                f"the cluster refuses this listener in namespace {namespace}: {exc}; check that the namespace exists, "
+                "and the role of the listener's service account in it"
+            ) from exc
 
     async def switch(self, release: Release) -> None:
         """Apply a release and wait until it serves. Raises DeployFailed, and then the previous one keeps serving."""
@@ -190,14 +204,23 @@ class KubernetesTarget:
         return build_address(scope.name, scope.namespace, deployment.custom_url, self._cluster.kubernetes).url
 
     def metrics(self) -> MetricsReport | None:
-        """Return what the pods showed last; the cluster's own metrics have their resource usage."""
-        return None if self._follower is None else self._follower.metrics
+        """Return what the pods showed last, and what is wrong; the cluster's own metrics have their resource usage."""
+        metrics = None if self._follower is None else self._follower.metrics
+        if metrics is None or self._serving is None:
+            return metrics
 
-    async def destroy(self) -> None:
+        return add_problems(metrics, self._refusals)
+
+    async def destroy(self, deployment: DesiredDeployment) -> None:
         """Delete all objects of the deployment with its data. Raises TimeoutError when they stay."""
         await self.close()
         async with timeout(_DELETE_LIMIT_S):
-            await delete_all(self._api, self._cluster.kubernetes.namespaces, self._deployment_id)
+            await delete_all(
+                self._api,
+                self._cluster.kubernetes.namespaces,
+                self._find_namespace(deployment),
+                self._deployment_id,
+            )
 
     async def close(self) -> None:
         """Stop applying and following; the deployment keeps running without the listener."""
@@ -210,21 +233,25 @@ class KubernetesTarget:
         revision_log = self._open_log(release.revision.id)
         try:
             await self._check_rules(release)
-            objects = await self._build_objects(release)
+            objects = await self._build_objects(release, revision_log.add)
             self._unfinished = objects.scope
             self._follow_pods(objects.scope, from_now=self._serving is not None)
             watch = WorkloadWatch(self._api, objects.scope, revision_log.add, self._compute.timing)
             api_limit_s = self._cluster.limits["api"]
 
-            await retry_while_unavailable(lambda: apply_stores(self._api, objects), _APPLY_LIMIT_S)
+            retry_s = self._compute.timing.retry_s
 
-            for store in objects.of_kind("StatefulSet"):
+            await retry_while_unavailable(lambda: apply_stores(self._api, objects, revision_log.add), retry_s)
+            stores = objects.of_kind("StatefulSet")
+            await retry_while_unavailable(lambda: self._free_stores(objects, revision_log.add), retry_s)
+
+            for store in stores:
                 await watch.until_ready(store, api_limit_s)
 
-            await retry_while_unavailable(lambda: apply_servers(self._api, objects), _APPLY_LIMIT_S)
+            await retry_while_unavailable(lambda: apply_servers(self._api, objects, revision_log.add), retry_s)
             await self._wait_until_serving(objects, watch)
             self._url = objects.address.url
-            await retry_while_unavailable(lambda: prune(self._api, objects.scope, objects.names), _APPLY_LIMIT_S)
+            await retry_while_unavailable(lambda: prune(self._api, objects.scope, objects.names), retry_s)
         finally:
             await revision_log.close()
 
@@ -238,7 +265,8 @@ class KubernetesTarget:
         workspace_id = release.deployment.tenant_id
         named_objects = list_named_objects(release.revision, resources)
         await retry_while_unavailable(
-            lambda: check_named_objects(self._api, namespace, workspace_id, named_objects, settings), _APPLY_LIMIT_S
+            lambda: check_named_objects(self._api, namespace, workspace_id, named_objects, settings),
+            self._compute.timing.retry_s,
         )
 
     async def _wait_until_serving(self, objects: Objects, watch: WorkloadWatch) -> None:
@@ -256,11 +284,20 @@ class KubernetesTarget:
         if url is not None:
             await watch.until_healthy(url, limits["api"])
 
-    async def _build_objects(self, release: Release) -> Objects:
+    async def _build_objects(self, release: Release, on_note: OnNote) -> Objects:
         resources = read_resources(release.revision.resource_spec)
         scope = build_scope(release.deployment, resources, self._cluster.kubernetes)
-        passwords = await retry_while_unavailable(lambda: read_passwords(self._api, scope), _APPLY_LIMIT_S)
+        passwords = await retry_while_unavailable(
+            lambda: find_passwords(self._api, scope, release, on_note), self._compute.timing.retry_s
+        )
         return build_objects(release, self._cluster, passwords)
+
+    async def _free_stores(self, objects: Objects, on_note: OnNote) -> None:
+        stores = objects.of_kind("StatefulSet")
+        await free_stores(self._api, objects.scope, stores, on_note, self._compute.timing.poll_s)
+
+    def _find_namespace(self, deployment: DesiredDeployment) -> str:
+        return deployment.k8s_namespace or self._cluster.kubernetes.namespaces[0]
 
     async def _undo(self, deployment: DesiredDeployment) -> None:
         """Undo an unfinished release: apply the active one again, or without one delete everything but the data."""
@@ -273,7 +310,7 @@ class KubernetesTarget:
             self._changed.set()
         elif scope is not None:
             with contextlib.suppress(ClusterUnavailable, ClusterRefused):
-                await retry_while_unavailable(lambda: prune(self._api, scope, ()), _APPLY_LIMIT_S)
+                await retry_while_unavailable(lambda: prune(self._api, scope, ()), self._compute.timing.retry_s)
 
     def _keep_applied(self, release: Release) -> None:
         self._serving = release
@@ -292,23 +329,47 @@ class KubernetesTarget:
             await wait_at_most(wait_s, self._changed.wait())
 
             self._changed.clear()
-            wait_s = _APPLY_AGAIN_S
             try:
                 await self.apply_serving()
-                backoff.reset()
             except (ClusterUnavailable, ClusterRefused, DeployFailed) as exc:
-                wait_s = backoff.next()
-                log.warning("a deployment cannot be applied again", deployment=str(self._deployment_id), error=str(exc))
+                self._refusals = [str(exc)]
+
+            if not self._refusals:
+                wait_s = _APPLY_AGAIN_S
+                backoff.reset()
+                continue
+
+            wait_s = backoff.next()
+            log.warning(
+                "a deployment cannot be applied again",
+                deployment=str(self._deployment_id),
+                errors=self._refusals,
+                again_in_s=wait_s,
+            )
 
     async def apply_serving(self) -> None:
-        """Apply the serving release once. Raises ClusterUnavailable, ClusterRefused and DeployFailed."""
+        """Apply the serving release once; `metrics` then shows what the cluster refused.
+
+        Raises ClusterUnavailable, ClusterRefused and DeployFailed.
+        """
         if self._serving is None:
             return
 
-        objects = await self._build_objects(self._serving)
-        await apply_stores(self._api, objects)
-        await apply_servers(self._api, objects)
-        await prune(self._api, objects.scope, objects.names)
+        objects = await self._build_objects(self._serving, self._note)
+        result = await repair(self._api, objects)
+        for note in result.notes:
+            self._note(note)
+
+        try:
+            await self._free_stores(objects, self._note)
+        except (ClusterDenied, ClusterRefused) as exc:
+            result.refusals.append(str(exc))
+
+        self._refusals = result.refusals
+
+    def _note(self, text: str) -> None:
+        """Write what was changed on the cluster to the log of the listener."""
+        log.warning("the cluster differed from a deployment", deployment=str(self._deployment_id), change=text)
 
     def _follow_pods(self, scope: KubernetesScope, *, from_now: bool) -> None:
         if self._follower is None:

@@ -232,6 +232,8 @@ class PollTiming:
 
     poll_s: float = 2.0
     permanent_after_s: float = 30.0
+    # How long a call that the cluster does not answer, or not now, is repeated.
+    retry_s: float = 60.0
 
 
 @dataclass(frozen=True)

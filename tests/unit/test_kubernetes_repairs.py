@@ -1,0 +1,309 @@
+"""Running agents survive what an operator does to their objects: each is set back on its own, and data is kept.
+
+The API server is in memory (`tests/cluster_api.py`). `tests/api/test_kubernetes_cluster.py` has a real one.
+"""
+
+import base64
+import copy
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from portside.dataplane.compute.interface import Release
+from portside.dataplane.compute.kubernetes.manifests import ClusterSettings
+from portside.dataplane.compute.kubernetes.objects import owned_by
+from portside.dataplane.compute.kubernetes.quantities import parse_quantity
+from portside.dataplane.failures import CreateFailed, DeployFailed
+from portside.dataplane.logs import RevisionLog
+from portside.listener_api import Secret
+from tests.kubernetes import DEPLOYMENT_ID, LISTENER, deployment, revision, settings
+
+pytest.importorskip("lightkube", reason="the extra portside[kubernetes] is not installed")
+
+from portside.dataplane.compute.kubernetes.api import ClusterDenied
+from portside.dataplane.compute.kubernetes.repairs import build_security_patch
+from portside.dataplane.compute.kubernetes.target import KubernetesCompute, KubernetesTarget
+from portside.dataplane.compute.kubernetes.watching import PollTiming
+from tests.cluster_api import ClusterApi, connect, lacks_right
+
+NAME = "hello-world-00000000abcd"
+SERVING = revision(status="DEPLOYED")
+# What the first test applied; each test begins with it.
+APPLIED: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+
+class Harness:
+    """A cluster with a deployment that serves."""
+
+    def __init__(self, cluster: ClusterApi, compute: KubernetesCompute) -> None:
+        self.cluster = cluster
+        self.compute = compute
+        self.target = self.build_target()
+
+    def build_target(self) -> KubernetesTarget:
+        async def ship(_entries: Any) -> None:
+            pass
+
+        target = self.compute.target(DEPLOYMENT_ID, lambda _: RevisionLog(ship))
+        target._serving = Release(deployment(SERVING, active_revision_id=SERVING.id), SERVING, None)
+        return target
+
+    @property
+    def refusals(self) -> list[str]:
+        return self.target._refusals
+
+    def spec(self, plural: str, name: str) -> dict[str, Any]:
+        live = self.cluster.find(plural, name)
+        assert live is not None, name
+        return live["spec"]
+
+    def password(self, name: str = f"{NAME}-postgres") -> str:
+        live = self.cluster.find("secrets", name)
+        assert live is not None
+        return base64.b64decode(live["data"]["password"]).decode()
+
+    def deleted(self) -> list[tuple[str, str]]:
+        return [(plural, name) for method, plural, name in self.cluster.calls if method == "DELETE"]
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[Harness]:
+    cluster = ClusterApi()
+    async with connect(cluster) as api:
+        compute = KubernetesCompute(ClusterSettings(LISTENER, settings()), api, PollTiming(0.001, 0.01, retry_s=0.05))
+        harness = Harness(cluster, compute)
+        if not APPLIED:
+            await harness.target.apply_serving()
+            assert harness.refusals == []
+            APPLIED.update(cluster.objects)
+
+        cluster.objects = copy.deepcopy(APPLIED)
+        cluster.calls.clear()
+        yield harness
+
+
+async def test_service_that_was_patched_by_hand_is_set_back_and_keeps_its_address(harness: Harness) -> None:
+    service = harness.spec("services", NAME)
+    service["clusterIP"] = "10.0.0.7"
+    service["ports"] = [{"name": "http", "port": 9000, "protocol": "TCP"}]
+
+    await harness.target.apply_serving()
+
+    assert harness.refusals == []
+    assert [port["port"] for port in harness.spec("services", NAME)["ports"]] == [8000]
+    assert harness.spec("services", NAME)["clusterIP"] == "10.0.0.7"
+    assert harness.deleted() == []
+
+
+async def test_object_that_cannot_be_changed_is_created_anew(harness: Harness) -> None:
+    """The pods of a StatefulSet run on, and belong to the new one."""
+    harness.spec("statefulsets", f"{NAME}-postgres")["serviceName"] = "another"
+
+    await harness.target.apply_serving()
+
+    assert harness.refusals == []
+    assert harness.spec("statefulsets", f"{NAME}-postgres")["serviceName"] == f"{NAME}-postgres"
+    assert harness.deleted() == [("statefulsets", f"{NAME}-postgres")]
+    assert harness.cluster.orphaned == [f"{NAME}-postgres"]
+
+
+async def test_refused_object_stops_no_other_and_is_named(harness: Harness) -> None:
+    def refuse(method: str, plural: str, _namespace: str, name: str) -> tuple[int, str] | None:
+        if method in {"apply", "merge", "CHECK"} and plural == "services" and name.startswith(f"{NAME}-redis"):
+            return 422, 'Service "x" is invalid: because'
+        return None
+
+    harness.cluster.rules.append(refuse)
+    del harness.cluster.objects["deployments", "agents", NAME]
+    await harness.target.apply_serving()
+
+    assert harness.refusals == [f'Service {NAME}-redis: Service "x" is invalid: because']
+    assert harness.cluster.find("deployments", NAME) is not None, "the other objects are repaired"
+    assert harness.deleted() == [], "what the cluster would not create is not deleted"
+
+
+async def test_right_that_was_lost_stops_no_other_object_and_is_named(harness: Harness) -> None:
+    def refuse(method: str, plural: str, namespace: str, _name: str) -> tuple[int, str] | None:
+        return lacks_right("patch", plural, namespace) if (method, plural) == ("apply", "ingresses") else None
+
+    harness.target = harness.build_target()
+    harness.compute.cluster = harness.target._cluster = ClusterSettings(
+        LISTENER, settings(kubernetes_ingress_url="https://*.example.com")
+    )
+    harness.cluster.rules.append(refuse)
+    await harness.target.apply_serving()
+    (refusal,) = harness.refusals
+    assert 'cannot patch resource "ingresses"' in refusal
+
+
+async def test_claim_keeps_its_class_and_its_size(harness: Harness) -> None:
+    claim = harness.spec("persistentvolumeclaims", f"{NAME}-postgres")
+    claim["storageClassName"] = "old"
+    claim["resources"]["requests"]["storage"] = "20Gi"
+    harness.target._cluster = ClusterSettings(LISTENER, settings(kubernetes_storage_class="new"))
+
+    await harness.target.apply_serving()
+
+    assert harness.refusals == []
+    after = harness.spec("persistentvolumeclaims", f"{NAME}-postgres")
+    assert (after["storageClassName"], after["resources"]["requests"]["storage"]) == ("old", "20Gi")
+    assert harness.deleted() == []
+
+
+async def test_lost_password_is_recovered_from_the_variables(harness: Harness) -> None:
+    before = harness.password(), harness.password(f"{NAME}-redis")
+    for component in ("postgres", "redis"):
+        del harness.cluster.objects["secrets", "agents", f"{NAME}-{component}"]
+
+    await harness.target.apply_serving()
+
+    assert (harness.password(), harness.password(f"{NAME}-redis")) == before
+    assert harness.refusals == []
+
+
+async def test_lost_password_of_a_database_with_data_is_never_invented(harness: Harness) -> None:
+    for live in list(harness.cluster.objects.values()):
+        if live["kind"] == "Secret":
+            del harness.cluster.objects["secrets", "agents", live["metadata"]["name"]]
+
+    with pytest.raises(
+        DeployFailed, match=f"the Secret {NAME}-postgres with the password .* is missing.*from a backup"
+    ):
+        await harness.target.apply_serving()
+    assert harness.cluster.find("secrets", f"{NAME}-postgres") is None
+
+
+async def test_own_stores_start_no_servers_again(harness: Harness) -> None:
+    """The name of the Secret with the variables must not change from one repair to the next."""
+    own = [Secret("POSTGRES_URI_CUSTOM", "postgresql://x/y"), Secret("REDIS_URI_CUSTOM", "redis://z")]
+    custom = msgspec.structs.replace(SERVING, secrets=own)
+    harness.cluster.objects.clear()
+    harness.target._serving = Release(deployment(custom, active_revision_id=custom.id), custom, None)
+
+    names = []
+    for _ in range(2):
+        await harness.target.apply_serving()
+        template = harness.spec("deployments", NAME)["template"]["spec"]
+        names.append(template["containers"][0]["envFrom"][0]["secretRef"]["name"])
+
+    assert names[0] == names[1]
+
+
+async def test_added_security_settings_are_removed(harness: Harness) -> None:
+    pod = harness.spec("deployments", NAME)["template"]["spec"]
+    pod["hostNetwork"] = True
+    pod["securityContext"] = {**pod.get("securityContext", {}), "runAsUser": 0}
+    pod["containers"][0]["securityContext"]["privileged"] = True
+    pod["containers"][0]["securityContext"]["capabilities"]["add"] = ["NET_ADMIN"]
+
+    await harness.target.apply_serving()
+
+    pod = harness.spec("deployments", NAME)["template"]["spec"]
+    context = pod["containers"][0]["securityContext"]
+    assert "hostNetwork" not in pod
+    assert "runAsUser" not in pod["securityContext"]
+    assert "privileged" not in context
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert pod["containers"][0]["image"] == "agents/hello:1"
+
+    harness.cluster.calls.clear()
+    await harness.target.apply_serving()
+    assert "strategic" not in {method for method, _, _ in harness.cluster.calls}
+
+
+def test_security_settings_of_other_containers_are_left_alone() -> None:
+    ours = {"containers": [{"name": "a", "securityContext": {"runAsUser": 1, "seccompProfile": {"type": "X"}}}]}
+    live = {
+        "securityContext": {},
+        "containers": [
+            {"name": "a", "securityContext": {"runAsUser": 1, "seccompProfile": {"type": "X"}}},
+            {"name": "injected", "securityContext": {"privileged": True}},
+        ],
+    }
+    assert build_security_patch(ours, live) == {}
+
+
+def build_pod(state: dict[str, Any], revision_hash: str, **metadata: Any) -> dict[str, Any]:
+    labels = {
+        "controller-revision-hash": revision_hash,
+        "app.kubernetes.io/component": "postgres",
+        **owned_by(DEPLOYMENT_ID),
+    }
+    return {"metadata": {"labels": labels, **metadata}, "status": state}
+
+
+UNSCHEDULABLE = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]}
+BAD_IMAGE = {"phase": "Pending", "containerStatuses": [{"name": "p", "state": {"waiting": {"reason": "ErrImagePull"}}}]}
+STARTING = {
+    "phase": "Pending",
+    "containerStatuses": [{"name": "p", "state": {"waiting": {"reason": "ContainerCreating"}}}],
+}
+RUNNING = {"phase": "Running", "containerStatuses": [{"name": "p", "ready": False, "state": {"running": {}}}]}
+
+
+@pytest.mark.parametrize(
+    ("state", "revision_hash", "is_deleted"),
+    [
+        (UNSCHEDULABLE, "too-large", True),
+        (BAD_IMAGE, "too-large", True),
+        (UNSCHEDULABLE, "newest", False),
+        (STARTING, "too-large", False),
+        (RUNNING, "too-large", False),
+    ],
+    ids=["unschedulable", "bad image", "of the newest spec", "starts", "runs"],
+)
+async def test_pod_of_an_earlier_spec_that_cannot_start_is_deleted(
+    harness: Harness, state: Any, revision_hash: str, *, is_deleted: bool
+) -> None:
+    """The controller of a StatefulSet waits for it for ever, also after the spec was set back."""
+    store = harness.cluster.find("statefulsets", f"{NAME}-postgres")
+    assert store is not None
+    store["status"] = {"observedGeneration": store["metadata"]["generation"], "updateRevision": "newest"}
+    harness.cluster.put("pods", "agents", f"{NAME}-postgres-0", build_pod(state, revision_hash))
+
+    await harness.target.apply_serving()
+    assert harness.deleted() == ([("pods", f"{NAME}-postgres-0")] if is_deleted else [])
+
+
+async def test_missing_namespace_blocks_only_its_own_deployments(harness: Harness) -> None:
+    def refuse(_method: str, plural: str, namespace: str, _name: str) -> tuple[int, str] | None:
+        return lacks_right("list", plural, namespace) if namespace == "more-agents" else None
+
+    harness.cluster.rules.append(refuse)
+    await harness.target.provision(deployment(SERVING), is_new=True)
+    with pytest.raises(CreateFailed, match=r"namespace more-agents: .*check that the namespace exists"):
+        await harness.target.provision(deployment(SERVING, k8s_namespace="more-agents"), is_new=True)
+
+    with pytest.raises(ClusterDenied):
+        await harness.target.destroy(deployment(SERVING, k8s_namespace="more-agents"))
+    await harness.target.destroy(deployment(SERVING))
+    assert harness.cluster.objects == {}
+
+
+async def test_roles_that_the_api_server_does_not_know_yet_are_waited_for(harness: Harness) -> None:
+    """Right after its start it refuses everything."""
+    refused: list[str] = []
+
+    def refuse(_method: str, plural: str, namespace: str, _name: str) -> tuple[int, str] | None:
+        refused.append(plural)
+        return lacks_right("list", plural, namespace) if len(refused) <= 1 else None
+
+    harness.cluster.rules.append(refuse)
+    harness.compute.timing = PollTiming(0.001, 0.01, retry_s=600)
+    await harness.target.provision(deployment(SERVING), is_new=True)
+    assert len(refused) > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"), [("500m", 0.5), ("2", 2), ("1Gi", 2**30), ("10M", 10**7), ("1e3", 1000), ("1.5Ki", 1536)]
+)
+def test_quantities_are_read(text: str, amount: float) -> None:
+    assert parse_quantity(text) == pytest.approx(amount)
+
+
+@pytest.mark.parametrize("text", ["", "lots", "1X", "1ki", "i"])
+def test_text_that_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no quantity"):
+        parse_quantity(text)
