@@ -124,6 +124,11 @@ def test_listener_role_has_exactly_the_needed_rights() -> None:
         assert changed == {*((group, plural) for group, _, plural in KINDS.values()), ("", "pods")}
         assert {"*"}.isdisjoint(word for rule in role["rules"] for words in rule.values() for word in words)
 
+    # Kinds of other operators only where they are asked for.
+    (role,) = of_kind(print_manifests("--keda"), "Role")
+    groups = {group for rule in role["rules"] for group in rule["apiGroups"]}
+    assert groups == {group for group, _, _ in KINDS.values()} | {"keda.sh"}
+
     for binding in of_kind(found, "RoleBinding"):
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "portside-listener", "namespace": "portside"}]
 

@@ -468,6 +468,33 @@ def test_autoscaling_targets_match_contract() -> None:
     assert {one["type"] for one in api} == {"ContainerResource"}
 
 
+def test_keda_scales_what_executes_runs_in_place_of_the_autoscaler() -> None:
+    spec = with_defaults({"min_scale": 2, "max_scale": 10})
+    found = objects(revision(resource_spec=spec), settings(kubernetes_keda=True, kubernetes_pending_runs_metric="m"))
+    (scaled,) = found.of_kind("ScaledObject")
+    assert scaled["metadata"]["name"] == f"{found.scope.name}-queue"
+    runs, *measured = scaled["spec"]["triggers"]
+    assert runs == {
+        "type": "metrics-api",
+        "metricType": "AverageValue",
+        "metadata": {
+            "url": f"{found.address.service}/metrics?format=json",
+            "format": "json",
+            "valueLocation": "queue.n_pending",
+            "targetValue": "10",
+        },
+    }
+
+    assert [(one["type"], one["metadata"]["containerName"]) for one in measured] == [
+        ("cpu", "api-server"),
+        ("memory", "api-server"),
+    ]
+
+    # Two autoscalers of one Deployment would work against each other.
+    assert [one["metadata"]["name"] for one in found.of_kind("HorizontalPodAutoscaler")] == [found.scope.name]
+    assert found.bounds == {found.scope.name: (2, 10), f"{found.scope.name}-queue": (2, 10)}
+
+
 @pytest.mark.parametrize(
     ("pattern", "url", "path"),
     [

@@ -66,6 +66,9 @@ _EXTERNAL_LITERALS = (
     help="Namespace that the listener may deploy to; repeat for more.",
 )
 @click.option("--agents-url", help="Public address of deployments, such as https://*.agents.example.com.")
+@click.option(
+    "--keda", is_flag=True, help="Scale deployments by their pending runs with KEDA, which must be installed."
+)
 def manifests(**options: Any) -> None:
     """Print the Kubernetes objects of a platform and a listener, as YAML for kubectl."""
     import yaml
@@ -94,6 +97,12 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     compute_id: str = "kubernetes"
     agents_namespaces: tuple[str, ...] = ("agents",)
     agents_url: str | None = None
+    keda: bool = False
+
+    @property
+    def operator_kinds(self) -> tuple[str, ...]:
+        """The kinds of other operators that the listener makes."""
+        return ("ScaledObject",) if self.keda else ()
 
 
 def build_objects(options: Installation) -> list[Json]:
@@ -110,13 +119,17 @@ def build_objects(options: Installation) -> list[Json]:
     return objects
 
 
-def build_listener_rights(namespace: str, account_namespace: str) -> list[Json]:
-    """Return the Role that a listener needs in a namespace with deployments, and its RoleBinding."""
-    from portside.dataplane.compute.kubernetes.objects import KINDS
+def build_listener_rights(namespace: str, account_namespace: str, operator_kinds: tuple[str, ...] = ()) -> list[Json]:
+    """Return the Role that a listener needs in a namespace with deployments, and its RoleBinding.
 
+    `operator_kinds` are the kinds of other operators that it makes there.
+    """
+    from portside.dataplane.compute.kubernetes.objects import KINDS, OPTIONAL_KINDS
+
+    kinds = [*KINDS.values(), *(OPTIONAL_KINDS[kind] for kind in operator_kinds)]
     rules: list[Json] = [
         {"apiGroups": [group], "resources": [plural], "verbs": ["get", "list", "create", "patch", "delete"]}
-        for group, _, plural in KINDS.values()
+        for group, _, plural in kinds
     ]
 
     rules += [
@@ -245,6 +258,7 @@ def _build_listener(options: Installation) -> list[Json]:
         "KUBERNETES_INGRESS_URL": options.agents_url,
         "KUBERNETES_INGRESS_CLASS": options.ingress_class if options.agents_url else None,
         "KUBERNETES_STORAGE_CLASS": options.storage_class,
+        "KUBERNETES_KEDA": "true" if options.keda else None,
     }
 
     container = {
@@ -265,7 +279,11 @@ def _build_listener(options: Installation) -> list[Json]:
     metadata = {"name": _LISTENER, "namespace": options.namespace, "labels": _build_labels("listener")}
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False},
-        *(right for name in options.agents_namespaces for right in build_listener_rights(name, options.namespace)),
+        *(
+            right
+            for name in options.agents_namespaces
+            for right in build_listener_rights(name, options.namespace, options.operator_kinds)
+        ),
         _build_object(
             options,
             kind="Deployment",

@@ -19,7 +19,7 @@ from lightkube.generic_resource import GenericNamespacedResource, create_api_inf
 from lightkube.resources.core_v1 import PodLog
 from lightkube.types import CascadeType, PatchType
 
-from portside.dataplane.compute.kubernetes.objects import API_PORT, KINDS, MANAGER, Json
+from portside.dataplane.compute.kubernetes.objects import ALL_KINDS, API_PORT, MANAGER, Json
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.kernel.errors import UserMistake
 
@@ -140,7 +140,7 @@ class KubernetesApi:
         self, kind: str, namespace: str, labels: Mapping[str, str], fields: Mapping[str, str] | None = None
     ) -> list[Json]:
         """Return the objects of a kind with these labels and fields."""
-        _group, _version, plural = KINDS.get(kind) or _READ.get(kind) or ("", "", kind)
+        _group, _version, plural = ALL_KINDS.get(kind) or _READ.get(kind) or ("", "", kind)
         with _translated(f"the list of {plural} in {namespace}"):
             items = self._client.list(
                 _RESOURCES[kind], namespace=namespace, labels=dict(labels) or None, fields=dict(fields or {}) or None
@@ -214,7 +214,7 @@ class _PodMetrics(NamespacedSubResource):
     )
 
 
-_RESOURCES: dict[str, Any] = {kind: _resource(kind, *where) for kind, where in {**KINDS, **_READ}.items()}
+_RESOURCES: dict[str, Any] = {kind: _resource(kind, *where) for kind, where in {**ALL_KINDS, **_READ}.items()}
 
 
 @contextlib.contextmanager

@@ -14,7 +14,14 @@ from uuid import UUID
 
 from portside.dataplane.compute.kubernetes.api import ClusterDenied, ClusterRefused, KubernetesApi
 from portside.dataplane.compute.kubernetes.manifests import Objects
-from portside.dataplane.compute.kubernetes.objects import KINDS, Json, KubernetesScope, is_data, owned_by
+from portside.dataplane.compute.kubernetes.objects import (
+    ALL_KINDS,
+    OPTIONAL_KINDS,
+    Json,
+    KubernetesScope,
+    is_data,
+    owned_by,
+)
 from portside.dataplane.compute.kubernetes.repairs import OnNote, apply_object
 from portside.kernel.logs import get_logger
 
@@ -74,19 +81,22 @@ async def repair(api: KubernetesApi, objects: Objects) -> Repair:
 
 
 async def _apply_scaled(api: KubernetesApi, objects: Objects, manifest: Json, on_note: OnNote) -> Json:
-    scaled = {scaler["metadata"]["name"]: scaler["spec"] for scaler in objects.of_kind("HorizontalPodAutoscaler")}
-    bounds = scaled.get(manifest["metadata"]["name"])
+    name = manifest["metadata"]["name"]
+    bounds = objects.bounds.get(name)
     if manifest["kind"] == "Deployment" and bounds is not None:
         manifest = await _with_live_replicas(api, manifest, bounds)
+    elif manifest["kind"] == "ScaledObject":
+        # KEDA scales nothing that another autoscaler has.
+        await api.delete("HorizontalPodAutoscaler", objects.scope.namespace, name)
 
     return await apply_object(api, manifest, on_note)
 
 
-async def _with_live_replicas(api: KubernetesApi, manifest: Json, bounds: Json) -> Json:
+async def _with_live_replicas(api: KubernetesApi, manifest: Json, bounds: tuple[int, int]) -> Json:
     metadata = manifest["metadata"]
     live = await api.get("Deployment", metadata["namespace"], metadata["name"])
     replicas = manifest["spec"]["replicas"] if live is None else live.get("spec", {}).get("replicas", 1)
-    replicas = min(max(replicas, bounds["minReplicas"]), bounds["maxReplicas"])
+    replicas = min(max(replicas, bounds[0]), bounds[1])
     return {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}
 
 
@@ -103,7 +113,9 @@ async def prune(api: KubernetesApi, scope: KubernetesScope, names: Collection[tu
     for manifest in await list_owned_objects(api, scope.namespace, scope.deployment_id):
         kind = manifest["kind"]
         name = manifest["metadata"]["name"]
-        if (kind, name) not in names and not is_data(manifest):
+        # What has an owner was made by an operator of the cluster, for an object that is listed by itself.
+        is_operators = bool(manifest["metadata"].get("ownerReferences"))
+        if (kind, name) not in names and not is_data(manifest) and not is_operators:
             await api.delete(kind, scope.namespace, name)
 
 
@@ -146,12 +158,16 @@ async def list_owned_objects(api: KubernetesApi, namespace: str, deployment_id: 
     objects = []
 
     # In reverse, so that entry points are deleted first: no request may reach servers that terminate.
-    for kind in reversed(KINDS):
+    for kind in reversed(ALL_KINDS):
         try:
             objects += await api.list(kind, namespace, owned_by(deployment_id))
         except ClusterRefused as exc:
-            # An old cluster does not know the kind, so it has no such object.
+            # The cluster does not know the kind, so it has no such object.
             if exc.status != 404:
+                raise
+        except ClusterDenied:
+            # Without the right to the kind of an operator, the listener made no such object.
+            if kind not in OPTIONAL_KINDS:
                 raise
 
     return objects

@@ -57,7 +57,8 @@ _STARTUP_PERIOD_S = 2
 # The documented targets of autoscaling: 75 % of the CPU, and 10 pending runs for each replica.
 TARGET_UTILIZATION = 75
 TARGET_PENDING = 10
-_SCALE_DOWN_AFTER_S = 1800
+_BEHAVIOR = {"scaleDown": {"stabilizationWindowSeconds": 1800}}
+_KEDA_POLL_S = 15
 _POD_SECURITY = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 # Another name than that of a volume that a user may have.
 _SERVER_TMP_VOLUME = {**TMP_VOLUME, "name": "portside-tmp"}
@@ -99,6 +100,16 @@ class Objects:
     def names(self) -> set[tuple[str, str]]:
         """Kind and name of each object."""
         return {(manifest["kind"], manifest["metadata"]["name"]) for manifest in (*self.stores, *self.servers)}
+
+    @property
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """The minimum and the maximum number of replicas of each Deployment that an autoscaler scales, by its name."""
+        scalers = {scaler["metadata"]["name"]: scaler["spec"] for scaler in self.of_kind("HorizontalPodAutoscaler")}
+        scaled = {scaler["metadata"]["name"]: scaler["spec"] for scaler in self.of_kind("ScaledObject")}
+        return {
+            **{name: (spec["minReplicas"], spec["maxReplicas"]) for name, spec in scalers.items()},
+            **{name: (spec["minReplicaCount"], spec["maxReplicaCount"]) for name, spec in scaled.items()},
+        }
 
     def of_kind(self, kind: str) -> list[Json]:
         """Return the objects of a kind."""
@@ -173,7 +184,7 @@ def build_objects(release: Release, cluster: ClusterSettings, passwords: Passwor
         *build_entry_points(scope, address, settings),
         *(build_core_api(scope) if resources.has_executors else ()),
         *build_deployments(pods, cluster.limits),
-        *build_scaling(scope, resources, settings),
+        *build_scaling(scope, resources, address, settings),
     ]
 
     return Objects(scope=scope, address=address, stores=stores, servers=servers)
@@ -458,13 +469,20 @@ def build_entry_points(scope: KubernetesScope, address: Address, settings: Kuber
     return manifests
 
 
-def build_scaling(scope: KubernetesScope, resources: Resources, settings: KubernetesSettings) -> list[Json]:
+def build_scaling(
+    scope: KubernetesScope, resources: Resources, address: Address, settings: KubernetesSettings
+) -> list[Json]:
     """Return the autoscalers, and the budgets that keep one of several replicas up during maintenance."""
     manifests = []
     for workload in list_workloads(resources):
         minimum, maximum = workload.scale
         if maximum > max(minimum, 1):
-            manifests.append(_build_autoscaler(scope, workload, settings))
+            has_keda = settings.kubernetes_keda and _executes_runs(workload)
+            manifests.append(
+                _build_scaled_object(scope, workload, address)
+                if has_keda
+                else _build_autoscaler(scope, workload, settings)
+            )
 
         if minimum > 1:
             spec = {"minAvailable": 1, "selector": {"matchLabels": scope.build_selector(workload.component)}}
@@ -472,6 +490,10 @@ def build_scaling(scope: KubernetesScope, resources: Resources, settings: Kubern
             manifests.append(scope.manifest("PodDisruptionBudget", name, workload.component, {"spec": spec}))
 
     return manifests
+
+
+def _executes_runs(workload: Workload) -> bool:
+    return workload.tier is ServerTier.ALL or workload.component in _SCALED_BY_RUNS
 
 
 def _list_measured_resources(workload: Workload) -> list[str]:
@@ -492,9 +514,8 @@ def _build_autoscaler(scope: KubernetesScope, workload: Workload, settings: Kube
         for kind in _list_measured_resources(workload)
     ]
 
-    executes_runs = workload.tier is ServerTier.ALL or workload.component in _SCALED_BY_RUNS
     metric_name = settings.kubernetes_pending_runs_metric
-    if executes_runs and metric_name:
+    if _executes_runs(workload) and metric_name:
         selector = {"matchLabels": {"portside_deployment": str(scope.deployment_id)}}
         metric = {"name": metric_name, "selector": selector}
         target = {"type": "AverageValue", "averageValue": str(TARGET_PENDING)}
@@ -506,7 +527,39 @@ def _build_autoscaler(scope: KubernetesScope, workload: Workload, settings: Kube
         "minReplicas": max(minimum, 1),
         "maxReplicas": maximum,
         **({"metrics": metrics} if metrics else {}),
-        "behavior": {"scaleDown": {"stabilizationWindowSeconds": _SCALE_DOWN_AFTER_S}},
+        "behavior": _BEHAVIOR,
     }
 
     return scope.manifest("HorizontalPodAutoscaler", name, workload.component, {"spec": spec})
+
+
+def _build_scaled_object(scope: KubernetesScope, workload: Workload, address: Address) -> Json:
+    """Return what KEDA scales by: the pending runs, which it reads from the servers, CPU and memory."""
+    name = workload_name(scope, workload.component)
+    runs = {
+        "url": f"{address.service}/metrics?format=json",
+        "format": "json",
+        "valueLocation": "queue.n_pending",
+        "targetValue": str(TARGET_PENDING),
+    }
+
+    measured = {"value": str(TARGET_UTILIZATION), "containerName": CONTAINER}
+    triggers: list[Json] = [
+        {"type": "metrics-api", "metricType": "AverageValue", "metadata": runs},
+        *(
+            {"type": kind, "metricType": "Utilization", "metadata": measured}
+            for kind in _list_measured_resources(workload)
+        ),
+    ]
+
+    minimum, maximum = workload.scale
+    spec = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+        "pollingInterval": _KEDA_POLL_S,
+        "minReplicaCount": max(minimum, 1),
+        "maxReplicaCount": maximum,
+        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _BEHAVIOR}},
+        "triggers": triggers,
+    }
+
+    return scope.manifest("ScaledObject", name, workload.component, {"spec": spec})

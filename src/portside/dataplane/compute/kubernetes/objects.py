@@ -25,6 +25,11 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "PodDisruptionBudget": ("policy", "v1", "poddisruptionbudgets"),
     "Ingress": ("networking.k8s.io", "v1", "ingresses"),
 }
+# Kinds of operators that a cluster may lack. A listener without the right to them makes none.
+OPTIONAL_KINDS: dict[str, tuple[str, str, str]] = {
+    "ScaledObject": ("keda.sh", "v1alpha1", "scaledobjects"),
+}
+ALL_KINDS = {**KINDS, **OPTIONAL_KINDS}
 # Objects with a deployment's data, which are only deleted together with the deployment.
 DATA_KINDS = frozenset({"Secret", "PersistentVolumeClaim"})
 DATA_COMPONENTS = frozenset({"postgres"})
@@ -78,7 +83,7 @@ class KubernetesScope:
 
     def manifest(self, kind: str, name: str, component: str, body: Json) -> Json:
         """Return an object of the deployment; `body` has everything but its metadata."""
-        group, version, _ = KINDS[kind]
+        group, version, _ = ALL_KINDS[kind]
         metadata: Json = {"name": name, "namespace": self.namespace, "labels": self.build_labels(component)}
         if self.annotations:
             metadata["annotations"] = dict(self.annotations)

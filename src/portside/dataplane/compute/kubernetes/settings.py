@@ -93,6 +93,13 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         setting("NO_PROXY of deployments that do not set it; the services of the cluster are added."),
     ] = None
+    kubernetes_keda: Annotated[
+        bool,
+        setting(
+            "Scale what executes runs by KEDA, which must be installed: to 10 pending runs per replica, which it "
+            "reads from the servers, and by CPU and memory. KUBERNETES_PENDING_RUNS_METRIC is not used then."
+        ),
+    ] = False
     kubernetes_platform_url: Annotated[
         str | None,
         setting("Address at which pods reach the platform, for traces. [default: CONTROL_PLANE_URL]"),
