@@ -306,6 +306,16 @@ agent_database = _build_shared_database_fixture(AGENT)
 platform_database = _build_shared_database_fixture(databases.PLATFORM)
 
 
+@pytest.fixture(scope="session")
+def forking_executors() -> Iterator[None]:
+    """Fork the executors that this process starts, from one that has imported what they need."""
+    # Imported here: an environment for agents alone may lack what it imports.
+    from tests import warm_executors
+
+    with warm_executors.forking_executors():
+        yield
+
+
 @pytest.fixture
 async def platform(platform_databases: Callable[[], Awaitable[str]], tmp_path: Path) -> AsyncIterator["Platform"]:
     """A platform with its listener and a database of its own."""

@@ -18,6 +18,8 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from tests import warm_executors
+
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tests.warm"])
 # The exit code of a process can be read once: of two threads that read it at the same time, one would see 255.
@@ -118,6 +120,9 @@ def _run(arguments: list[str], environment: dict[str, str], streams: tuple[str, 
     tempfile.tempdir = None
     time.tzset()
     sys.argv = ["portside", *arguments]
+    if warm_executors.has_executors(arguments, environment):
+        warm_executors.fork_executors()
+
     from portside.cli.main import main
 
     main()

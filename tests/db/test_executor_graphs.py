@@ -79,6 +79,9 @@ class Backend:
         return []
 
 
+pytestmark = pytest.mark.usefixtures("forking_executors")
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "agent.py").write_text(AGENT)

@@ -28,6 +28,7 @@ from portside.executor.requests import RunRequest
 from portside.kernel.errors import Unavailable, UserMistake
 from tests.conftest import eventually
 
+pytestmark = pytest.mark.usefixtures("forking_executors")
 AGENT = """
 import asyncio, ctypes, os, time
 from typing import TypedDict

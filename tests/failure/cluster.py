@@ -19,6 +19,7 @@ import msgspec
 
 from tests.conftest import eventually
 from tests.servers import PROJECTS, ServerProcess, free_port
+from tests.warm_executors import list_children
 
 LEASE_S = 5.0
 OVER = ("success", "error", "timeout", "interrupted")
@@ -155,12 +156,7 @@ class Cluster:
 
     def find_executors(self, server: ServerProcess) -> list[int]:
         """Return the processes that execute the graphs of a server; none if it executes them itself, or is down."""
-        found: list[int] = []
-        for tasks in Path(f"/proc/{server.process.pid}/task").glob("*/children") if server.process else ():
-            with contextlib.suppress(OSError):
-                found += map(int, tasks.read_text().split())
-
-        return found
+        return list_children(server.process.pid) if server.process else []
 
     def by_pid(self, pid: int) -> ServerProcess:
         """Find the server of a process: its own, or that of its executor."""

@@ -17,6 +17,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.servers import PROJECTS, ServerProcess, agent_server, free_port, start_orchestrated
+from tests.warm_executors import list_children
 
 RETRIES = 1
 
@@ -229,7 +230,7 @@ async def test_stream_of_a_crashed_run_goes_on(client, tmp_path):
 
 
 async def has_no_children(pid: int) -> bool:
-    return not Path(f"/proc/{pid}/task/{pid}/children").read_text()  # noqa: ASYNC240 - no disk
+    return not list_children(pid)
 
 
 @pytest.mark.parametrize("is_mended", [True, False], ids=["mended", "broken"])

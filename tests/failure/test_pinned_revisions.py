@@ -18,6 +18,7 @@ import pytest
 from tests.conftest import eventually
 from tests.node_packages import copy_of_project, javascript_runtime
 from tests.servers import ServerProcess, free_port
+from tests.warm_executors import list_children
 
 # A node has another name in each version, so no other version can go on with a thread.
 AGENT = """
@@ -73,10 +74,6 @@ const act = (state) => {{
 
 export const graph = new StateGraph(State).addNode("act_{version}", act).addEdge("__start__", "act_{version}");
 """
-
-
-def list_children(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 class Revisions:
