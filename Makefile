@@ -43,7 +43,7 @@ chaos: $(STAMP) ## break servers under load for some minutes (CHAOS_SECONDS, CHA
 coverage: install ## run the tests and show what none of them executes (make coverage ARGS="-k name")
 	@$(BIN)/python scripts/measure_coverage.py $(ARGS)
 
-check: $(STAMP) ## the gate: format, lint, types, imports, budgets, generated files, audit
+check: $(STAMP) ## the gate: format, lint, types, imports, budgets, generated files, workflows, audit
 	@sh scripts/check
 
 audit: $(STAMP) ## search the advisories for known vulnerabilities of pinned dependencies
