@@ -1,7 +1,7 @@
-"""Checks what the place that hosts the repository reads: workflows, dependency updates, forms of issues. Exits 1 on a problem.
+"""Checks what the host of the repository reads: workflows, updates of dependencies, forms of issues.
 
-Schemas say whether a file has the form that it must have. zizmor says whether a workflow is safe: rights, pinned actions,
-values of strangers in commands. Neither reaches a network.
+Schemas say whether a file has the form that it must have. zizmor says whether a workflow is safe: rights, pinned
+actions, values of strangers in commands. Neither reaches a network. Exits 1 on a problem.
 """
 
 import subprocess
