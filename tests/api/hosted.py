@@ -159,6 +159,16 @@ async def open_hosted(url: str, **services: Any) -> AsyncIterator[Hosted]:
         await db.close()
 
 
+@asynccontextmanager
+async def in_new_workspace(shared: Hosted) -> AsyncIterator[Hosted]:
+    """The same server for a key of a new workspace: for tests that look at their workspace alone."""
+    workspace_id = await shared.new_workspace(uuid4().hex)
+    key = await shared.new_key(workspace_id=workspace_id)
+    actor = await Authenticator(shared.db).authenticate(key)
+    async with httpx2.AsyncClient(base_url=shared.url, headers={"x-api-key": key}, timeout=60) as client:
+        yield dataclasses.replace(shared, key=key, actor=actor, client=client)
+
+
 async def until_a_statement_waits(server: Hosted) -> None:
     """Wait until a statement of the server waits for the lock of another transaction."""
     count = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"

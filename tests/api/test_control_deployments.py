@@ -6,12 +6,15 @@ Secrets are in no log, and only permitted callers read their values.
 import asyncio
 import re
 from collections import Counter
+from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
+import pytest_asyncio
 
 from portside.identity import keys
-from tests.api.control_server import Control, control, create_body
+from tests.api.control_server import PACKAGES, Control, control, create_body
+from tests.databases import MigratedDatabases, with_name
 
 LISTENER = {"compute_type": "k8s", "compute_id": "a", "compute_config": {"k8s_namespaces": ["one"]}}
 SECRETS = [{"name": "FOO", "value": "bar"}]
@@ -21,6 +24,16 @@ SECRETS = [{"name": "FOO", "value": "bar"}]
 async def plane(control_databases):
     async with control(await control_databases()) as running:
         yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_plane(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Control]:
+    """For tests that change nothing, or look only at what they made."""
+    name = await migrated.copy(PACKAGES)
+    async with control(with_name(postgres, name)) as running:
+        yield running
+
+    await migrated.drop(name)
 
 
 async def test_create_returns_the_whole_deployment(plane: Control) -> None:
@@ -123,7 +136,15 @@ async def test_a_create_makes_the_project_and_a_key_that_is_kept_encrypted(plane
         ({"secret_references": [{"name": "A", "secret_name": "s", "secret_key": "k"}]}, 400, "secret_references"),
     ],
 )
-async def test_invalid_create_is_refused_and_stores_nothing(plane: Control, over, status: int, named: str) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_invalid_create_is_refused_and_stores_nothing(
+    shared_plane: Control, over, status: int, named: str
+) -> None:
+    plane = shared_plane
+    count = (
+        "select (select count(*) from projects), (select count(*) from deployments), (select count(*) from revisions)"
+    )
+    before = await plane.db.pool.fetchrow(count)
     response = await plane.client.post("/v2/deployments", json=create_body(**over))
     assert response.status_code == status, response.text
     assert named in response.text
@@ -131,8 +152,7 @@ async def test_invalid_create_is_refused_and_stores_nothing(plane: Control, over
     if status == 422:
         assert {"loc", "msg", "type"} <= set(response.json()["detail"][0])
 
-    assert await plane.db.pool.fetchval("select count(*) from projects where deleted_at is null") == 0
-    assert (await plane.client.get("/v2/deployments")).json() == {"resources": [], "offset": 0}
+    assert await plane.db.pool.fetchrow(count) == before
 
 
 async def test_a_name_is_taken_once_in_a_workspace(plane: Control) -> None:
@@ -379,8 +399,10 @@ async def test_changes_of_single_secrets_at_the_same_moment_all_count(plane: Con
         ({"secret_references": [{"name": "1", "secret_name": "s", "secret_key": "k"}]}, 422, "name"),
     ],
 )
-async def test_a_bad_patch_is_refused_and_changes_nothing(plane: Control, body, status: int, named: str) -> None:
-    made = await plane.create()
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_bad_patch_is_refused_and_changes_nothing(shared_plane: Control, body, status: int, named: str) -> None:
+    plane = shared_plane
+    made = await plane.create(f"agent-{uuid4()}")
     response = await plane.client.patch(f"/v2/deployments/{made['id']}", json=body)
     assert response.status_code == status, response.text
     assert named in response.text

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+import pytest_asyncio
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
@@ -21,16 +22,36 @@ from portside.tracing.costs import RecomputedCosts
 from portside.tracing.prices import read_prices, sync_prices
 from portside.tracing.retention import TracesToDelete, delete_traces
 from portside.tracing.rollups import DailyRollups
-from tests.api.hosted import Hosted, open_hosted
+from tests.api.hosted import PACKAGES, Hosted, in_new_workspace, open_hosted
+from tests.databases import MigratedDatabases, with_name
 
 NOW = datetime.now(UTC)
 PRICE = {"name": "mine", "match_pattern": "mine-1", "prompt_cost": 0.000002, "completion_cost": "0.00001"}
 
 
-@pytest.fixture
-async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with open_hosted(await hosted_databases()) as server:
-        yield server
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Hosted]:
+    name = await migrated.copy(PACKAGES)
+    async with open_hosted(with_name(postgres, name)) as running:
+        yield running
+
+    await migrated.drop(name)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def server(shared: Hosted) -> AsyncIterator[Hosted]:
+    async with in_new_workspace(shared) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def own_server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
+    """A server on a database of its own, for tests of what works on all workspaces."""
+    async with open_hosted(await hosted_databases()) as running:
+        yield running
 
 
 def model_run(
@@ -294,75 +315,75 @@ async def finish(server: Hosted, task: RecomputedCosts) -> None:
         pass
 
 
-async def test_costs_are_computed_again_in_batches(server: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_costs_are_computed_again_in_batches(own_server: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [model_run(usage(1_000_000, 0), "mine-1") for _ in range(5)]
     elsewhere = model_run(usage(1_000_000, 0), "mine-1", session_name="q")
-    await store(server, *runs, elsewhere, model_run(usage(1, 1)))
-    models = await ask(server, "GET", "/model-price-map/models")
+    await store(own_server, *runs, elsewhere, model_run(usage(1, 1)))
+    models = await ask(own_server, "GET", "/model-price-map/models")
 
     assert [(each["name"], each["unpriced_runs"], each["price_id"] is None) for each in models] == [
         ("mine-1", 6, True),
         ("gpt-4o", 0, False),
     ]
 
-    await ask(server, "POST", "/model-price-map", PRICE)
-    project = (await ask(server, "GET", "/sessions", name="p"))[0]["id"]
-    work = await ask(server, "POST", "/model-price-map/recomputations", {"session_id": project}, 202)
+    await ask(own_server, "POST", "/model-price-map", PRICE)
+    project = (await ask(own_server, "GET", "/sessions", name="p"))[0]["id"]
+    work = await ask(own_server, "POST", "/model-price-map/recomputations", {"session_id": project}, 202)
     monkeypatch.setattr(RecomputedCosts, "batch", 4)
 
-    task = RecomputedCosts(server.db)
+    task = RecomputedCosts(own_server.db)
     await task.activate()
     path = f"/model-price-map/recomputations/{work['id']}"
-    partly = await ask(server, "GET", path)
+    partly = await ask(own_server, "GET", path)
     assert (partly["runs"], partly["finished_at"]) == (4, None)
 
     # Another process goes on where this one stopped.
-    await finish(server, RecomputedCosts(server.db))
-    done = await ask(server, "GET", path)
+    await finish(own_server, RecomputedCosts(own_server.db))
+    done = await ask(own_server, "GET", path)
     assert (done["runs"], done["changed"], done["progress"]) == (6, 5, 1.0)
-    assert [(await read_run(server, run))["total_cost"] for run in runs] == ["2"] * 5
-    assert (await read_run(server, elsewhere))["total_cost"] is None
-    await ask(server, "DELETE", path, None, 404)
+    assert [(await read_run(own_server, run))["total_cost"] for run in runs] == ["2"] * 5
+    assert (await read_run(own_server, elsewhere))["total_cost"] is None
+    await ask(own_server, "DELETE", path, None, 404)
 
-    models = await ask(server, "GET", "/model-price-map/models")
+    models = await ask(own_server, "GET", "/model-price-map/models")
     assert {each["name"]: each["price_name"] for each in models} == {"mine-1": "mine", "gpt-4o": "GPT-4o"}
 
 
-async def test_a_recomputation_can_be_cancelled(server: Hosted) -> None:
+async def test_a_recomputation_can_be_cancelled(own_server: Hosted) -> None:
     run = model_run(usage(1_000_000, 0), "mine-1")
-    await store(server, run)
-    await ask(server, "POST", "/model-price-map", PRICE)
-    work = await ask(server, "POST", "/model-price-map/recomputations", {}, 202)
+    await store(own_server, run)
+    await ask(own_server, "POST", "/model-price-map", PRICE)
+    work = await ask(own_server, "POST", "/model-price-map/recomputations", {}, 202)
 
-    await ask(server, "DELETE", f"/model-price-map/recomputations/{work['id']}", None, 204)
-    await finish(server, RecomputedCosts(server.db))
-    assert (await ask(server, "GET", "/model-price-map/recomputations"))[0]["cancelled_at"] is not None
-    assert (await read_run(server, run))["total_cost"] is None
+    await ask(own_server, "DELETE", f"/model-price-map/recomputations/{work['id']}", None, 204)
+    await finish(own_server, RecomputedCosts(own_server.db))
+    assert (await ask(own_server, "GET", "/model-price-map/recomputations"))[0]["cancelled_at"] is not None
+    assert (await read_run(own_server, run))["total_cost"] is None
 
 
-async def test_long_recomputation_does_not_delay_others(server: Hosted) -> None:
+async def test_long_recomputation_does_not_delay_others(own_server: Hosted) -> None:
     for _ in range(3):
-        await store(server, model_run(usage(1_000_000, 0), "mine-1"))
+        await store(own_server, model_run(usage(1_000_000, 0), "mine-1"))
 
-    await ask(server, "POST", "/model-price-map", PRICE)
-    works = [await ask(server, "POST", "/model-price-map/recomputations", {}, 202) for _ in range(3)]
-    task = RecomputedCosts(server.db)
+    await ask(own_server, "POST", "/model-price-map", PRICE)
+    works = [await ask(own_server, "POST", "/model-price-map/recomputations", {}, 202) for _ in range(3)]
+    task = RecomputedCosts(own_server.db)
     task.batch = 1
 
     for done in ([1, 1, 1], [2, 2, 2]):
         for _ in works:
             await task.activate()
 
-        found = [await ask(server, "GET", f"/model-price-map/recomputations/{work['id']}") for work in works]
+        found = [await ask(own_server, "GET", f"/model-price-map/recomputations/{work['id']}") for work in works]
         assert [each["runs"] for each in found] == done
 
 
-async def test_a_recomputation_that_fails_pauses_and_others_go_on(server: Hosted) -> None:
+async def test_a_recomputation_that_fails_pauses_and_others_go_on(own_server: Hosted) -> None:
     run = model_run(usage(1_000_000, 0), "mine-1")
     theirs = model_run(usage(1_000_000, 0), "mine-1")
-    await store(server, run)
+    await store(own_server, run)
 
-    await server.db.pool.execute(f"""
+    await own_server.db.pool.execute(f"""
         create function refuse_costs() returns trigger language plpgsql as $$
         begin
             raise exception 'no costs of this run';
@@ -371,82 +392,84 @@ async def test_a_recomputation_that_fails_pauses_and_others_go_on(server: Hosted
         when (new.id = '{run["id"]}') execute function refuse_costs();
     """)
 
-    await ask(server, "POST", "/model-price-map", PRICE)
-    failing = await ask(server, "POST", "/model-price-map/recomputations", {}, 202)
+    await ask(own_server, "POST", "/model-price-map", PRICE)
+    failing = await ask(own_server, "POST", "/model-price-map/recomputations", {}, 202)
 
-    other = {"x-api-key": await server.new_key("*", workspace_id=await server.new_workspace("Others"))}
+    other = {"x-api-key": await own_server.new_key("*", workspace_id=await own_server.new_workspace("Others"))}
     for path, body in (("/runs", theirs), ("/model-price-map", PRICE), ("/model-price-map/recomputations", {})):
-        (await server.client.post(path, json=body, headers=other)).raise_for_status()
+        (await own_server.client.post(path, json=body, headers=other)).raise_for_status()
 
-    task = RecomputedCosts(server.db)
+    task = RecomputedCosts(own_server.db)
     task.first_pause_s = 600.0
     assert [(await task.activate()).did for _ in range(3)] == [{"failed": 1}, {"runs": 1, "changed": 1}, {}]
-    (done,) = (await server.client.get("/model-price-map/recomputations", headers=other)).json()
+    (done,) = (await own_server.client.get("/model-price-map/recomputations", headers=other)).json()
     assert (done["finished_at"] is None, done["error"], done["retry_at"]) == (False, None, None)
 
     path = f"/model-price-map/recomputations/{failing['id']}"
     for pause_s in (600, 1200):
-        waiting = await ask(server, "GET", path)
+        waiting = await ask(own_server, "GET", path)
         assert (waiting["error"], waiting["finished_at"]) == ("no costs of this run", None)
         left_s = (datetime.fromisoformat(waiting["retry_at"]) - datetime.now(UTC)).total_seconds()
         assert pause_s / 2 < left_s <= pause_s
-        await server.db.pool.execute("update cost_recomputations set retry_at = now()")
+        await own_server.db.pool.execute("update cost_recomputations set retry_at = now()")
         await task.activate()
 
-    await server.db.pool.execute("drop trigger refuse_costs on runs; update cost_recomputations set retry_at = now()")
-    await finish(server, task)
-    done = await ask(server, "GET", path)
+    await own_server.db.pool.execute(
+        "drop trigger refuse_costs on runs; update cost_recomputations set retry_at = now()"
+    )
+    await finish(own_server, task)
+    done = await ask(own_server, "GET", path)
     assert (done["changed"], done["error"], done["retry_at"], done["progress"]) == (1, None, None, 1.0)
 
 
-async def test_an_empty_workspace_is_computed_again_at_once(server: Hosted) -> None:
-    work = await ask(server, "POST", "/model-price-map/recomputations", {}, 202)
-    await finish(server, RecomputedCosts(server.db))
-    done = await ask(server, "GET", f"/model-price-map/recomputations/{work['id']}")
+async def test_an_empty_workspace_is_computed_again_at_once(own_server: Hosted) -> None:
+    work = await ask(own_server, "POST", "/model-price-map/recomputations", {}, 202)
+    await finish(own_server, RecomputedCosts(own_server.db))
+    done = await ask(own_server, "GET", f"/model-price-map/recomputations/{work['id']}")
     assert (done["runs"], done["progress"], done["finished_at"] is None) == (0, 1.0, False)
 
 
-async def test_spend_stays_when_traces_are_deleted(server: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_spend_stays_when_traces_are_deleted(own_server: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollups, "COMMIT_MARGIN_S", 0.0)
     monkeypatch.setattr(DailyRollups, "quiet_s", 0.0)
     day = (NOW - timedelta(days=4)).replace(hour=12)
     run = model_run(usage(1_000_000, 0), start_time=day.isoformat())
 
-    await store(server, run)
-    reconciler = DailyRollups(server.db)
+    await store(own_server, run)
+    reconciler = DailyRollups(own_server.db)
 
     async def spent() -> list[tuple[Any, ...]]:
         while (await reconciler.activate()).again:
             pass
 
-        models = await ask(server, "GET", "/model-price-map/models")
+        models = await ask(own_server, "GET", "/model-price-map/models")
         return [(each["runs"], each["total_cost"]) for each in models]
 
     assert await spent() == [(1, "2.5")]
     second = model_run(usage(1_000_000, 0), start_time=day.isoformat())
-    await store(server, second)
+    await store(own_server, second)
     assert await spent() == [(2, "5")]
-    project = (await ask(server, "GET", "/sessions", name="p"))[0]["id"]
+    project = (await ask(own_server, "GET", "/sessions", name="p"))[0]["id"]
 
-    await delete_traces(server.db, server.actor.workspace_id, TracesToDelete(UUID(project), [UUID(run["id"])]))
+    await delete_traces(own_server.db, own_server.actor.workspace_id, TracesToDelete(UUID(project), [UUID(run["id"])]))
     assert await spent() == [(2, "5")], "from the day as it was counted"
     assert await spent() == [(2, "5")], "after the day was looked at again"
 
 
-async def test_a_file_of_the_operator_wins(server: Hosted, tmp_path: Any) -> None:
+async def test_a_file_of_the_operator_wins(own_server: Hosted, tmp_path: Any) -> None:
     file = tmp_path / "prices.csv"
     file.write_text("name,providers,pattern,input,output\nours,openai azure,gpt-4o,1,2\n")
-    assert await sync_prices(server.db, file) == 2
-    assert await sync_prices(server.db, file) == 0
+    assert await sync_prices(own_server.db, file) == 2
+    assert await sync_prices(own_server.db, file) == 0
     run = model_run(usage(1_000_000, 0), "gpt-4o-2024-08-06", "azure")
 
-    await store(server, run)
-    assert (await read_run(server, run))["total_cost"] == "1"
-    assert await sync_prices(server.db) == 2
+    await store(own_server, run)
+    assert (await read_run(own_server, run))["total_cost"] == "1"
+    assert await sync_prices(own_server.db) == 2
     second = model_run(usage(1_000_000, 0), "gpt-4o-2024-08-06", "azure")
 
-    await store(server, second)
-    assert (await read_run(server, second))["total_cost"] == "2.5"
+    await store(own_server, second)
+    assert (await read_run(own_server, second))["total_cost"] == "2.5"
 
 
 @pytest.mark.parametrize(
@@ -464,7 +487,7 @@ async def test_a_file_of_the_operator_wins(server: Hosted, tmp_path: Any) -> Non
         ("name,pattern,input,output\n,x,1,1\n", "must not be empty"),
     ],
 )
-def test_mistakes_in_files_are_named(tmp_path: Any, text: str, problem: str) -> None:
+async def test_mistakes_in_files_are_named(tmp_path: Any, text: str, problem: str) -> None:
     file = tmp_path / "prices.csv"
     file.write_text(text)
     with pytest.raises(UserMistake, match=problem):
@@ -472,14 +495,14 @@ def test_mistakes_in_files_are_named(tmp_path: Any, text: str, problem: str) -> 
 
 
 @pytest.mark.parametrize("pattern", ["(?P<x>a)", "(a)\\1"])
-async def test_patterns_that_postgres_refuses_are_named(server: Hosted, tmp_path: Any, pattern: str) -> None:
+async def test_patterns_that_postgres_refuses_are_named(own_server: Hosted, tmp_path: Any, pattern: str) -> None:
     file = tmp_path / "prices.csv"
     file.write_text(f"name,pattern,input,output\nours,{pattern},1,2\n")
     with pytest.raises(UserMistake, match=r"prices\.csv: the pattern .* of 'ours'"):
-        await sync_prices(server.db, file)
+        await sync_prices(own_server.db, file)
 
 
-def test_shipped_prices_are_distinct() -> None:
+async def test_shipped_prices_are_distinct() -> None:
     rows = read_prices()
     keys = {(row.provider, row.match_pattern, row.start_time, row.prompt_token_threshold) for row in rows}
     assert len(keys) == len(rows) > 80
@@ -491,11 +514,13 @@ def period(server: Hosted, days: int = 7, **more: Any) -> dict[str, Any]:
     return {"start_time": start, "end_time": end, "workspace_ids": str(server.actor.workspace_id), **more}
 
 
-async def test_usage_and_costs_are_counted_by_each_dimension(server: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_usage_and_costs_are_counted_by_each_dimension(
+    own_server: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rollups, "COMMIT_MARGIN_S", 0.0)
     earlier = (NOW - timedelta(days=4)).replace(hour=12).isoformat()
     await store(
-        server,
+        own_server,
         model_run(usage(1_000_000, 0)),
         model_run(usage(1_000_000, 500), start_time=earlier),
         model_run(usage(5, 5), "unheard-of", session_name="=q"),
@@ -505,7 +530,7 @@ async def test_usage_and_costs_are_counted_by_each_dimension(server: Hosted, mon
 
     async def by(group_by: str, name: str) -> dict[Any, tuple[Any, ...]]:
         sums: dict[Any, tuple[Any, ...]] = {}
-        for one in (await ask(server, "GET", path, **period(server, group_by=group_by)))["usage"]:
+        for one in (await ask(own_server, "GET", path, **period(own_server, group_by=group_by)))["usage"]:
             traces, runs, cost, unpriced = sums.get(one["dimensions"][name], (0, 0, Decimal(0), 0))
             sums[one["dimensions"][name]] = (
                 traces + (one["traces"] or 0),
@@ -516,7 +541,7 @@ async def test_usage_and_costs_are_counted_by_each_dimension(server: Hosted, mon
 
         return sums
 
-    key = server.key[:8]
+    key = own_server.key[:8]
     for _ in range(2):
         assert await by("project", "project_name") == {"p": (2, 2, Decimal("5.005"), 0), "=q": (1, 1, Decimal(0), 1)}
         assert await by("model", "model_name") == {
@@ -532,18 +557,18 @@ async def test_usage_and_costs_are_counted_by_each_dimension(server: Hosted, mon
             assert list((await by(group_by, name)).values()) == [(3, 3, Decimal("5.005"), 1)], group_by
 
         assert next(iter(await by("api_key", "api_key_short_key"))).startswith(key)
-        reconciler = DailyRollups(server.db)
+        reconciler = DailyRollups(own_server.db)
         while (await reconciler.activate()).again:
             pass
 
-    answer = await server.client.get(f"{path}/export", params=period(server))
+    answer = await own_server.client.get(f"{path}/export", params=period(own_server))
     assert answer.headers["content-type"].startswith("text/csv")
     lines = answer.text.splitlines()
     assert lines[0].startswith("time_bucket,project_id,project_name,traces,runs,failed_runs,prompt_tokens")
     assert any(",'=q," in line for line in lines), "formulas are escaped"
-    other = str(await server.new_workspace("Other"))
-    stranger = await server.new_key(workspace_id=UUID(other))
-    answer = await server.client.get(path, params=period(server), headers={"x-api-key": stranger})
+    other = str(await own_server.new_workspace("Third"))
+    stranger = await own_server.new_key(workspace_id=UUID(other))
+    answer = await own_server.client.get(path, params=period(own_server), headers={"x-api-key": stranger})
     assert answer.json()["usage"] == []
 
 
@@ -652,8 +677,8 @@ async def test_details_of_the_outputs_complete_the_usage(server: Hosted) -> None
     assert (await read_run(server, other))["total_cost"] == "1.4", "the usage of another call"
 
 
-async def test_attributes_that_older_servers_left_are_read_again(server: Hosted) -> None:
-    """A run as a server stored it that knew fewer names of token counts."""
+async def test_attributes_that_older_servers_left_are_read_again(own_server: Hosted) -> None:
+    """A run as a own_server stored it that knew fewer names of token counts."""
     plain = {"input_tokens": 1000, "output_tokens": 50, "total_tokens": 1050}
     attributes = [
         {"gen_ai.usage.cache_read.input_tokens": 800, "gen_ai.usage.cache_creation.input_tokens": 100},
@@ -667,39 +692,45 @@ async def test_attributes_that_older_servers_left_are_read_again(server: Hosted)
     text = model_run(None, "mine-1", metadata={"usage_metadata": json.dumps(whole)})
     prices = {"cache_read": "0.0001", "cache_creation": "0.002"}
 
-    await ask(server, "POST", "/model-price-map", {**CACHE_PRICE, "prompt_cost_details": prices})
-    await store(server, *runs, text)
+    await ask(own_server, "POST", "/model-price-map", {**CACHE_PRICE, "prompt_cost_details": prices})
+    await store(own_server, *runs, text)
 
-    assert [(await read_run(server, run))["total_cost"] for run in (*runs, text)] == ["1.5", "1.5", "1.5", None, "0.88"]
+    assert [(await read_run(own_server, run))["total_cost"] for run in (*runs, text)] == [
+        "1.5",
+        "1.5",
+        "1.5",
+        None,
+        "0.88",
+    ]
     for changed in (4, 0):
-        work = await ask(server, "POST", "/model-price-map/recomputations", {}, 202)
-        await finish(server, RecomputedCosts(server.db))
-        done = await ask(server, "GET", f"/model-price-map/recomputations/{work['id']}")
+        work = await ask(own_server, "POST", "/model-price-map/recomputations", {}, 202)
+        await finish(own_server, RecomputedCosts(own_server.db))
+        done = await ask(own_server, "GET", f"/model-price-map/recomputations/{work['id']}")
         assert (done["runs"], done["changed"]) == (5, changed)
-        assert [(await read_run(server, run))["total_cost"] for run in (*runs, text)] == ["0.88"] * 5
+        assert [(await read_run(own_server, run))["total_cost"] for run in (*runs, text)] == ["0.88"] * 5
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated")
-async def test_one_lie_does_not_make_a_list_unreadable(server: Hosted) -> None:
+async def test_one_lie_does_not_make_a_list_unreadable(own_server: Hosted) -> None:
     """Values that servers of before stored, and that the stock client cannot parse."""
     given = {**usage(5, 5), "total_cost": 1, "input_cost_details": {"cache_read": "garbage", "audio": "0.5"}}
     lie = model_run(given)
     honest = model_run(usage(5, 5))
-    await store(server, lie, honest)
+    await store(own_server, lie, honest)
 
-    await server.db.pool.execute(
+    await own_server.db.pool.execute(
         """update runs set dotted_order = 'garbage.x', inputs = '"text"', outputs = '[1]', extra = '1', events = '["e"]'
            where id = $1""",
         UUID(lie["id"]),
     )
 
-    await server.db.pool.execute(
+    await own_server.db.pool.execute(
         """update runs set usage = '{}', prompt_cost_details = '{"audio": "0.5", "cache_read": "garbage"}'
            where id = $1""",
         UUID(lie["id"]),
     )
 
-    client = Client(api_url=server.url, api_key=server.key)
+    client = Client(api_url=own_server.url, api_key=own_server.key)
     listed = await asyncio.to_thread(lambda: {str(one.id): one for one in client.list_runs(project_name="p")})
     assert set(listed) == {lie["id"], honest["id"]}
     found = listed[lie["id"]]

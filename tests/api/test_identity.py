@@ -1,17 +1,30 @@
 """API keys over HTTP: what a key identifies, who may create one, and what a revoked one is refused."""
 
+from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import httpx2
 import pytest
+import pytest_asyncio
 
-from tests.api.control_server import control
+from tests.api.control_server import PACKAGES, Control, control
+from tests.databases import MigratedDatabases, with_name
 
 
 @pytest.fixture
 async def platform(control_databases):
     async with control(await control_databases()) as platform:
         yield platform
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_platform(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Control]:
+    """For tests that change nothing, or look only at what they made."""
+    name = await migrated.copy(PACKAGES)
+    async with control(with_name(postgres, name)) as running:
+        yield running
+
+    await migrated.drop(name)
 
 
 async def test_auth_returns_the_identity_of_a_key(platform) -> None:
@@ -116,8 +129,9 @@ async def test_a_key_grants_no_more_than_it_may_itself(platform) -> None:
         ({"expires_at": "9999-12-31T23:59:59-14:00"}, "expires_at"),
     ],
 )
-async def test_an_invalid_key_request_is_refused_by_field(platform, body, field: str) -> None:
-    response = await platform.client.post("/api-key", json=body)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_invalid_key_request_is_refused_by_field(shared_platform, body, field: str) -> None:
+    response = await shared_platform.client.post("/api-key", json=body)
     assert response.status_code == 422, response.text
     assert response.json()["detail"][0]["loc"][:2] == ["body", field]
 

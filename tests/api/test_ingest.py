@@ -3,24 +3,38 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid4
 
 import httpx2
 import pytest
+import pytest_asyncio
 import zstandard
 
-from tests.api.hosted import MAX_BODY_BYTES, Hosted, open_hosted
+from tests.api.hosted import MAX_BODY_BYTES, PACKAGES, Hosted, in_new_workspace, open_hosted
+from tests.databases import MigratedDatabases, with_name
 
 RUN = UUID(int=1)
 BOUNDARY = "----LangSmithFormBoundaryjwr1g8tq44i"
 MULTIPART = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
 
 
-@pytest.fixture
-async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with open_hosted(await hosted_databases()) as running:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Hosted]:
+    name = await migrated.copy(PACKAGES)
+    async with open_hosted(with_name(postgres, name)) as running:
+        yield running
+
+    await migrated.drop(name)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def server(shared: Hosted) -> AsyncIterator[Hosted]:
+    async with in_new_workspace(shared) as running:
         yield running
 
 
@@ -128,7 +142,8 @@ async def test_a_body_over_the_limit_is_refused(server: Hosted):
 async def test_broken_bodies_are_refused(server: Hosted, path: str, body: bytes, headers: dict[str, str], status: int):
     response = await server.client.post(path, content=body, headers=headers)
     assert (response.status_code, list(response.json())) == (status, ["detail"])
-    assert await server.db.pool.fetchval("select count(*) from runs") == 0
+    count = "select count(*) from runs where workspace_id = $1"
+    assert await server.db.pool.fetchval(count, server.actor.workspace_id) == 0
 
 
 async def test_a_wrong_key_is_refused_except_at_info(server: Hosted):

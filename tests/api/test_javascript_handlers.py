@@ -217,12 +217,13 @@ def test_many_requests_at_once(site: httpx2.Client) -> None:
 
 @pytest.fixture(scope="module")
 def guarded_client(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
-    """The application, with authentication in TypeScript before its routes."""
+    """The application, with authentication in TypeScript before its routes, and a graph in TypeScript."""
     folder = tmp_path_factory.mktemp("guarded")
     http = {"enable_custom_route_auth": True, "disable_store": True}
-    files = [PROJECTS / "guarded" / "auth.ts"]
+    files = [PROJECTS / "guarded" / name for name in ("auth.ts", "graphs.ts")]
+    settings = {"GRAPH_AUTH": '{"path": "./auth.ts:auth"}', "LANGSERVE_GRAPHS": '{"told": "./graphs.ts:told"}'}
     with (
-        webapp_in_javascript(module_database, folder, http, files, GRAPH_AUTH='{"path": "./auth.ts:auth"}') as running,
+        webapp_in_javascript(module_database, folder, http, files, **settings) as running,
         httpx2.Client(base_url=running.url, timeout=120) as client,
     ):
         yield client
@@ -272,17 +273,16 @@ def alone(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.mark.parametrize("token", ["nobody", "nothing", "late", "crash"])
-def test_handler_failures_admit_nobody(alone: ServerProcess, token: str) -> None:
-    response = httpx2.post(f"{alone.url}/threads", json={}, headers={"Authorization": f"Bearer {token}"}, timeout=60)
+def test_handler_failures_admit_nobody(guarded_client: httpx2.Client, token: str) -> None:
+    response = guarded_client.post("/threads", json={}, headers={"Authorization": f"Bearer {token}"})
     assert (response.status_code, response.json()) == (500, {"detail": "Internal Server Error"})
 
 
 @pytest.mark.parametrize("token", ["nosy", "vague", "collector"])
-def test_invalid_filters_deny(alone: ServerProcess, token: str) -> None:
-    with httpx2.Client(base_url=alone.url, timeout=60) as client:
-        thread = client.post("/threads", json={}, headers={"Authorization": "Bearer alice"}).json()["thread_id"]
-        response = client.get(f"/threads/{thread}", headers={"Authorization": f"Bearer {token}"})
-
+def test_invalid_filters_deny(guarded_client: httpx2.Client, token: str) -> None:
+    hers = {"Authorization": "Bearer alice"}
+    thread = guarded_client.post("/threads", json={}, headers=hers).json()["thread_id"]
+    response = guarded_client.get(f"/threads/{thread}", headers={"Authorization": f"Bearer {token}"})
     assert (response.status_code, response.json()) == (500, {"detail": "Internal Server Error"})
 
 
@@ -291,14 +291,23 @@ def test_typescript_graphs_get_the_user_of_python_handlers(
 ) -> None:
     settings = {"GRAPH_AUTH": '{"path": "./auth.py:auth"}', "LANGSERVE_GRAPHS": '{"told": "./graphs.ts:told"}'}
     with start_guarded_server(module_database, tmp_path_factory.mktemp("python"), **settings) as running:
-        test_graphs_of_both_languages_get_the_user(running, "told")
+        check_user(f"{running.url}/runs/wait", "told")
 
 
 @pytest.mark.parametrize("graph", ["echo", "told"])
 def test_graphs_of_both_languages_get_the_user(alone: ServerProcess, graph: str) -> None:
+    check_user(f"{alone.url}/runs/wait", graph)
+
+
+def test_graphs_get_the_user_of_typescript_handlers(guarded_client: httpx2.Client) -> None:
+    check_user(f"{guarded_client.base_url}/runs/wait", "told")
+
+
+def check_user(url: str, graph: str) -> None:
+    """Check what a graph is told of its caller."""
     body = {"assistant_id": graph, "input": {}}
     headers = {"Authorization": "Bearer carol", "X-Api-Key": "k"}
-    response: Any = httpx2.post(f"{alone.url}/runs/wait", json=body, headers=headers, timeout=120)
+    response: Any = httpx2.post(url, json=body, headers=headers, timeout=120)
 
     assert response.json()["reported"] == {
         "identity": "carol",

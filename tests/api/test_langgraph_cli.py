@@ -3,13 +3,14 @@
 The command is run as its users run it, and its output, one JSON object a line, is what they see.
 """
 
+import asyncio
 import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.api.control_server import control
+from tests.conftest import eventually
 from tests.images import image_for_tests, read_digest
 from tests.repositories import AGENT, CONFIG
 from tests.servers import KEY, platform_server
@@ -31,6 +34,7 @@ class Shell:
 
     url: str
     project: Path
+    key: str = KEY
 
     def langgraph(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {
@@ -38,7 +42,7 @@ class Shell:
             "HOME": str(self.project.parent),
             "LANGGRAPH_CLI_NO_ANALYTICS": "1",
             "LANGGRAPH_HOST_URL": self.url,
-            "LANGSMITH_API_KEY": KEY,
+            "LANGSMITH_API_KEY": self.key,
         }
 
         return subprocess.run(
@@ -165,6 +169,33 @@ def test_an_image_is_deployed(shell: Shell):
     shell.wait_for_log("the server is up", "--deployment-id", events[-1]["deployment_id"])
 
     assert "Deleted deployment" in shell.says("delete", "--force", events[-1]["deployment_id"])
+
+
+async def test_stock_commands_read_what_the_platform_says(
+    control_databases: Callable[[], Awaitable[str]], tmp_path: Path
+):
+    """The test plays the listener: a failure ends the command with its reason, and what there is, is listed."""
+    async with control(await control_databases()) as plane:
+        shell = Shell(str(plane.client.base_url), tmp_path, plane.client.headers["x-api-key"])
+        shell.write(langgraph__json=json.dumps(CONFIG), requirements__txt="", agent__py=AGENT.format(answer="one"))
+        await plane.listener.connect()
+        image = "registry.invalid/no/such@sha256:" + "0" * 64
+        deploying = asyncio.create_task(asyncio.to_thread(shell.deploy, "--image-uri", image, "--name", "missing"))
+
+        async def list_deployments() -> Any:
+            return (await plane.client.get("/v2/deployments")).json()["resources"]
+
+        (made,) = await eventually(list_deployments)
+        ids = (made["id"], made["latest_revision_id"])
+        await plane.listener.walk(*ids, "AWAITING_DEPLOY", "DEPLOYING")
+        reason = "the image cannot be pulled"
+        assert (await plane.listener.report(*ids, "DEPLOY_FAILED", status_message=reason)).status_code == 204
+        code, events = await deploying
+        assert (code, events[-1]["status"]) == (1, "failed"), events
+        (revision,) = await plane.revisions(made["id"])
+        assert revision["source_revision_config"]["image_uri"] == image
+        listed = await asyncio.to_thread(shell.says, "list", "--json")
+        assert json.loads(listed) == [{"id": made["id"], "name": "missing"}]
 
 
 def test_failed_deployments_exit_with_their_reason(shell: Shell):

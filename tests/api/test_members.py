@@ -7,10 +7,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import pytest_asyncio
 
 from portside.identity import passwords
-from tests.api.hosted import Hosted, open_hosted
+from tests.api.hosted import PACKAGES, Hosted, open_hosted
 from tests.conftest import eventually
+from tests.databases import MigratedDatabases, with_name
 
 PASSWORD = "correct horse battery"
 ROUTES_OF_WORKSPACES = ("/api-key", "/sessions", "/workspaces/current/members")
@@ -20,6 +22,16 @@ ROUTES_OF_WORKSPACES = ("/api-key", "/sessions", "/workspaces/current/members")
 async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
     async with open_hosted(await hosted_databases()) as running:
         yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_server(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Hosted]:
+    """For tests that change nothing, or look only at what they made."""
+    name = await migrated.copy(PACKAGES)
+    async with open_hosted(with_name(postgres, name)) as running:
+        yield running
+
+    await migrated.drop(name)
 
 
 async def send(server: Hosted, method: str, path: str, body: Any = None, **headers: str) -> Any:
@@ -229,8 +241,9 @@ async def test_password_signs_in_and_is_changed_only_with_the_current_one(server
         ("/orgs/current/service-keys", {"default_workspace_id": str(uuid4())}, "default_workspace_id"),
     ],
 )
-async def test_invalid_member_requests_are_refused_by_field(server: Hosted, path: str, body: Any, field: str):
-    response = await send(server, "POST", path, body)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_invalid_member_requests_are_refused_by_field(shared_server: Hosted, path: str, body: Any, field: str):
+    response = await send(shared_server, "POST", path, body)
     assert response.status_code == 422, response.text
     assert response.json()["detail"][0]["loc"][:2] == ["body", field]
 

@@ -4,11 +4,12 @@ import asyncio
 import gzip
 import json
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid5
 
 import pytest
+import pytest_asyncio
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -19,7 +20,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from portside.tracing.otlp_wire import MAX_SPANS
-from tests.api.hosted import Hosted, open_hosted
+from tests.api.hosted import PACKAGES, Hosted, in_new_workspace, open_hosted
+from tests.databases import MigratedDatabases, with_name
 
 TRACE = "0190a0c0000070008000000000000001"
 ROOT = "00000000000000aa"
@@ -28,14 +30,28 @@ SECOND = 1_000_000_000
 AT = 1_790_000_000 * SECOND
 
 
-@pytest.fixture
-async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with open_hosted(await hosted_databases()) as running:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Hosted]:
+    name = await migrated.copy(PACKAGES)
+    async with open_hosted(with_name(postgres, name)) as running:
+        yield running
+
+    await migrated.drop(name)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def server(shared: Hosted) -> AsyncIterator[Hosted]:
+    async with in_new_workspace(shared) as running:
         yield running
 
 
 async def read_runs(server: Hosted) -> dict[str, dict[str, Any]]:
-    rows = await server.db.pool.fetch("select id from runs where name is not null")
+    rows = await server.db.pool.fetch(
+        "select id from runs where name is not null and workspace_id = $1", server.actor.workspace_id
+    )
     responses = [await server.client.get(f"/runs/{row['id']}") for row in rows]
     return {run["name"]: run for run in (response.json() for response in responses)}
 

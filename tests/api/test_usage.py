@@ -7,18 +7,39 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+import pytest_asyncio
 
 from portside.kernel import spool
 from portside.usage.exports import export_usage
 from portside.usage.ranges import read_range
 from portside.usage.types import GroupBy, UsageQuery
-from tests.api.hosted import Hosted, open_hosted
+from tests.api.hosted import PACKAGES, Hosted, in_new_workspace, open_hosted
+from tests.databases import MigratedDatabases, with_name
 
 PATH = "/api/v1/orgs/current/billing/granular-usage"
 
 
-@pytest.fixture
-async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Hosted]:
+    name = await migrated.copy(PACKAGES)
+    async with open_hosted(with_name(postgres, name)) as running:
+        yield running
+
+    await migrated.drop(name)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def server(shared: Hosted) -> AsyncIterator[Hosted]:
+    async with in_new_workspace(shared) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def own_server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
+    """A server on a database of its own, for tests that look beyond their workspace."""
     async with open_hosted(await hosted_databases()) as running:
         yield running
 
@@ -46,16 +67,16 @@ async def ask(server: Hosted, **params: Any) -> Any:
     return await server.client.get(PATH, params={name: value for name, value in query.items() if value is not None})
 
 
-async def test_counts_by_each_dimension(server: Hosted):
-    service = await server.new_key("runs:create")
-    await receive(server, "a", 3)
-    await receive(server, "b", 2, service)
-    await receive(server, "b")
+async def test_counts_by_each_dimension(own_server: Hosted):
+    service = await own_server.new_key("runs:create")
+    await receive(own_server, "a", 3)
+    await receive(own_server, "b", 2, service)
+    await receive(own_server, "b")
 
-    actor = server.actor
+    actor = own_server.actor
 
     async def counts(group_by: str) -> list[tuple[dict[str, Any], int]]:
-        return [(record["dimensions"], record["traces"]) for record in await server.usage(group_by)]
+        return [(record["dimensions"], record["traces"]) for record in await own_server.usage(group_by)]
 
     workspace = {"workspace_id": str(actor.workspace_id), "workspace_name": "Default"}
     assert await counts("workspace") == [(workspace, 6)]
@@ -74,22 +95,22 @@ async def test_counts_by_each_dimension(server: Hosted):
     ]
 
 
-async def test_buckets_and_the_half_open_range(server: Hosted):
+async def test_buckets_and_the_half_open_range(own_server: Hosted):
     for moment in ("2026-01-15T00:00:00Z", "2026-01-15T23:59:59.999999Z", "2026-01-16T00:00:00Z"):
-        await set_received_at(server, await receive(server, "a"), moment)
+        await set_received_at(own_server, await receive(own_server, "a"), moment)
 
-    response = await ask(server, start_time="2026-01-15T00:00:00Z", end_time="2026-01-16T00:00:00Z")
-    day = {"workspace_id": str(server.actor.workspace_id), "workspace_name": "Default"}
+    response = await ask(own_server, start_time="2026-01-15T00:00:00Z", end_time="2026-01-16T00:00:00Z")
+    day = {"workspace_id": str(own_server.actor.workspace_id), "workspace_name": "Default"}
     assert response.json() == {
         "stride": {"days": 1, "hours": 0},
         "usage": [{"time_bucket": "2026-01-15T00:00:00Z", "dimensions": day, "traces": 2}],
     }
 
-    response = await ask(server, start_time="2026-01-15T12:30:00Z", end_time="2026-01-16T00:30:00Z")
+    response = await ask(own_server, start_time="2026-01-15T12:30:00Z", end_time="2026-01-16T00:30:00Z")
     assert response.json()["stride"] == {"days": 0, "hours": 1}
     buckets = [(record["time_bucket"], record["traces"]) for record in response.json()["usage"]]
     assert buckets == [("2026-01-15T23:00:00Z", 1), ("2026-01-16T00:00:00Z", 1)]
-    response = await ask(server, start_time="2026-01-10T06:00:00Z", end_time="2026-03-01T00:00:00Z")
+    response = await ask(own_server, start_time="2026-01-10T06:00:00Z", end_time="2026-03-01T00:00:00Z")
     assert response.json()["stride"] == {"days": 7, "hours": 0}
     assert [record["time_bucket"] for record in response.json()["usage"]] == ["2026-01-10T00:00:00Z"]
 
@@ -111,26 +132,26 @@ async def test_a_trace_counts_at_its_first_receipt(server: Hosted):
     assert [record["dimensions"]["project_name"] for record in await server.usage("project")] == ["a"]
 
 
-async def test_a_deleted_project_stays_on_the_bill(server: Hosted):
-    await receive(server, "gone")
-    await server.db.pool.execute("update projects set deleted_at = now()")
-    assert [record["dimensions"]["project_name"] for record in await server.usage("project")] == ["gone"]
+async def test_a_deleted_project_stays_on_the_bill(own_server: Hosted):
+    await receive(own_server, "gone")
+    await own_server.db.pool.execute("update projects set deleted_at = now()")
+    assert [record["dimensions"]["project_name"] for record in await own_server.usage("project")] == ["gone"]
 
 
-async def test_workspaces_without_access_are_left_out(server: Hosted):
-    other = await server.new_workspace("Other")
-    await receive(server, "a", 1)
-    await receive(server, "b", 2, await server.new_key(workspace_id=other))
-    ids = [str(other), str(server.actor.workspace_id), str(uuid4())]
+async def test_workspaces_without_access_are_left_out(own_server: Hosted):
+    other = await own_server.new_workspace("Other")
+    await receive(own_server, "a", 1)
+    await receive(own_server, "b", 2, await own_server.new_key(workspace_id=other))
+    ids = [str(other), str(own_server.actor.workspace_id), str(uuid4())]
 
     async def counted(key: str) -> list[tuple[str, int]]:
         question = {"start_time": "2020-01-01", "end_time": "2100-01-01", "workspace_ids": ids}
-        response = await server.client.get(PATH, params=question, headers={"x-api-key": key})
+        response = await own_server.client.get(PATH, params=question, headers={"x-api-key": key})
         return sorted((record["dimensions"]["workspace_name"], record["traces"]) for record in response.json()["usage"])
 
-    assert await counted(server.key) == [("Default", 1), ("Other", 2)], "an admin of the organization"
-    assert await counted(await server.new_key("organization:read")) == [("Default", 1)]
-    assert await counted(await server.new_key("organization:read", workspace_id=other)) == [("Other", 2)]
+    assert await counted(own_server.key) == [("Default", 1), ("Other", 2)], "an admin of the organization"
+    assert await counted(await own_server.new_key("organization:read")) == [("Default", 1)]
+    assert await counted(await own_server.new_key("organization:read", workspace_id=other)) == [("Other", 2)]
 
 
 @pytest.mark.parametrize(
@@ -181,11 +202,11 @@ async def export(server: Hosted, **params: Any) -> Any:
     return await server.client.get(f"{PATH}/export", params=query)
 
 
-async def test_all_columns_are_exported_and_those_of_the_grouping_filled(server: Hosted):
-    await set_received_at(server, await receive(server, "a", 2), "2026-01-15T10:00:00Z")
-    actor = server.actor
+async def test_all_columns_are_exported_and_those_of_the_grouping_filled(own_server: Hosted):
+    await set_received_at(own_server, await receive(own_server, "a", 2), "2026-01-15T10:00:00Z")
+    actor = own_server.actor
     span = "2026-01-15T00:00:00Z,2026-01-16T00:00:00Z"
-    project = await server.db.pool.fetchval("select id from projects where name = 'a'")
+    project = await own_server.db.pool.fetchval("select id from projects where name = 'a'")
 
     lines = {
         "workspace": f"{span},{actor.workspace_id},Default,,,,,,2",
@@ -195,7 +216,7 @@ async def test_all_columns_are_exported_and_those_of_the_grouping_filled(server:
     }
 
     for group_by, line in lines.items():
-        response = await export(server, group_by=group_by)
+        response = await export(own_server, group_by=group_by)
         assert response.headers["content-type"] == "text/csv; charset=utf-8"
         assert f'filename="usage-by-{group_by}-20260101-20260201.csv"' in response.headers["content-disposition"]
         assert response.text == f"{COLUMNS}\r\n{line}\r\n"
@@ -215,35 +236,35 @@ async def test_a_name_is_never_a_formula_nor_breaks_its_line(server: Hosted):
     assert {row["Project Name"] for row in rows} == expected
 
 
-async def test_a_large_export_is_streamed(server: Hosted):
-    await receive(server, "a")
-    await server.db.pool.execute(
+async def test_a_large_export_is_streamed(own_server: Hosted):
+    await receive(own_server, "a")
+    await own_server.db.pool.execute(
         "insert into projects (id, workspace_id, name) "
         "select gen_random_uuid(), $1, 'p' || n from generate_series(1, 3000) n",
-        server.actor.workspace_id,
+        own_server.actor.workspace_id,
     )
 
     columns = [
         record["column_name"]
-        for record in await server.db.pool.fetch(
+        for record in await own_server.db.pool.fetch(
             "select column_name from information_schema.columns where table_name = 'traces' and table_schema = 'public'"
         )
     ]
 
     kept = [name for name in columns if name not in {"trace_id", "project_id"}]
-    await server.db.pool.execute(
+    await own_server.db.pool.execute(
         f"insert into traces (trace_id, project_id, {', '.join(kept)}) "
         f"select gen_random_uuid(), p.id, {', '.join('t.' + name for name in kept)} from traces t, projects p"
     )
 
     pieces = 0
-    query = {"start_time": "2020-01-01", "end_time": "2100-01-01", "workspace_ids": str(server.actor.workspace_id)}
-    async with server.client.stream("GET", f"{PATH}/export", params={**query, "group_by": "project"}) as response:
+    query = {"start_time": "2020-01-01", "end_time": "2100-01-01", "workspace_ids": str(own_server.actor.workspace_id)}
+    async with own_server.client.stream("GET", f"{PATH}/export", params={**query, "group_by": "project"}) as response:
         text = "".join([piece async for piece in response.aiter_text() if (pieces := pieces + 1)])
 
     assert len(text.splitlines()) == 3002
     assert pieces > 1
-    await check_a_slow_reader(server)
+    await check_a_slow_reader(own_server)
 
 
 async def check_a_slow_reader(server: Hosted) -> None:
