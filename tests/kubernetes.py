@@ -6,6 +6,7 @@ import re
 from typing import Any
 from uuid import UUID
 
+import msgspec
 from jsonschema.validators import Draft202012Validator
 from kubernetes_validate.utils import schema_contents
 from referencing import Registry, Resource
@@ -63,10 +64,17 @@ def deployment(*revisions: DesiredRevision, **changes: Any) -> DesiredDeployment
     return build_desired_deployment(**{**given, **changes})
 
 
-def objects(of: DesiredRevision | None = None, kubernetes: KubernetesSettings | None = None, **changes: Any) -> Objects:
+def objects(
+    of: DesiredRevision | None = None,
+    kubernetes: KubernetesSettings | None = None,
+    *,
+    has_operator: bool = False,
+    **changes: Any,
+) -> Objects:
     one = of or revision()
     release = Release(deployment(one, **changes), one, None)
-    return build_objects(release, ClusterSettings(LISTENER, kubernetes or settings()), PASSWORDS)
+    cluster = ClusterSettings(LISTENER, kubernetes or settings())
+    return build_objects(release, cluster, PASSWORDS, has_operator=has_operator)
 
 
 def validate(manifest: dict[str, Any], version: str) -> None:
@@ -128,3 +136,17 @@ def variables(found: Objects, name_end: str = "") -> dict[str, Any]:
     (secret,) = [one for one in found.of_kind("Secret") if one["metadata"]["name"] == source["secretRef"]["name"]]
     values: dict[str, Any] = {name: base64.b64decode(value).decode() for name, value in secret["data"].items()}
     return {**values, **{one["name"]: one.get("value", one.get("valueFrom")) for one in server["env"]}}
+
+
+class ApiServer:
+    """The part of an API server that shows objects of a namespace, by their paths below it."""
+
+    def __init__(self, manifests: dict[str, dict[str, Any]]) -> None:
+        self.manifests = manifests
+
+    async def __call__(self, scope: Any, _receive: Any, send: Any) -> None:
+        manifest = self.manifests.get(scope["path"].removeprefix("/api/v1/namespaces/agents/"))
+        body = msgspec.json.encode(manifest or {"kind": "Status", "code": 404, "message": "not found"})
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 404 if manifest is None else 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})

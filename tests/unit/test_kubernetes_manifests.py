@@ -18,7 +18,7 @@ from portside.control.types import (
     Volume,
     VolumeMount,
 )
-from portside.dataplane.compute.kubernetes.objects import object_name
+from portside.dataplane.compute.kubernetes.objects import is_data, object_name
 from portside.dataplane.compute.kubernetes.resources import Resources
 from portside.dataplane.failures import DeployFailed
 from portside.listener_api import Scale, Secret
@@ -466,6 +466,32 @@ def test_autoscaling_targets_match_contract() -> None:
 
     api = find_object(found, "HorizontalPodAutoscaler")["spec"]["metrics"]
     assert {one["type"] for one in api} == {"ContainerResource"}
+
+
+def test_cloudnative_pg_runs_the_database_behind_the_same_address() -> None:
+    plain = objects()
+    found = objects(kubernetes=settings(kubernetes_postgres_object_store="backups"), has_operator=True)
+    name = f"{found.scope.name}-postgres"
+    assert variables(found)["DATABASE_URI"] == variables(plain)["DATABASE_URI"]
+    assert {one["metadata"]["name"] for one in found.of_kind("StatefulSet")} == {f"{found.scope.name}-redis"}
+    assert found.of_kind("PersistentVolumeClaim") == []
+
+    (cluster,) = found.of_kind("Cluster")
+    assert cluster["spec"]["bootstrap"]["initdb"]["secret"] == {"name": name}
+    assert cluster["spec"]["storage"]["size"] == "10Gi"
+    assert cluster["spec"]["plugins"][0]["parameters"] == {"barmanObjectName": "backups"}
+    assert found.of_kind("ScheduledBackup")[0]["spec"]["cluster"] == {"name": name}
+
+    # A deployment's data is only deleted with the deployment.
+    assert is_data(cluster)
+    assert find_object(found, "Service", "-postgres")["spec"]["selector"]["cnpg.io/cluster"] == name
+    secret = find_object(found, "Secret", "-postgres")
+    assert (secret["type"], sorted(secret["data"])) == ("kubernetes.io/basic-auth", ["password", "username"])
+
+    # The operator and the other instances reach the instance manager; servers of the deployment only the database.
+    servers, instances, operator = find_object(found, "NetworkPolicy", "-postgres")["spec"]["ingress"]
+    assert [port["port"] for port in servers["ports"]] == [5432]
+    assert [port["port"] for port in operator["ports"]] == [port["port"] for port in instances["ports"]] == [5432, 8000]
 
 
 def test_keda_scales_what_executes_runs_in_place_of_the_autoscaler() -> None:

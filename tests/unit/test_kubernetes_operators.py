@@ -62,3 +62,20 @@ def test_objects_for_keda_match_its_schema() -> None:
     spec = with_defaults({"min_scale": 2, "max_scale": 10})
     found = objects(revision(resource_spec=spec), settings(kubernetes_keda=True))
     assert validate_operators(found) == {"ScaledObject"}
+
+
+def test_databases_for_cloudnative_pg_match_its_schemas() -> None:
+    spec = {
+        **with_defaults({"db_cpu": 1, "db_memory_mb": 512}),
+        "labels": {"team": "blue"},
+        "annotations": {"note": "x"},
+    }
+    by_operator = settings(
+        kubernetes_postgres_object_store="backups",
+        kubernetes_postgres_instances=3,
+        kubernetes_storage_class="fast",
+        kubernetes_image_pull_secrets="pull",
+    )
+
+    found = objects(revision(resource_spec=spec), by_operator, has_operator=True)
+    assert validate_operators(found) == {"Cluster", "ScheduledBackup"}

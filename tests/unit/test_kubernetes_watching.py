@@ -49,6 +49,16 @@ def test_deployment_is_ready_when_only_new_replicas_serve(status: Any, *, expect
     assert judge(workload(**status), []).is_ready is expected
 
 
+def test_database_of_an_operator_is_ready_with_a_primary_and_all_instances() -> None:
+    cluster = {"kind": "Cluster", "metadata": {"name": "hello", "generation": 1}, "spec": {"instances": 2}}
+    assert "is its operator installed?" in str(judge(cluster, []))
+    setting_up = {"readyInstances": 1, "currentPrimary": "hello-1", "phase": "Creating a new replica"}
+    progress = judge({**cluster, "status": setting_up}, [])
+    assert not progress.is_ready
+    assert "1 of 2 replicas are ready; Creating a new replica" in str(progress)
+    assert judge({**cluster, "status": {**setting_up, "readyInstances": 2}}, []).is_ready
+
+
 def test_deployment_without_replicas_is_ready() -> None:
     assert judge(workload(wanted=0, updatedReplicas=0), []).is_ready
 

@@ -23,7 +23,7 @@ from portside.dataplane.compute.kubernetes.workspace_rules import (
     list_named_objects,
 )
 from portside.dataplane.failures import DeployFailed
-from tests.kubernetes import DEPLOYMENT_ID, FULL_SPEC, revision, settings
+from tests.kubernetes import DEPLOYMENT_ID, FULL_SPEC, ApiServer, revision, settings
 from tests.receiver import serve
 
 WORKSPACE_ID = UUID(int=7)
@@ -207,20 +207,6 @@ def test_every_field_of_the_api_is_known_to_the_rules() -> None:
 
     volume = msgspec.to_builtins(Volume("v"))
     assert set(ALL_VOLUMES.split(",")) == volume.keys() - {"name"}
-
-
-class ApiServer:
-    """The part of an API server that shows objects of a namespace, by their paths below it."""
-
-    def __init__(self, manifests: dict[str, dict[str, Any]]) -> None:
-        self.manifests = manifests
-
-    async def __call__(self, scope: Any, _receive: Any, send: Any) -> None:
-        manifest = self.manifests.get(scope["path"].removeprefix("/api/v1/namespaces/agents/"))
-        body = msgspec.json.encode(manifest or {"kind": "Status", "code": 404, "message": "not found"})
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": 404 if manifest is None else 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from portside.dataplane.compute.interface import Release
+from portside.dataplane.compute.kubernetes.cloudnative_pg import build_cloudnative_pg
 from portside.dataplane.compute.kubernetes.environment import (
     CUSTOM_POSTGRES,
     CUSTOM_REDIS,
@@ -129,8 +130,13 @@ def build_scope(deployment: DesiredDeployment, resources: Resources, settings: K
     return KubernetesScope(deployment.id, name, namespace, resources.labels or {}, resources.annotations or {})
 
 
-def build_objects(release: Release, cluster: ClusterSettings, passwords: Passwords) -> Objects:
-    """Return every object of the release's deployment. Raises DeployFailed for a release that cannot run."""
+def build_objects(
+    release: Release, cluster: ClusterSettings, passwords: Passwords, *, has_operator: bool = False
+) -> Objects:
+    """Return every object of the release's deployment. Raises DeployFailed for a release that cannot run.
+
+    With `has_operator`, CloudNativePG runs the deployment's Postgres.
+    """
     deployment = release.deployment
     revision = release.revision
     settings = cluster.kubernetes
@@ -142,7 +148,8 @@ def build_objects(release: Release, cluster: ClusterSettings, passwords: Passwor
     urls: dict[str, str | None] = {"postgres": None, "redis": None}
     stores: list[Json] = []
     if not has_own(revision, CUSTOM_POSTGRES):
-        stores += build_postgres(scope, resources, settings, passwords.postgres)
+        build_database = build_cloudnative_pg if has_operator else build_postgres
+        stores += build_database(scope, resources, settings, passwords.postgres)
         urls["postgres"] = postgres_url(store_name(scope, "postgres"), passwords.postgres)
 
     if settings.kubernetes_redis and not has_own(revision, CUSTOM_REDIS):

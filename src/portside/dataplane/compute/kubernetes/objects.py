@@ -27,11 +27,13 @@ KINDS: dict[str, tuple[str, str, str]] = {
 }
 # Kinds of operators that a cluster may lack. A listener without the right to them makes none.
 OPTIONAL_KINDS: dict[str, tuple[str, str, str]] = {
+    "Cluster": ("postgresql.cnpg.io", "v1", "clusters"),
+    "ScheduledBackup": ("postgresql.cnpg.io", "v1", "scheduledbackups"),
     "ScaledObject": ("keda.sh", "v1alpha1", "scaledobjects"),
 }
-ALL_KINDS = {**KINDS, **OPTIONAL_KINDS}
+ALL_KINDS = {**OPTIONAL_KINDS, **KINDS}
 # Objects with a deployment's data, which are only deleted together with the deployment.
-DATA_KINDS = frozenset({"Secret", "PersistentVolumeClaim"})
+DATA_KINDS = frozenset({"Secret", "PersistentVolumeClaim", "Cluster"})
 DATA_COMPONENTS = frozenset({"postgres"})
 MANAGER = "portside"
 MANAGED_BY, COMPONENT, INSTANCE = (f"app.kubernetes.io/{name}" for name in ("managed-by", "component", "instance"))

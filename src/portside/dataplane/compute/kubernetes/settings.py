@@ -50,6 +50,26 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
     kubernetes_postgres_image: Annotated[Image, setting("Image of the deployments' databases.")] = (
         "pgvector/pgvector:pg15"
     )
+    kubernetes_postgres_operator: Annotated[
+        Literal["none", "cloudnative-pg"],
+        setting(
+            "What runs new databases: none is one pod that the listener makes, without backups. CloudNativePG must be "
+            "installed. A database stays with what made it."
+        ),
+    ] = "none"
+    kubernetes_postgres_instances: Annotated[
+        int, msgspec.Meta(ge=1, le=9), setting("Instances of each database by CloudNativePG.")
+    ] = 1
+    kubernetes_postgres_object_store: Annotated[
+        str | None,
+        setting(
+            "ObjectStore of CloudNativePG's Barman plugin in each namespace, to which databases by CloudNativePG are "
+            "backed up. Without it they have no backups."
+        ),
+    ] = None
+    kubernetes_postgres_backup_schedule: Annotated[
+        str, setting("When these backups begin: six fields, seconds first.")
+    ] = "0 0 3 * * *"
     kubernetes_redis: Annotated[
         bool,
         setting("Give each deployment a Redis for notifications between its pods instead of Postgres."),

@@ -75,8 +75,20 @@ def build_redis(
 
 def _build_network(scope: KubernetesScope, component: str, port: int) -> list[Json]:
     """Return the Service of a store, and the policy that admits only the deployment's own servers."""
-    name = store_name(scope, component)
-    service = {"selector": scope.build_selector(component), "ports": [_build_port(component, port=port)]}
+    return [
+        build_store_service(scope, component, port, scope.build_selector(component)),
+        build_store_policy(scope, component, port),
+    ]
+
+
+def build_store_service(scope: KubernetesScope, component: str, port: int, selector: dict[str, str]) -> Json:
+    """Return the Service of a store, whose pods have these labels."""
+    service = {"selector": selector, "ports": [_build_port(component, port=port)]}
+    return scope.manifest("Service", store_name(scope, component), component, {"spec": service})
+
+
+def build_store_policy(scope: KubernetesScope, component: str, port: int) -> Json:
+    """Return the policy that admits only the deployment's own servers to a store."""
     servers = {
         "matchLabels": {DEPLOYMENT: str(scope.deployment_id)},
         "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": ["api", "queue", "orchestrator"]}],
@@ -88,10 +100,7 @@ def _build_network(scope: KubernetesScope, component: str, port: int) -> list[Js
         "ingress": [{"from": [{"podSelector": servers}], "ports": [{"protocol": "TCP", "port": port}]}],
     }
 
-    return [
-        scope.manifest("Service", name, component, {"spec": service}),
-        scope.manifest("NetworkPolicy", name, component, {"spec": policy}),
-    ]
+    return scope.manifest("NetworkPolicy", store_name(scope, component), component, {"spec": policy})
 
 
 def _build_port(name: str, **number: int) -> Json:

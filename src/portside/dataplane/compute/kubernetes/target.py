@@ -24,6 +24,7 @@ from portside.dataplane.compute.kubernetes.applying import (
     prune,
     repair,
 )
+from portside.dataplane.compute.kubernetes.cloudnative_pg import describe_backups, has_operator
 from portside.dataplane.compute.kubernetes.manifests import ClusterSettings, Objects, build_objects, build_scope
 from portside.dataplane.compute.kubernetes.objects import COMPONENT, KubernetesScope, build_address
 from portside.dataplane.compute.kubernetes.passwords import find_passwords
@@ -245,7 +246,11 @@ class KubernetesTarget:
             stores = objects.of_kind("StatefulSet")
             await retry_while_unavailable(lambda: self._free_stores(objects, revision_log.add), retry_s)
 
-            for store in stores:
+            backups = describe_backups(objects.stores)
+            if backups is not None:
+                revision_log.add(backups)
+
+            for store in (*stores, *objects.of_kind("Cluster")):
                 await watch.until_ready(store, api_limit_s)
 
             await retry_while_unavailable(lambda: apply_servers(self._api, objects, revision_log.add), retry_s)
@@ -290,7 +295,10 @@ class KubernetesTarget:
         passwords = await retry_while_unavailable(
             lambda: find_passwords(self._api, scope, release, on_note), self._compute.timing.retry_s
         )
-        return build_objects(release, self._cluster, passwords)
+        is_by_operator = await retry_while_unavailable(
+            lambda: has_operator(self._api, scope, self._cluster.kubernetes), self._compute.timing.retry_s
+        )
+        return build_objects(release, self._cluster, passwords, has_operator=is_by_operator)
 
     async def _free_stores(self, objects: Objects, on_note: OnNote) -> None:
         stores = objects.of_kind("StatefulSet")

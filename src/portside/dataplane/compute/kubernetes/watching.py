@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import httpx2
 
 from portside.dataplane.compute.kubernetes.api import ClusterRefused, ClusterUnavailable, KubernetesApi
+from portside.dataplane.compute.kubernetes.cloudnative_pg import CLUSTER
 from portside.dataplane.compute.kubernetes.manifests import CONTAINER
 from portside.dataplane.compute.kubernetes.objects import COMPONENT, REVISION, Json, KubernetesScope
 from portside.dataplane.failures import DeployFailed
@@ -84,10 +85,13 @@ class WorkloadProgress:
 def judge(
     workload: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], refusals: Iterable[PodProblem] = ()
 ) -> WorkloadProgress:
-    """Judge a Deployment or a StatefulSet by its status and the pods of its newest revision.
+    """Judge a Deployment, a StatefulSet or a database by its status and the pods of its newest revision.
 
     `refusals` are those of pods that could not be created, where the status does not have them.
     """
+    if workload["kind"] == "Cluster":
+        return _judge_cluster(workload, pods)
+
     replica_count = workload.get("spec", {}).get("replicas", 1)
     status = workload.get("status") or {}
 
@@ -107,6 +111,23 @@ def judge(
     pods_problems = (problem for pod in pods for problem in pod_problems(pod))
     problems = [*_controller_problems(status), *refusals, *pods_problems]
     return WorkloadProgress(is_ready=False, replicas=replicas, problems=tuple(problems))
+
+
+def _judge_cluster(cluster: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> WorkloadProgress:
+    """Judge a database of CloudNativePG, whose status says in a sentence what its operator does."""
+    instance_count = cluster["spec"]["instances"]
+    status = cluster.get("status") or {}
+    ready_count = status.get("readyInstances", 0)
+
+    replicas = f"{ready_count} of {instance_count}"
+    has_primary = bool(status.get("currentPrimary"))
+    if ready_count >= instance_count and has_primary:
+        return WorkloadProgress(is_ready=True, replicas=replicas)
+
+    phase = ": ".join(status[name] for name in ("phase", "phaseReason") if status.get(name))
+    text = phase or "CloudNativePG has not seen it yet; is its operator installed?"
+    pods_problems = (problem for pod in pods for problem in pod_problems(pod))
+    return WorkloadProgress(is_ready=False, replicas=replicas, problems=(PodProblem(text), *pods_problems))
 
 
 def pod_problems(pod: Mapping[str, Any]) -> Iterator[PodProblem]:
@@ -305,7 +326,8 @@ class WorkloadWatch:
         self, manifest: Json, refused_pods: RefusedPods, limit_s: float
     ) -> tuple[WorkloadProgress, list[Json]]:
         metadata = manifest["metadata"]
-        labels = {**self.scope.build_selector(metadata["labels"][COMPONENT])}
+        is_cluster = manifest["kind"] == "Cluster"
+        labels = {CLUSTER: metadata["name"]} if is_cluster else self.scope.build_selector(metadata["labels"][COMPONENT])
         if REVISION in metadata["labels"]:
             labels[REVISION] = metadata["labels"][REVISION]
 
