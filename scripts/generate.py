@@ -1,4 +1,4 @@
-"""Writes the reference pages and OpenAPI documents from the code; `--check` only reports stale ones."""
+"""Writes the reference pages, OpenAPI documents and the Helm chart from the code; `--check` only reports stale ones."""
 
 import inspect
 import json
@@ -12,6 +12,7 @@ import portside.agent.app
 from portside.agent.http.system import SERVER_INFO
 from portside.agent.served_routes import ROUTES as AGENT_ROUTES
 from portside.agent.settings import AgentSettings
+from portside.cli.helm_chart import build_chart, build_values_page
 from portside.cli.main import COMMANDS, portside
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.settings import ListenerSettings
@@ -44,11 +45,13 @@ def main() -> int:
         REFERENCE / "cli.md": cli_page(),
         REFERENCE / "errors.md": errors_page(),
         REFERENCE / "routes.md": routes_page(),
+        REFERENCE / "values.md": build_values_page(),
         REFERENCE / "openapi-platform.json": openapi(PLATFORM, PLATFORM_ROUTES),
         REFERENCE / "openapi-agent.json": openapi(SERVER_INFO, AGENT_ROUTES),
         CONSOLE / "platform.ts": typescript(build_document(PLATFORM, PLATFORM_ROUTES)),
         CONSOLE / "agentServer.ts": typescript(build_document(SERVER_INFO, AGENT_ROUTES)),
         **function_revisions(),
+        **{ROOT / path: text for path, text in build_chart().items()},
     }
 
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text]

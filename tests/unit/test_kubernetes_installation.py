@@ -1,5 +1,7 @@
 """The objects that `portside manifests` prints: valid, without secrets, with only the needed rights."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,10 @@ from portside.cli.manifests import manifests
 from portside.dataplane.compute.kubernetes.objects import KINDS
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.settings import ListenerSettings
+from portside.kernel.errors import UserMistake
 from portside.kernel.settings import describe, load_settings
 from portside.platform.settings import PlatformSettings
-from tests.kubernetes import validate
+from tests.kubernetes import assert_restricted, validate
 
 EVERYTHING = [
     "--host",
@@ -134,11 +137,71 @@ def test_listener_role_has_exactly_the_needed_rights() -> None:
 
 
 def test_pods_run_without_privileges() -> None:
-    for workload in of_kind(print_manifests(), "Deployment"):
+    found = print_manifests()
+    for workload in (*of_kind(found, "Deployment"), *of_kind(found, "StatefulSet")):
         pod = workload["spec"]["template"]["spec"]
-        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert_restricted(pod)
         assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
-        assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert "/tmp" in {mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+
+    for namespace in of_kind(found, "Namespace"):
+        assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+def test_liveness_of_platform_does_not_ask_the_database() -> None:
+    container = find_container(print_manifests(), "portside")
+    probes = {"livenessProbe": "/ok?check_db=0", "startupProbe": "/ok?check_db=0", "readinessProbe": "/ok"}
+    assert {probe: container[probe]["httpGet"]["path"] for probe in probes} == probes
+
+
+def test_folder_is_what_kubectl_applies(tmp_path: Path) -> None:
+    folder = tmp_path / "portside"
+    result = CliRunner().invoke(manifests, ["--output", str(folder), "--host", "portside.example.com"])
+    assert result.exit_code == 0, result.output
+
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    files = [folder / name for name in kustomization["resources"]]
+    found = [manifest for file in files for manifest in yaml.safe_load_all(file.read_text())]
+    assert found == print_manifests("--host", "portside.example.com")
+
+    # Written again, it has no file of what is left out now.
+    assert CliRunner().invoke(manifests, ["--output", str(folder), "--no-postgres"]).exit_code == 0
+    assert "postgres.yaml" not in {file.name for file in folder.iterdir()}
+
+
+def test_folder_with_files_of_others_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "patch.yaml").write_text("mine")
+    result = CliRunner().invoke(manifests, ["--output", str(tmp_path)])
+    assert isinstance(result.exception, UserMistake)
+    assert "patch.yaml" in str(result.exception)
+    assert [file.name for file in tmp_path.iterdir()] == ["patch.yaml"]
+
+
+def test_flags_replace_values_of_file(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("host: one.example.com\npostgres:\n  storageGi: 5\nstorageClass: slow\n")
+    found = print_manifests("--values", str(file), "--host", "two.example.com")
+    (ingress,) = of_kind(found, "Ingress")
+    assert ingress["spec"]["rules"][0]["host"] == "two.example.com"
+    sizes = {one["metadata"]["name"]: one["spec"] for one in of_kind(found, "PersistentVolumeClaim")}
+    assert sizes["portside-postgres"]["resources"] == {"requests": {"storage": "5Gi"}}
+    assert sizes["portside-home"]["storageClassName"] == "slow"
+
+
+@pytest.mark.parametrize("text", ["[1]", "a: [", "hots: x", "a" * 1_000_001])
+def test_bad_file_of_values_is_one_line(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(text)
+    result = CliRunner().invoke(manifests, ["--values", str(file)])
+    assert isinstance(result.exception, UserMistake)
+
+
+def test_schema_describes_every_value() -> None:
+    result = CliRunner().invoke(manifests, ["--schema"])
+    schema = json.loads(result.output)
+    for part in (schema, *schema["definitions"].values()):
+        if part["title"] != "Variable":
+            assert all("description" in value or "$ref" in str(value) for value in part["properties"].values())
 
 
 def test_home_is_a_folder_of_its_own_in_the_volume() -> None:

@@ -1,36 +1,60 @@
 """`portside manifests`: the Kubernetes objects of a platform: server, Postgres, listener, and the listener's roles.
 
-The objects hold no secrets: they refer to the Secrets `SECRET` and `LISTENER_SECRET`, which the operator creates first.
+They are built once, as trees with places for values (`manifest_templates`): this command fills them in, and the Helm
+chart is printed from them. The objects hold no secrets: they refer to Secrets that the operator creates first.
 """
 
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from portside import __version__
+from portside.cli.manifest_templates import (
+    DEFAULT_NAMESPACE,
+    All,
+    CommaSeparated,
+    Computed,
+    Differs,
+    Each,
+    Either,
+    Expression,
+    Extended,
+    Image,
+    Item,
+    Joined,
+    Namespace,
+    Not,
+    Scope,
+    Structure,
+    Text,
+    Value,
+    When,
+    fill_elements,
+)
 from portside.cli.output import show_text
+from portside.kernel.errors import UserMistake
 
 Json = dict[str, Any]
 
 PORT = 8700
-SECRET = "portside"  # noqa: S105 - the name of an object
-LISTENER_SECRET = "portside-listener"  # noqa: S105 - the same
 VOLUME = "/var/lib/portside"
 # A folder in the volume: its root belongs to root, and others may enter it.
 HOME = f"{VOLUME}/home"
 TEMPORARY_FOLDER = "/tmp"  # noqa: S108 - an own volume of the pod
-POSTGRES_IMAGE = "pgvector/pgvector:pg15"
 _USER = 10001
-_POSTGRES_GROUP = 999
 _LISTENER = "portside-listener"
+_HAS_DEPLOYMENTS = Value("listener.enabled")
+KUSTOMIZATION = "kustomization.yaml"
+_MARK = "# Written by portside manifests"
 NOTES = """\
-# Portside {version} for Kubernetes: portside manifests | kubectl apply -f -
+{mark} {version}, for {command}
 # Create these first; secrets do not belong in this file:
 #   kubectl create namespace {namespace}
-#   kubectl -n {namespace} create secret generic portside {literals}
-#   kubectl -n {namespace} create secret generic portside-listener --from-literal=api-key=KEY
-# The api-key of portside becomes the platform's first API key. The listener's may be the same at first; a key of
+#   kubectl -n {namespace} create secret generic {platform} {literals}
+#   kubectl -n {namespace} create secret generic {listener} --from-literal=api-key=KEY
+# The api-key of the first becomes the platform's first API key. The listener's may be the same at first; a key of
 # `portside keys create --permission listeners:work` has fewer permissions.
 """
 _LITERALS = "--from-literal=api-key=KEY --from-literal=postgres-password=PASSWORD"
@@ -38,88 +62,177 @@ _LITERAL_URL = " --from-literal=database-url=postgresql://portside:PASSWORD@port
 _EXTERNAL_LITERALS = (
     "--from-literal=api-key=KEY --from-literal=database-url=postgresql://USER:PASSWORD@HOST:5432/DATABASE"
 )
+# The kinds of other operators that the listener makes, by the values that ask for them.
+_OPERATOR_KINDS = {"agents.keda": ["ScaledObject"]}
+# The values that each flag replaces.
+_FLAGS = {
+    "namespace": ["namespace"],
+    "image": ["platform.image"],
+    "host": ["host"],
+    "ingress_class": ["ingress.className", "agents.ingressClass"],
+    "tls_secret": ["ingress.tlsSecret"],
+    "own_postgres": ["postgres.enabled"],
+    "storage_gi": ["platform.storageGi", "postgres.storageGi"],
+    "storage_class": ["storageClass"],
+    "listener": ["listener.enabled"],
+    "compute_id": ["listener.computeId"],
+    "agents_namespaces": ["agents.namespaces"],
+    "agents_url": ["agents.url"],
+    "keda": ["agents.keda"],
+}
 
 
 @click.command()
-@click.option("--namespace", default="portside", show_default=True, help="Namespace of the platform.")
-@click.option("--image", default=f"portside:{__version__}", show_default=True, help="Image of the platform.")
+@click.option(
+    "--values",
+    "values_file",
+    type=click.Path(path_type=Path),
+    help="YAML file with values, as for the Helm chart; the options below replace those of the file.",
+)
+@click.option("--output", type=click.Path(path_type=Path), help="Folder to write for kubectl apply -k.")
+@click.option("--schema", is_flag=True, help="Print the JSON schema of the values, and nothing else.")
+@click.option("--namespace", help="Namespace of the platform. [default: portside]")
+@click.option("--image", help=f"Image of the platform. [default: portside:{__version__}]")
 @click.option("--host", help="Host name of the platform's Ingress; no Ingress without it.")
 @click.option("--ingress-class", help="Class of the Ingresses. [default: the cluster's]")
 @click.option("--tls-secret", help="Secret with the certificate of the platform's Ingress.")
 @click.option(
     "--postgres/--no-postgres",
     "own_postgres",
-    default=True,
-    show_default=True,
-    help="Run Postgres on the cluster; otherwise the Secret's database-url names an external one.",
+    default=None,
+    help="Run Postgres on the cluster; otherwise the Secret's database-url names an external one. [default: postgres]",
 )
-@click.option("--storage-gi", type=click.IntRange(1), default=20, show_default=True, help="GiB of each volume.")
+@click.option("--storage-gi", type=click.IntRange(1), help="GiB of each volume. [default: 20]")
 @click.option("--storage-class", help="Storage class of the volumes. [default: the cluster's]")
-@click.option("--listener/--no-listener", default=True, show_default=True, help="Run a listener for this cluster.")
-@click.option("--compute-id", default="kubernetes", show_default=True, help="Name of the listener's compute.")
+@click.option("--listener/--no-listener", default=None, help="Run a listener for this cluster. [default: listener]")
+@click.option("--compute-id", help="Name of the listener's compute. [default: kubernetes]")
 @click.option(
     "--agents-namespace",
     "agents_namespaces",
     multiple=True,
-    default=("agents",),
-    show_default=True,
-    help="Namespace that the listener may deploy to; repeat for more.",
+    help="Namespace that the listener may deploy to; repeat for more. [default: agents]",
 )
 @click.option("--agents-url", help="Public address of deployments, such as https://*.agents.example.com.")
 @click.option(
-    "--keda", is_flag=True, help="Scale deployments by their pending runs with KEDA, which must be installed."
+    "--keda",
+    is_flag=True,
+    default=None,
+    help="Scale deployments by their pending runs with KEDA, which must be installed.",
 )
-def manifests(**options: Any) -> None:
-    """Print the Kubernetes objects of a platform and a listener, as YAML for kubectl."""
-    import yaml
+def manifests(*, values_file: Path | None, output: Path | None, schema: bool, **flags: Any) -> None:
+    """Print the Kubernetes objects of a platform and a listener, as YAML for kubectl.
 
-    installation = Installation(**options)
-    literals = _LITERALS + _LITERAL_URL if installation.own_postgres else _EXTERNAL_LITERALS
-    show_text(NOTES.format(version=__version__, namespace=installation.namespace, literals=literals), end="")
+    The reference has all values (docs/reference/values.md). The Helm chart in deploy/helm takes the same file.
+    """
+    import json
+
+    from portside.cli.manifest_values import build_schema, read_values
+
+    if schema:
+        show_text(json.dumps(build_schema(), indent=2))
+        return
+
+    used_flags = {name: value for name, value in flags.items() if value not in (None, ())}
+    values = read_values(values_file, {path: value for name, value in used_flags.items() for path in _FLAGS[name]})
+    parts = build_objects(values)
+    if output is None:
+        objects = [manifest for part in parts.values() for manifest in part]
+        show_text(_build_notes(values, "kubectl apply -f -") + _to_yaml(objects), end="")
+    else:
+        _write_folder(output, values, parts)
+
+
+def build_objects(values: Json) -> dict[str, list[Json]]:
+    """Return the objects of each part, in the order in which to apply them. Raises UserMistake."""
+    scope = Scope(values)
+    namespaces = [When(Value("createNamespaces"), _build_namespace(Namespace(), "restricted"))]
+    parts = {"namespaces": [*namespaces, *build_templates()["namespaces"]]}
+    parts |= {name: part for name, part in build_templates().items() if name != "namespaces"}
+    objects = {
+        name: [manifest for node in part for manifest in fill_elements(node, scope)] for name, part in parts.items()
+    }
+    for section, part in (("platform", objects["platform"]), ("listener", objects["listener"])):
+        _check_variables(section, part)
+
+    return {name: part for name, part in objects.items() if part}
+
+
+def build_templates() -> dict[str, list[Any]]:
+    """Return the trees of each part; without the platform's own namespace, which a Helm release is already in."""
+    restricted = _build_namespace(Item("namespace"), Value("agents.podSecurity"))
+    is_made = All((Value("createNamespaces"), _HAS_DEPLOYMENTS))
+    is_other = Differs(Item("namespace"), Namespace())
+    return {
+        "namespaces": [When(is_made, Each(Value("agents.namespaces"), "namespace", (When(is_other, restricted),)))],
+        "postgres": [When(Value("postgres.enabled"), document) for document in _build_postgres()],
+        "platform": _build_platform(),
+        "listener": [When(_HAS_DEPLOYMENTS, document) for document in _build_listener()],
+    }
+
+
+def _check_variables(section: str, objects: list[Json]) -> None:
+    for manifest in objects:
+        if manifest["kind"] != "Deployment":
+            continue
+
+        (container,) = manifest["spec"]["template"]["spec"]["containers"]
+        counts = Counter(variable["name"] for variable in container["env"])
+        for name, count in counts.items():
+            if count > 1:
+                raise UserMistake(f"{section}.env: {name} is set by the manifests, or twice; take it out")
+
+
+def _write_folder(folder: Path, values: Json, parts: dict[str, list[Json]]) -> None:
+    """Write a folder for `kubectl apply -k`. Raises UserMistake for a folder that has something else."""
+    own_files = {KUSTOMIZATION, *(f"{name}.yaml" for name in build_templates())}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        strangers = sorted({path.name for path in folder.iterdir()} - own_files)
+        kustomization_file = folder / KUSTOMIZATION
+        if strangers or (kustomization_file.exists() and not kustomization_file.read_text("utf-8").startswith(_MARK)):
+            raise UserMistake(
+                f"{folder} has files that this command did not write ({', '.join(strangers) or KUSTOMIZATION}); choose "
+                "an empty folder, and change the objects in an overlay beside it"
+            )
+
+        names = [f"{name}.yaml" for name in parts]
+        for name in own_files - {*names, KUSTOMIZATION}:
+            (folder / name).unlink(missing_ok=True)
+
+        for name, objects in parts.items():
+            (folder / f"{name}.yaml").write_text(_to_yaml(objects), "utf-8")
+
+        kustomization = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": names}
+        notes = _build_notes(values, f"kubectl apply -k {folder}")
+        kustomization_file.write_text(notes + _to_yaml([kustomization]), "utf-8")
+    except OSError as exc:
+        raise UserMistake(f"cannot write {folder}: {exc.strerror}") from exc
+
+
+def _build_notes(values: Json, command: str) -> str:
+    literals = _LITERALS + _LITERAL_URL if values["postgres"]["enabled"] else _EXTERNAL_LITERALS
+    return NOTES.format(
+        mark=_MARK,
+        version=__version__,
+        command=command,
+        namespace=values["namespace"] or DEFAULT_NAMESPACE,
+        platform=values["platform"]["secretName"],
+        listener=values["listener"]["secretName"],
+        literals=literals,
+    )
+
+
+def _to_yaml(objects: list[Json]) -> str:
+    import yaml
 
     # No YAML anchors for repeated objects: they are hard to read.
     dumper = type("Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda *_: True})
-    show_text(yaml.dump_all(build_objects(installation), Dumper=dumper, sort_keys=False, explicit_start=True), end="")
+    return str(yaml.dump_all(objects, Dumper=dumper, sort_keys=False, explicit_start=True))
 
 
-class Installation(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of an installation. Without `own_postgres`, `database-url` of the Secret names another Postgres."""
-
-    namespace: str = "portside"
-    image: str
-    host: str | None = None
-    ingress_class: str | None = None
-    tls_secret: str | None = None
-    own_postgres: bool = True
-    storage_gi: int = 20
-    storage_class: str | None = None
-    listener: bool = True
-    compute_id: str = "kubernetes"
-    agents_namespaces: tuple[str, ...] = ("agents",)
-    agents_url: str | None = None
-    keda: bool = False
-
-    @property
-    def operator_kinds(self) -> tuple[str, ...]:
-        """The kinds of other operators that the listener makes."""
-        return ("ScaledObject",) if self.keda else ()
-
-
-def build_objects(options: Installation) -> list[Json]:
-    """Return all objects, in the order in which to apply them."""
-    namespaces = dict.fromkeys((options.namespace, *(options.agents_namespaces if options.listener else ())))
-    objects = [_build_namespace(name) for name in namespaces]
-    if options.own_postgres:
-        objects += _build_postgres(options)
-
-    objects += _build_platform(options)
-    if options.listener:
-        objects += _build_listener(options)
-
-    return objects
-
-
-def build_listener_rights(namespace: str, account_namespace: str, operator_kinds: tuple[str, ...] = ()) -> list[Json]:
+def build_listener_rights(
+    namespace: str | Expression, account_namespace: str | Expression, operator_kinds: tuple[str, ...] = ()
+) -> list[Json]:
     """Return the Role that a listener needs in a namespace with deployments, and its RoleBinding.
 
     `operator_kinds` are the kinds of other operators that it makes there.
@@ -127,10 +240,7 @@ def build_listener_rights(namespace: str, account_namespace: str, operator_kinds
     from portside.dataplane.compute.kubernetes.objects import KINDS, OPTIONAL_KINDS
 
     kinds = [*KINDS.values(), *(OPTIONAL_KINDS[kind] for kind in operator_kinds)]
-    rules: list[Json] = [
-        {"apiGroups": [group], "resources": [plural], "verbs": ["get", "list", "create", "patch", "delete"]}
-        for group, _, plural in kinds
-    ]
+    rules = [_build_rule(group, plural) for group, _, plural in kinds]
 
     rules += [
         # A pod of a store that can never start is deleted: its controller would wait for it for ever.
@@ -158,175 +268,244 @@ def build_listener_rights(namespace: str, account_namespace: str, operator_kinds
     ]
 
 
-def _build_postgres(options: Installation) -> list[Json]:
+def _build_rule(group: str, plural: str) -> Json:
+    """Return the right to make, change and delete the objects of a kind."""
+    return {"apiGroups": [group], "resources": [plural], "verbs": ["get", "list", "create", "patch", "delete"]}
+
+
+def _build_postgres() -> list[Any]:
+    from portside.dataplane.compute.kubernetes.security import TMP_MOUNT, TMP_VOLUME, build_container_security
+    from portside.dataplane.compute.kubernetes.stores import (
+        POSTGRES_RUN_MOUNT,
+        POSTGRES_RUN_VOLUME,
+        POSTGRES_USER,
+    )
+
     name = "portside-postgres"
     container = {
         "name": "postgres",
-        "image": POSTGRES_IMAGE,
+        "image": Image("postgres.image"),
         "ports": [{"name": "postgres", "containerPort": 5432, "protocol": "TCP"}],
         "env": [
             {"name": "POSTGRES_USER", "value": "portside"},
             {"name": "POSTGRES_DB", "value": "portside"},
-            _build_secret_variable("POSTGRES_PASSWORD", SECRET, "postgres-password"),
+            _build_secret_variable("POSTGRES_PASSWORD", "platform.secretName", "postgres-password"),
             {"name": "PGDATA", "value": "/var/lib/postgresql/data/pgdata"},
         ],
-        "readinessProbe": {"exec": {"command": ["pg_isready", "-q", "-h", "127.0.0.1", "-U", "portside"]}},
-        "volumeMounts": [{"name": "data", "mountPath": "/var/lib/postgresql/data"}],
-        "resources": {"requests": {"cpu": "250m", "memory": "512Mi"}},
+        "readinessProbe": {
+            "exec": {"command": ["pg_isready", "-q", "-h", "127.0.0.1", "-U", "portside"]},
+            "periodSeconds": 5,
+            "timeoutSeconds": 5,
+        },
+        "securityContext": build_container_security(),
+        "volumeMounts": [
+            {"name": "data", "mountPath": "/var/lib/postgresql/data"},
+            {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 - in Postgres' own pod
+            POSTGRES_RUN_MOUNT,
+            TMP_MOUNT,
+        ],
+        "resources": When(Value("postgres.resources"), Structure("postgres.resources")),
     }
 
     pod = {
         "automountServiceAccountToken": False,
-        "securityContext": {"fsGroup": _POSTGRES_GROUP},
+        "enableServiceLinks": False,
+        "securityContext": _build_pod_security(POSTGRES_USER),
+        "terminationGracePeriodSeconds": 60,
+        **_build_scheduling("postgres"),
         "containers": [container],
-        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": name}}],
+        "volumes": [
+            {"name": "data", "persistentVolumeClaim": {"claimName": name}},
+            {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}},
+            POSTGRES_RUN_VOLUME,
+            TMP_VOLUME,
+        ],
     }
 
+    spec = {"serviceName": name, "replicas": 1, **_build_pods("postgres", "postgres", pod)}
     return [
-        _build_claim(options, name, "postgres"),
-        _build_service(options, name, component="postgres", port=5432, port_name="postgres"),
-        _build_object(
-            options,
-            kind="StatefulSet",
-            name=name,
-            component="postgres",
-            spec={"serviceName": name, "replicas": 1, **_build_pods("postgres", pod)},
-        ),
+        _build_claim(name, component="postgres", size=Value("postgres.storageGi")),
+        _build_service(name, component="postgres", port=5432, port_name="postgres"),
+        _build_object(kind="StatefulSet", name=name, component="postgres", spec=spec),
     ]
 
 
-def _compute_database_bytes(options: Installation) -> int:
+def _compute_database_bytes() -> Computed:
     """Return how large the databases may be: the volume also has the write-ahead log, of 1 GiB and more under load."""
-    volume = options.storage_gi * 2**30
-    return max(volume // 2, volume - max(volume // 10, 2 * 2**30))
+    volume = Computed("mul", Value("postgres.storageGi"), 2**30)
+    reserve = Computed("max", Computed("div", volume, 10), 2 * 2**30)
+    return Computed("max", Computed("div", volume, 2), Computed("sub", volume, reserve))
 
 
-def _build_platform(options: Installation) -> list[Json]:
+def _build_platform() -> list[Any]:
+    from portside.dataplane.compute.kubernetes.security import ALIVE_PATH, build_probe
+
     container = {
-        **_build_container(options, "platform", ["up", "--no-example"]),
+        **_build_container("platform", ["up", "--no-example"]),
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
-        "env": [
-            {"name": "PORTSIDE_HOME", "value": HOME},
-            {"name": "HOME", "value": TEMPORARY_FOLDER},
-            {"name": "PORTSIDE_HOST", "value": "0.0.0.0"},  # noqa: S104 - a pod's own address
-            {"name": "PORTSIDE_OWN_LISTENER", "value": "false"},
-            # The cluster's Ingress is the front, and no agent runs here.
-            {"name": "PORTSIDE_FRONT", "value": "false"},
-            {"name": "LOG_LEVEL", "value": "INFO"},
-            {"name": "LOG_JSON", "value": "true"},
-            _build_secret_variable("DATABASE_URL", SECRET, "database-url"),
-            _build_secret_variable("PORTSIDE_API_KEY", SECRET, "api-key"),
-            *(
-                [{"name": "DATABASE_MAX_BYTES", "value": str(_compute_database_bytes(options))}]
-                if options.own_postgres
-                else []
-            ),
-        ],
-        "startupProbe": {**_build_probe(), "periodSeconds": 2, "failureThreshold": 150},
-        "readinessProbe": _build_probe(),
-        "livenessProbe": _build_probe(),
-        "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}},
+        "env": _build_environment(
+            "platform",
+            [
+                {"name": "PORTSIDE_HOST", "value": Value("listenAddress")},
+                {"name": "PORTSIDE_OWN_LISTENER", "value": "false"},
+                # The cluster's Ingress is the front, and no agent runs here.
+                {"name": "PORTSIDE_FRONT", "value": "false"},
+                {"name": "LOG_LEVEL", "value": Value("logLevel")},
+                {"name": "LOG_JSON", "value": "true"},
+                _build_secret_variable("DATABASE_URL", "platform.secretName", "database-url"),
+                _build_secret_variable("PORTSIDE_API_KEY", "platform.secretName", "api-key"),
+                When(
+                    Value("postgres.enabled"),
+                    {"name": "DATABASE_MAX_BYTES", "value": Text((_compute_database_bytes(),))},
+                ),
+            ],
+        ),
+        "startupProbe": {**build_probe(ALIVE_PATH), "periodSeconds": 2, "failureThreshold": 150},
+        # A platform that lost its database gets no requests; a restart would not help it.
+        "readinessProbe": build_probe("/ok"),
+        "livenessProbe": build_probe(ALIVE_PATH),
     }
 
-    pod = _build_restricted_pod(container, {"persistentVolumeClaim": {"claimName": "portside-home"}})
-    objects = [
-        _build_claim(options, "portside-home", "platform"),
+    pod = _build_program_pod("platform", container, {"persistentVolumeClaim": {"claimName": "portside-home"}})
+    spec = {**_build_single_replica(), **_build_pods("platform", "platform", pod)}
+    return [
+        _build_claim("portside-home", component="platform", size=Value("platform.storageGi")),
         # One at a time: the home folder, with the key that encrypts secrets, belongs to one platform.
-        _build_object(
-            options,
-            kind="Deployment",
-            name="portside",
-            component="platform",
-            spec={**_build_single_replica(), **_build_pods("platform", pod)},
-        ),
-        _build_service(options, "portside", component="platform", port=PORT, port_name="http"),
+        _build_object(kind="Deployment", name="portside", component="platform", spec=spec),
+        _build_service("portside", component="platform", port=PORT, port_name="http"),
+        When(All((Value("host"), Value("ingress.enabled"))), _build_ingress()),
+        When(All((Value("host"), Value("gateway.parentRefs"))), _build_route()),
     ]
 
-    if options.host:
-        objects.append(_build_ingress(options, options.host))
 
-    return objects
+def _build_listener() -> list[Any]:
+    from portside.dataplane.compute.kubernetes.objects import OPTIONAL_KINDS
 
-
-def _build_listener(options: Installation) -> list[Json]:
-    values = {
-        "PORTSIDE_HOME": HOME,
-        "HOME": TEMPORARY_FOLDER,
-        "CONTROL_PLANE_URL": f"http://portside.{options.namespace}.svc:{PORT}",
-        "COMPUTE_ID": options.compute_id,
-        "KUBERNETES_NAMESPACES": ",".join(options.agents_namespaces),
-        "KUBERNETES_INGRESS_URL": options.agents_url,
-        "KUBERNETES_INGRESS_CLASS": options.ingress_class if options.agents_url else None,
-        "KUBERNETES_STORAGE_CLASS": options.storage_class,
-        "KUBERNETES_KEDA": "true" if options.keda else None,
+    always = {
+        "CONTROL_PLANE_URL": Text(("http://portside.", Namespace(), f".svc:{PORT}")),
+        "COMPUTE_ID": Value("listener.computeId"),
+        "KUBERNETES_NAMESPACES": CommaSeparated((), Value("agents.namespaces")),
+        "KUBERNETES_POD_SECURITY": Value("agents.podSecurity"),
+        "KUBERNETES_READ_ONLY_ROOT": Text((Value("agents.readOnlyRoot"),)),
+        "KUBERNETES_ARBITRARY_UIDS": Text((Value("arbitraryUids"),)),
+        "KUBERNETES_LISTEN_ADDRESS": Value("listenAddress"),
+        "KUBERNETES_CLUSTER_DOMAIN": Value("clusterDomain"),
+        "KUBERNETES_POSTGRES_IMAGE": Image("agents.postgresImage"),
+        "KUBERNETES_REDIS_IMAGE": Image("agents.redisImage"),
     }
+    if_set = {
+        "KUBERNETES_INGRESS_URL": "agents.url",
+        "KUBERNETES_INGRESS_CLASS": "agents.ingressClass",
+        "KUBERNETES_INGRESS_TLS_SECRET": "agents.tlsSecret",
+        "KUBERNETES_STORAGE_CLASS": "storageClass",
+        "KUBERNETES_HTTP_PROXY": "proxy.http",
+        "KUBERNETES_HTTPS_PROXY": "proxy.https",
+    }
+    lists = {"KUBERNETES_IMAGE_PULL_SECRETS": "imagePullSecrets", "KUBERNETES_NO_PROXY": "proxy.noProxy"}
 
+    variables = [
+        *({"name": name, "value": value} for name, value in always.items()),
+        *(When(Value(path), {"name": name, "value": Value(path)}) for name, path in if_set.items()),
+        *(When(Value(path), {"name": name, "value": CommaSeparated((), Value(path))}) for name, path in lists.items()),
+        When(Value("agents.keda"), {"name": "KUBERNETES_KEDA", "value": "true"}),
+        _build_secret_variable("CONTROL_PLANE_API_KEY", "listener.secretName", "api-key"),
+    ]
     container = {
-        **_build_container(options, "listener", ["listener", "--compute", "kubernetes"]),
-        "env": [
-            *({"name": name, "value": value} for name, value in values.items() if value),
-            _build_secret_variable("CONTROL_PLANE_API_KEY", LISTENER_SECRET, "api-key"),
-        ],
-        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
+        **_build_container("listener", ["listener", "--compute", "kubernetes"]),
+        "env": _build_environment("listener", variables),
     }
 
     pod = {
-        **_build_restricted_pod(container, {"emptyDir": {}}),
+        **_build_program_pod("listener", container, {"emptyDir": {}}),
         "serviceAccountName": _LISTENER,
         "automountServiceAccountToken": True,
     }
 
-    metadata = {"name": _LISTENER, "namespace": options.namespace, "labels": _build_labels("listener")}
+    account = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": _LISTENER, "namespace": Namespace(), "labels": _build_labels("listener")},
+        "automountServiceAccountToken": False,
+    }
+    role, binding = build_listener_rights(Item("namespace"), Namespace())
+    operators = [
+        When(Value(path), _build_rule(OPTIONAL_KINDS[kind][0], OPTIONAL_KINDS[kind][2]))
+        for path, kinds in _OPERATOR_KINDS.items()
+        for kind in kinds
+    ]
+    rights = [_extend_metadata({**role, "rules": [*role["rules"], *operators]}), _extend_metadata(binding)]
+    spec = {**_build_single_replica(), **_build_pods("listener", "listener", pod)}
     return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False},
-        *(
-            right
-            for name in options.agents_namespaces
-            for right in build_listener_rights(name, options.namespace, options.operator_kinds)
-        ),
-        _build_object(
-            options,
-            kind="Deployment",
-            name=_LISTENER,
-            component="listener",
-            spec={**_build_single_replica(), **_build_pods("listener", pod)},
-        ),
+        _extend_metadata(account),
+        Each(Value("agents.namespaces"), "namespace", tuple(rights)),
+        _build_object(kind="Deployment", name=_LISTENER, component="listener", spec=spec),
     ]
 
 
-def _build_container(options: Installation, name: str, arguments: list[str]) -> Json:
+def _build_environment(section: str, variables: list[Any]) -> Extended:
+    """Return the variables of a program: what both have, its own, and those of the values."""
+    has_proxy = Either((Value("proxy.http"), Value("proxy.https")))
+    # The API server is reached by its address, which every pod knows.
+    services = ("portside", ".svc", Text((".", Value("clusterDomain"))))
+    direct = ("localhost", "127.0.0.1", "::1", "$(KUBERNETES_SERVICE_HOST)", *services)
+    own = [
+        {"name": "PORTSIDE_HOME", "value": HOME},
+        {"name": "HOME", "value": TEMPORARY_FOLDER},
+        *variables,
+        When(Value("proxy.http"), {"name": "HTTP_PROXY", "value": Value("proxy.http")}),
+        When(Value("proxy.https"), {"name": "HTTPS_PROXY", "value": Value("proxy.https")}),
+        When(has_proxy, {"name": "NO_PROXY", "value": CommaSeparated(direct, Value("proxy.noProxy"))}),
+    ]
+    return Extended(own, Structure(f"{section}.env"))
+
+
+def _build_container(section: str, arguments: list[str]) -> Json:
+    from portside.dataplane.compute.kubernetes.security import TMP_MOUNT, build_container_security
+
     return {
-        "name": name,
-        "image": options.image,
+        "name": section,
+        "image": Image("platform.image"),
         "command": ["portside"],
         "args": arguments,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [
-            {"name": "home", "mountPath": VOLUME},
-            {"name": "tmp", "mountPath": TEMPORARY_FOLDER},
-        ],
+        "envFrom": When(Value(f"{section}.envFrom"), Structure(f"{section}.envFrom")),
+        "resources": When(Value(f"{section}.resources"), Structure(f"{section}.resources")),
+        "securityContext": build_container_security(),
+        "volumeMounts": [{"name": "home", "mountPath": VOLUME}, TMP_MOUNT],
     }
 
 
-def _build_restricted_pod(container: Json, home: Json) -> Json:
+def _build_program_pod(section: str, container: Json, home: Json) -> Json:
+    from portside.dataplane.compute.kubernetes.security import TMP_VOLUME
+
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "fsGroup": _USER,
-            # Otherwise each start opens all files of the volume to the group, also keys.
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": _build_pod_security(_USER),
+        **_build_scheduling(section),
         "containers": [container],
-        "volumes": [{"name": "home", **home}, {"name": "tmp", "emptyDir": {}}],
+        "volumes": [{"name": "home", **home}, TMP_VOLUME],
+    }
+
+
+def _build_pod_security(user: int) -> Json:
+    """Return the context of a pod; a cluster that gives out users gets told none."""
+    from portside.dataplane.compute.kubernetes.security import build_pod_security
+
+    shared = build_pod_security(None)
+    return {
+        name: value if name in shared else When(Not(Value("arbitraryUids")), value)
+        for name, value in build_pod_security(user).items()
+    }
+
+
+def _build_scheduling(section: str) -> Json:
+    """Return where a pod may run, and how its images are pulled."""
+    pull_secrets = [Each(Value("imagePullSecrets"), "secret", ({"name": Item("secret")},))]
+    structures = {name: f"{section}.{name}" for name in ("nodeSelector", "tolerations", "affinity")}
+    return {
+        "imagePullSecrets": When(Value("imagePullSecrets"), pull_secrets),
+        **{name: When(Value(path), Structure(path)) for name, path in structures.items()},
+        "priorityClassName": When(Value(f"{section}.priorityClassName"), Value(f"{section}.priorityClassName")),
     }
 
 
@@ -334,59 +513,104 @@ def _build_single_replica() -> Json:
     return {"replicas": 1, "strategy": {"type": "Recreate"}}
 
 
-def _build_pods(component: str, pod: Json) -> Json:
-    template = {"metadata": {"labels": _build_labels(component)}, "spec": pod}
-    return {"selector": {"matchLabels": _build_labels(component)}, "template": template}
+def _build_pods(component: str, section: str, pod: Json) -> Json:
+    annotations = f"{section}.podAnnotations"
+    metadata = {
+        "labels": Extended(_build_labels(component), Structure("labels")),
+        "annotations": When(Value(annotations), Structure(annotations)),
+    }
+    return {
+        "selector": {"matchLabels": _build_labels(component)},
+        "template": {"metadata": metadata, "spec": pod},
+    }
 
 
-def _build_service(options: Installation, name: str, *, component: str, port: int, port_name: str) -> Json:
+def _build_service(name: str, *, component: str, port: int, port_name: str) -> Json:
     ports = [{"name": port_name, "port": port, "targetPort": port_name, "protocol": "TCP"}]
     spec = {"selector": _build_labels(component), "ports": ports}
-    return _build_object(options, kind="Service", name=name, component=component, spec=spec)
+    return _build_object(kind="Service", name=name, component=component, spec=spec)
 
 
-def _build_claim(options: Installation, name: str, component: str) -> Json:
+def _build_claim(name: str, *, component: str, size: Value) -> Json:
     spec: Json = {
         "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": f"{options.storage_gi}Gi"}},
+        "resources": {"requests": {"storage": Text((size, "Gi"))}},
+        "storageClassName": When(Value("storageClass"), Value("storageClass")),
     }
-
-    if options.storage_class:
-        spec["storageClassName"] = options.storage_class
-
-    return _build_object(options, kind="PersistentVolumeClaim", name=name, component=component, spec=spec)
+    claim = _build_object(kind="PersistentVolumeClaim", name=name, component=component, spec=spec)
+    return _keep(claim)
 
 
-def _build_ingress(options: Installation, host: str) -> Json:
+def _build_ingress() -> Json:
     backend = {"service": {"name": "portside", "port": {"name": "http"}}}
+    paths = [{"path": "/", "pathType": "Prefix", "backend": backend}]
+    tls = [{"hosts": [Value("host")], "secretName": Value("ingress.tlsSecret")}]
     spec: Json = {
-        "rules": [{"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}]
+        "ingressClassName": When(Value("ingress.className"), Value("ingress.className")),
+        "rules": [{"host": Value("host"), "http": {"paths": paths}}],
+        "tls": When(Value("ingress.tlsSecret"), tls),
     }
 
-    if options.ingress_class:
-        spec["ingressClassName"] = options.ingress_class
-
-    if options.tls_secret:
-        spec["tls"] = [{"hosts": [host], "secretName": options.tls_secret}]
-
-    return _build_object(options, kind="Ingress", name="portside", component="platform", spec=spec)
+    ingress = _build_object(kind="Ingress", name="portside", component="platform", spec=spec)
+    return _annotate(ingress, "ingress.annotations")
 
 
-def _build_object(options: Installation, *, kind: str, name: str, component: str, spec: Json) -> Json:
+def _build_route() -> Json:
+    rule = {
+        "matches": [{"path": {"type": "PathPrefix", "value": "/"}}],
+        "backendRefs": [{"name": "portside", "port": PORT}],
+    }
+    spec = {"parentRefs": Structure("gateway.parentRefs"), "hostnames": [Value("host")], "rules": [rule]}
+    route = {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "HTTPRoute",
+        "metadata": {"name": "portside", "namespace": Namespace(), "labels": _build_labels("platform")},
+        "spec": spec,
+    }
+    return _annotate(_extend_metadata(route), "gateway.annotations")
+
+
+def _build_object(*, kind: str, name: str, component: str, spec: Json) -> Json:
     from portside.dataplane.compute.kubernetes.objects import KINDS
 
     group, version, _ = KINDS[kind]
-    metadata = {"name": name, "namespace": options.namespace, "labels": _build_labels(component)}
-    return {
+    metadata = {"name": name, "namespace": Namespace(), "labels": _build_labels(component)}
+    manifest = {
         "apiVersion": f"{group}/{version}" if group else version,
         "kind": kind,
         "metadata": metadata,
         "spec": spec,
     }
+    return _extend_metadata(manifest)
 
 
-def _build_namespace(name: str) -> Json:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+def _build_namespace(name: Namespace | Item, level: str | Value) -> Json:
+    labels = {f"pod-security.kubernetes.io/{mode}": level for mode in ("enforce", "warn", "audit")}
+    metadata = {"name": name, "labels": Extended(labels, Structure("labels"))}
+    return _keep({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+
+
+def _extend_metadata(manifest: Json) -> Json:
+    """Return an object with the labels and annotations of the values."""
+    metadata = manifest["metadata"]
+    more = {
+        "labels": Extended(metadata["labels"], Structure("labels")),
+        "annotations": When(Value("annotations"), Structure("annotations")),
+    }
+    return {**manifest, "metadata": {**metadata, **more}}
+
+
+def _annotate(manifest: Json, path: str) -> Json:
+    """Return an object with annotations of its own beside those of all objects."""
+    annotations = Joined((Structure("annotations"), Structure(path)))
+    has_any = Either((Value("annotations"), Value(path)))
+    return {**manifest, "metadata": {**manifest["metadata"], "annotations": When(has_any, annotations)}}
+
+
+def _keep(manifest: Json) -> Json:
+    """Return an object that Helm leaves when a release is removed, because it has data."""
+    annotations = Extended({"helm.sh/resource-policy": "keep"}, Structure("annotations"))
+    return {**manifest, "metadata": {**manifest["metadata"], "annotations": annotations}}
 
 
 def _build_labels(component: str) -> dict[str, str]:
@@ -394,8 +618,4 @@ def _build_labels(component: str) -> dict[str, str]:
 
 
 def _build_secret_variable(variable: str, secret: str, key: str) -> Json:
-    return {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
-
-
-def _build_probe() -> Json:
-    return {"httpGet": {"path": "/ok", "port": "http"}, "periodSeconds": 15, "timeoutSeconds": 5, "failureThreshold": 6}
+    return {"name": variable, "valueFrom": {"secretKeyRef": {"name": Value(secret), "key": key}}}
