@@ -41,6 +41,7 @@ interface StateCreation {
   graph_id: string;
   config: Config;
   supersteps: Fields[][];
+  history?: unknown[] | null;
 }
 
 interface DescriptionRequest {
@@ -109,6 +110,10 @@ export class Operations {
 
   /** Make the state of a new thread from supersteps. */
   async createState(creation: StateCreation): Promise<ChangedState> {
+    if (creation.history?.length) {
+      throw invalid(["body", "history"], "graphs in JavaScript take supersteps, not a history");
+    }
+
     const supersteps = creation.supersteps.map((updates, step) => ({
       updates: updates.map((update, index) => this.update(update, ["body", "supersteps", step, "updates", index])),
     }));

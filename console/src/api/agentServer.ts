@@ -34,7 +34,7 @@ export type ComponentRequest = { name: string };
 
 export type Cron = { cron_id: string; assistant_id: string; thread_id: string | null; user_id: string; end_time: string | null; schedule: string; timezone: string | null; payload: Record<string, unknown>; next_run_date: string | null; metadata: Record<string, unknown>; on_run_completed: "delete" | "keep" | null; is_enabled: boolean; enabled: boolean; created_at: string; updated_at: string; skipped_count: number };
 
-export type CronCreate = { input?: unknown; metadata?: Record<string, unknown> | null; config?: RunConfig | null; context?: Record<string, unknown> | null; interrupt_before?: "*" | (string)[] | null; interrupt_after?: "*" | (string)[] | null; stream_mode?: "values" | "messages" | "messages-tuple" | "updates" | "events" | "tasks" | "checkpoints" | "debug" | "custom" | ("values" | "messages" | "messages-tuple" | "updates" | "events" | "tasks" | "checkpoints" | "debug" | "custom")[] | null; stream_subgraphs?: boolean | null; stream_resumable?: boolean | null; durability?: "async" | "exit" | "sync" | null; checkpoint_during?: boolean | null; webhook?: string | null; is_enabled?: boolean | null; timezone?: string | null; assistant_id: string; schedule: string; end_time?: string | null; on_run_completed?: "delete" | "keep" | null };
+export type CronCreate = { input?: unknown; metadata?: Record<string, unknown> | null; config?: RunConfig | null; context?: Record<string, unknown> | null; interrupt_before?: "*" | (string)[] | null; interrupt_after?: "*" | (string)[] | null; stream_mode?: "values" | "messages" | "messages-tuple" | "updates" | "events" | "tasks" | "checkpoints" | "debug" | "custom" | ("values" | "messages" | "messages-tuple" | "updates" | "events" | "tasks" | "checkpoints" | "debug" | "custom")[] | null; stream_subgraphs?: boolean | null; stream_resumable?: boolean | null; durability?: "async" | "exit" | "sync" | null; checkpoint_during?: boolean | null; webhook?: string | null; is_enabled?: boolean | null; timezone?: string | null; assistant_id: string; schedule: string; cron_id?: string | null; end_time?: string | null; on_run_completed?: "delete" | "keep" | null };
 
 export type CronFilter = { assistant_id?: string | null; thread_id?: string | null; is_enabled?: boolean | null; metadata?: Record<string, unknown> | null };
 
@@ -67,6 +67,10 @@ export type HeapDump = { path: string; bytes: number };
 export type HistorySearch = { limit?: number | null; before?: string | Record<string, unknown> | null; metadata?: Record<string, unknown> | null; checkpoint?: Checkpoint | null; select?: (string)[] | null };
 
 export type Host = { kind: string; project_id: string | null; host_revision_id: string | null; revision_id: string | null; tenant_id: string | null };
+
+export type ImportedState = { checkpoint_id: string; created_at: string; parent_checkpoint_id?: string | null; metadata?: Record<string, unknown>; next?: (string)[]; tasks?: (ImportedTask)[]; values?: Record<string, unknown>; appended?: Record<string, (unknown)[]>; removed?: (string)[] };
+
+export type ImportedTask = { name: string; result?: unknown; interrupts?: (Record<string, unknown>)[]; error?: unknown };
 
 export type Info = { version: string; langgraph_py_version: string; flags: Record<string, boolean>; host: Host };
 
@@ -138,9 +142,9 @@ export type Thread = { thread_id?: string; created_at?: string; updated_at?: str
 
 export type ThreadCount = { metadata?: Record<string, unknown> | null; values?: Record<string, unknown> | null; status?: "busy" | "error" | "idle" | "interrupted" | null };
 
-export type ThreadCreate = { thread_id?: string | null; metadata?: Record<string, unknown> | null; if_exists?: "do_nothing" | "raise" | null; ttl?: number | Ttl | null; supersteps?: (Superstep)[] | null };
+export type ThreadCreate = { thread_id?: string | null; metadata?: Record<string, unknown> | null; if_exists?: "do_nothing" | "raise" | null; ttl?: number | Ttl | null; supersteps?: (Superstep)[] | null; history?: (ImportedState)[] | null; created_at?: string | null; updated_at?: string | null };
 
-export type ThreadCronCreate = { input?: unknown; metadata?: Record<string, unknown> | null; config?: RunConfig | null; context?: Record<string, unknown> | null; interrupt_before?: "*" | (string)[] | null; interrupt_after?: "*" | (string)[] | null; stream_mode?: "values" | "messages" | "messages-tuple" | "updates" | "events" | "tasks" | "checkpoints" | "debug" | "custom" | ("values" | "messages" | "messages-tuple" | "updates" | "events" | "tasks" | "checkpoints" | "debug" | "custom")[] | null; stream_subgraphs?: boolean | null; stream_resumable?: boolean | null; durability?: "async" | "exit" | "sync" | null; checkpoint_during?: boolean | null; webhook?: string | null; is_enabled?: boolean | null; timezone?: string | null; assistant_id: string; schedule: string; end_time?: string | null; multitask_strategy?: "enqueue" | "interrupt" | "reject" | "rollback" | null };
+export type ThreadCronCreate = { input?: unknown; metadata?: Record<string, unknown> | null; config?: RunConfig | null; context?: Record<string, unknown> | null; interrupt_before?: "*" | (string)[] | null; interrupt_after?: "*" | (string)[] | null; stream_mode?: "values" | "messages" | "messages-tuple" | "updates" | "events" | "tasks" | "checkpoints" | "debug" | "custom" | ("values" | "messages" | "messages-tuple" | "updates" | "events" | "tasks" | "checkpoints" | "debug" | "custom")[] | null; stream_subgraphs?: boolean | null; stream_resumable?: boolean | null; durability?: "async" | "exit" | "sync" | null; checkpoint_during?: boolean | null; webhook?: string | null; is_enabled?: boolean | null; timezone?: string | null; assistant_id: string; schedule: string; cron_id?: string | null; end_time?: string | null; multitask_strategy?: "enqueue" | "interrupt" | "reject" | "rollback" | null };
 
 export type ThreadPatch = { metadata?: Record<string, unknown> | null; ttl?: number | Ttl | null };
 

@@ -569,7 +569,7 @@ export interface Operations {
   "GET /device": { path: Record<never, never>; query: { user_code?: string }; body: undefined; response: undefined };
   "POST /device": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: undefined };
   "POST /device/decision": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: undefined };
-  "DELETE /examples": { path: Record<never, never>; query: { example_ids: (string)[] }; body: undefined; response: Accepted };
+  "DELETE /examples": { path: Record<never, never>; query: { example_ids: (string)[]; as_of?: string }; body: undefined; response: Accepted };
   "GET /examples": { path: Record<never, never>; query: { dataset?: string; id?: (string)[]; as_of?: string; metadata?: unknown; splits?: (string)[]; filter?: string; order?: "id" | "random" | "recent" | "recently_created"; random_seed?: number; select?: (string)[]; exclude_default_fields?: boolean; inline_s3_urls?: boolean; limit?: number; offset?: number }; body: undefined; response: (Example)[] };
   "POST /examples": { path: Record<never, never>; query: Record<never, never>; body: ExampleRequest; response: Example };
   "PATCH /examples/bulk": { path: Record<never, never>; query: Record<never, never>; body: (NamedPatch)[]; response: ExamplesChanged };
@@ -655,7 +655,7 @@ export interface Operations {
   "POST /platform/datasets/examples/delete": { path: Record<never, never>; query: Record<never, never>; body: ExampleDeletion; response: Accepted };
   "PATCH /platform/datasets/{dataset_id}/examples": { path: { dataset_id: string }; query: Record<never, never>; body: undefined; response: Changed };
   "POST /platform/datasets/{dataset_id}/examples": { path: { dataset_id: string }; query: Record<never, never>; body: undefined; response: Changed };
-  "POST /platform/examples/multipart": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Changed };
+  "POST /platform/examples/multipart": { path: Record<never, never>; query: { as_of?: string }; body: undefined; response: Changed };
   "DELETE /platform/hub/repos/{owner}/{repo}/directories": { path: { owner: string; repo: string }; query: { repo_type?: "agent" | "skill" }; body: undefined; response: undefined };
   "GET /platform/hub/repos/{owner}/{repo}/directories": { path: { owner: string; repo: string }; query: { commit?: string; repo_type?: "agent" | "skill" }; body: undefined; response: Directory };
   "POST /platform/hub/repos/{owner}/{repo}/directories/commits": { path: { owner: string; repo: string }; query: Record<never, never>; body: DirectoryCommitRequest; response: CommitResponse };
@@ -687,7 +687,7 @@ export interface Operations {
   "POST /runs": { path: Record<never, never>; query: Record<never, never>; body: Record<string, unknown>; response: Accepted };
   "POST /runs/batch": { path: Record<never, never>; query: Record<never, never>; body: Record<string, unknown>; response: Accepted };
   "POST /runs/delete": { path: Record<never, never>; query: Record<never, never>; body: TracesToDelete; response: Accepted };
-  "POST /runs/multipart": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Accepted };
+  "POST /runs/multipart": { path: Record<never, never>; query: { imported?: boolean }; body: undefined; response: Accepted };
   "POST /runs/query": { path: Record<never, never>; query: Record<never, never>; body: RunPage; response: FoundRuns };
   "POST /runs/rules/trigger": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Accepted };
   "POST /runs/rules/{rule_id}/trigger": { path: { rule_id: string }; query: Record<never, never>; body: undefined; response: Accepted };
@@ -737,7 +737,7 @@ export interface Operations {
   "POST /v1/platform/datasets/examples/delete": { path: Record<never, never>; query: Record<never, never>; body: ExampleDeletion; response: Accepted };
   "PATCH /v1/platform/datasets/{dataset_id}/examples": { path: { dataset_id: string }; query: Record<never, never>; body: undefined; response: Changed };
   "POST /v1/platform/datasets/{dataset_id}/examples": { path: { dataset_id: string }; query: Record<never, never>; body: undefined; response: Changed };
-  "POST /v1/platform/examples/multipart": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Changed };
+  "POST /v1/platform/examples/multipart": { path: Record<never, never>; query: { as_of?: string }; body: undefined; response: Changed };
   "DELETE /v1/platform/hub/repos/{owner}/{repo}/directories": { path: { owner: string; repo: string }; query: { repo_type?: "agent" | "skill" }; body: undefined; response: undefined };
   "GET /v1/platform/hub/repos/{owner}/{repo}/directories": { path: { owner: string; repo: string }; query: { commit?: string; repo_type?: "agent" | "skill" }; body: undefined; response: Directory };
   "POST /v1/platform/hub/repos/{owner}/{repo}/directories/commits": { path: { owner: string; repo: string }; query: Record<never, never>; body: DirectoryCommitRequest; response: CommitResponse };

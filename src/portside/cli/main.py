@@ -20,10 +20,14 @@ from portside.kernel.errors import UserMistake
 
 
 class CommandEntry(NamedTuple):
-    """The module of `portside.cli` that defines a command, and the command's line in `portside --help`."""
+    """The module of `portside.cli` that defines a command, and the command's line in `portside --help`.
+
+    The function has the command's name, unless that is a word of Python.
+    """
 
     module: str
     help: str
+    function: str | None = None
 
 
 COMMANDS = {
@@ -60,6 +64,7 @@ COMMANDS = {
     "upgrade": CommandEntry("upgrade", "Upgrade a running platform and its agents to this version."),
     "service": CommandEntry("service", "Install the platform as a service of the system."),
     "prices": CommandEntry("prices", "List and set the prices of models, compute costs again."),
+    "import": CommandEntry("transfer", "Carry data over from another server.", "import_group"),
     "usage": CommandEntry("hosted", "Show how many traces were received."),
 }
 
@@ -81,8 +86,9 @@ class LazyGroup(click.Group):
                 f"'portside {cmd_name}' is not installed: this is the agent server alone; install the whole platform"
             )
 
-        module = importlib.import_module(f"portside.cli.{COMMANDS[cmd_name].module}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        entry = COMMANDS[cmd_name]
+        module = importlib.import_module(f"portside.cli.{entry.module}")
+        command: click.Command = getattr(module, entry.function or cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

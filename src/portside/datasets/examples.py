@@ -249,10 +249,22 @@ class _State(msgspec.Struct, kw_only=True):
 
 
 class VersionWriter:
-    """Writes one version of a dataset, whose row is locked until the transaction ends."""
+    """Writes one version of a dataset, whose row is locked until the transaction ends.
 
-    def __init__(self, tx: Transaction, workspace_id: UUID, dataset_id: UUID, schemas: DatasetSchemas) -> None:
+    `moment` is the time of a version that is carried over from another server.
+    """
+
+    def __init__(
+        self,
+        tx: Transaction,
+        workspace_id: UUID,
+        dataset_id: UUID,
+        schemas: DatasetSchemas,
+        *,
+        moment: datetime | None = None,
+    ) -> None:
         self._tx = tx
+        self._moment = moment
         self._owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
         self._schemas = schemas
 
@@ -323,7 +335,7 @@ class VersionWriter:
         if not await self._existing_rows(ids):
             return 0
 
-        as_of = await begin_version(self._tx, **self._owner)
+        as_of = await begin_version(self._tx, **self._owner, moment=self._moment)
         return await self._tx.execute(sql.end_examples, **self._owner, ids=list(ids), as_of=as_of)
 
     async def forget(self, ids: Sequence[UUID]) -> None:
@@ -402,7 +414,7 @@ class VersionWriter:
             await check_values(self._schemas, values)
 
     async def _write(self, states: Sequence[_State]) -> Changed:
-        as_of = await begin_version(self._tx, **self._owner)
+        as_of = await begin_version(self._tx, **self._owner, moment=self._moment)
         ids = [state.id for state in states]
         await self._tx.execute(sql.end_examples, **self._owner, ids=ids, as_of=as_of)
 
@@ -425,9 +437,12 @@ class VersionWriter:
         return Changed(count=len(ids), example_ids=ids, as_of=as_of)
 
 
-async def open_writer(tx: Transaction, workspace_id: UUID, dataset_id: UUID) -> VersionWriter:
+async def open_writer(
+    tx: Transaction, workspace_id: UUID, dataset_id: UUID, moment: datetime | None = None
+) -> VersionWriter:
     """Lock a dataset to change its examples. Raises DatasetNotFound."""
-    return VersionWriter(tx, workspace_id, dataset_id, await lock_dataset(tx, workspace_id, dataset_id))
+    schemas = await lock_dataset(tx, workspace_id, dataset_id)
+    return VersionWriter(tx, workspace_id, dataset_id, schemas, moment=moment)
 
 
 async def add_examples(db: Database, workspace_id: UUID, dataset_id: UUID, writes: Sequence[ExampleWrite]) -> Changed:
@@ -446,15 +461,20 @@ async def change_examples(
         return await writer.change(writes)
 
 
-async def put_examples(db: Database, workspace_id: UUID, writes: Iterable[tuple[ExampleWrite, UUID | None]]) -> Changed:
-    """Create or change examples in the datasets that they name.
+async def put_examples(
+    db: Database,
+    workspace_id: UUID,
+    writes: Iterable[tuple[ExampleWrite, UUID | None]],
+    moment: datetime | None = None,
+) -> Changed:
+    """Create or change examples in the datasets that they name, at the moment of a version of another server.
 
     Raises DatasetNotFound, ExampleExists, ExampleElsewhere and Invalid.
     """
     changes: list[Changed] = []
     async with db.transaction() as tx:
         for dataset_id, writes_to_dataset in _group_by_dataset(writes):
-            writer = await open_writer(tx, workspace_id, dataset_id)
+            writer = await open_writer(tx, workspace_id, dataset_id, moment)
             changes.append(await writer.put(writes_to_dataset))
 
     ids = [example_id for change in changes for example_id in change.example_ids]
@@ -521,8 +541,13 @@ async def delete_example(db: Database, workspace_id: UUID, example_id: UUID) -> 
         raise ExampleNotFound
 
 
-async def delete_examples(db: Database, workspace_id: UUID, ids: Sequence[UUID], *, hard: bool) -> int:
-    """Delete examples in any datasets; `hard` removes them from every version. Return how many existed."""
+async def delete_examples(
+    db: Database, workspace_id: UUID, ids: Sequence[UUID], *, hard: bool, moment: datetime | None = None
+) -> int:
+    """Delete examples in any datasets; `hard` removes them from every version. Return how many existed.
+
+    Raises Invalid if `moment`, that of a version of another server, is not the latest.
+    """
     count = 0
     async with db.transaction() as tx:
         rows = await tx.fetch(sql.examples_in_datasets, workspace_id=workspace_id, ids=list(ids))
@@ -531,7 +556,7 @@ async def delete_examples(db: Database, workspace_id: UUID, ids: Sequence[UUID],
             ids_by_dataset.setdefault(row["dataset_id"], []).append(row["id"])
 
         for dataset_id, example_ids in ids_by_dataset.items():
-            writer = await open_writer(tx, workspace_id, dataset_id)
+            writer = await open_writer(tx, workspace_id, dataset_id, moment)
             count += await writer.remove(example_ids)
             if hard:
                 await writer.forget(example_ids)

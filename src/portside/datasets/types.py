@@ -271,9 +271,16 @@ class ExampleDeletion(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ExamplesToDelete(msgspec.Struct):
-    """The examples to delete, as many as an address can name."""
+    """The examples to delete, as many as an address can name, and the moment of a version of another server."""
 
     example_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=1_300)]
+    as_of: Moment | None = None
+
+
+class WrittenAt(msgspec.Struct):
+    """The moment of a version that is carried over from another server."""
+
+    as_of: Moment | None = None
 
 
 class Changed(msgspec.Struct):

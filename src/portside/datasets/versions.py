@@ -18,10 +18,20 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\d")
 _SPACED_OFFSET = re.compile(r" (\d\d:?\d\d)$")
 
 
-async def begin_version(tx: Transaction, workspace_id: UUID, dataset_id: UUID) -> datetime:
-    """Begin the next version of a dataset, which the caller has locked, and return its moment."""
+async def begin_version(
+    tx: Transaction, workspace_id: UUID, dataset_id: UUID, moment: datetime | None = None
+) -> datetime:
+    """Begin the next version of a dataset, which the caller has locked, and return its moment.
+
+    A version that is carried over from another server has its moment. Raises Invalid if it is not the latest then.
+    """
     owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
-    as_of: datetime = await tx.fetchval(sql.begin_version, **owner)
+    as_of: datetime | None = await tx.fetchval(sql.begin_version, **owner, as_of=moment)
+    if as_of is None:
+        raise Invalid.field(
+            ["query", "as_of"], "must be later than the versions that the dataset has, and not in the future"
+        )
+
     await tx.execute(sql.note_change, **owner, as_of=as_of)
     return as_of
 

@@ -30,6 +30,7 @@ from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.checkpoints.serde import UnsafeCheckpoint
 from portside.executor.errors import GraphFailed
 from portside.executor.execute import find_checkpoint, get_long_lists, read_outcome, split_for_row
+from portside.executor.imported_states import import_states
 from portside.executor.interrupts import get_interrupt_id
 from portside.executor.load import Graph, Graphs
 from portside.executor.requests import (
@@ -135,14 +136,18 @@ class GraphOperations:
             return await _read_changed_state(graph, change.config, checkpoint)
 
     async def create_state(self, creation: StateCreation, scope: CheckpointBackend) -> ChangedState:
-        """Make the state of a new thread from supersteps. `scope` stores in the transaction of the creation.
+        """Make the state of a new thread from supersteps or a history. `scope` stores in the creation's transaction.
 
-        Raises NotFound, Invalid if the graph cannot apply the supersteps, and what the transaction raises when it
-        begins.
+        Raises NotFound, Invalid if the graph cannot apply them, and what the transaction raises when it begins.
         """
         supersteps = read_supersteps(creation.supersteps)
         async with self._open_to_change(creation.graph_id, creation.config, scope) as graph:
-            await apply_supersteps(graph, _add_graph_id(creation.config, creation.graph_id), supersteps)
+            config = _add_graph_id(creation.config, creation.graph_id)
+            if creation.history:
+                await import_states(graph, config, creation.history)
+            else:
+                await apply_supersteps(graph, config, supersteps)
+
             return await _read_changed_state(graph, creation.config, {})
 
     @asynccontextmanager

@@ -179,11 +179,15 @@ class StateChange:
 
 @dataclass(slots=True, kw_only=True)
 class StateCreation:
-    """The state of a new thread, made of the steps of another: lists of `{values, as_node, command}`."""
+    """The state of a new thread, made of the steps of another: lists of `{values, as_node, command}`.
+
+    Or its whole history, made of the states of a thread at another server.
+    """
 
     graph_id: str
     config: Config
     supersteps: list[list[dict[str, Any]]]
+    history: list[dict[str, Any]] | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from msgspec.json import decode as json_decode
 
 from portside.identity.types import Actor
 from portside.kernel.db import Database, Session, Transaction
-from portside.kernel.errors import PortsideError, Problem, Unavailable
+from portside.kernel.errors import Forbidden, PortsideError, Problem, Unavailable
 from portside.kernel.pool import is_conflict, retry_conflicts
 from portside.tracing import projects, spans
 from portside.tracing.bodies import DEFAULT_MAX_BYTES
@@ -30,6 +30,8 @@ from portside.tracing.types import AttachmentWrite, IngestBatch, RefusedRun, Run
 
 # COPY has a fixed cost: for fewer runs one statement is faster.
 COPY_MIN_RUNS = 50
+# Who manages the organization answers for its bill.
+IMPORT_PERMISSION = "organization:manage"
 _TEXT_FIELDS = ("tags", "error", "inputs", "outputs", "extra", "events", "serialized")
 _COLUMNS = tuple(name for name in RunWrite.__struct_fields__ if name not in {"is_post", "session_name"})
 _COPIED_COLUMNS = tuple(name for name in _COLUMNS if name != "tags")
@@ -42,6 +44,18 @@ class RunTooLarge(PortsideError):
 
     status: ClassVar[int] = 413
     code = "run_too_large"
+
+
+def require_import(actor: Actor) -> None:
+    """Refuse an import of traces, which are not billed, by somebody who does not manage the organization.
+
+    Raises Forbidden.
+    """
+    if not actor.may(IMPORT_PERMISSION):
+        raise Forbidden(
+            f"Imported traces are not billed, so this key needs the permission {IMPORT_PERMISSION}: use the key of an "
+            "administrator of the organization."
+        )
 
 
 class _Extras(NamedTuple):
@@ -57,10 +71,18 @@ class _Extras(NamedTuple):
         return bool(self.batch.feedback or self.batch.attachments or self.large or self.pieces)
 
 
-async def store_batch(
-    db: Database, batch: IngestBatch, *, by: Actor, tier: str = "longlived", max_run_bytes: int = DEFAULT_MAX_BYTES
+async def store_batch(  # noqa: PLR0913 - one write with many parameters
+    db: Database,
+    batch: IngestBatch,
+    *,
+    by: Actor,
+    tier: str = "longlived",
+    max_run_bytes: int = DEFAULT_MAX_BYTES,
+    imported: bool = False,
 ) -> None:
     """Store a batch; storing it again changes nothing. Traces of projects without a tier get `tier`.
+
+    Imported traces are not billed; the caller decides who may import.
 
     Runs of projects that do not exist are added to those that are refused. Raises ProjectContested, RunTooLarge and
     Unavailable.
@@ -69,7 +91,13 @@ async def store_batch(
     runs = merge_repeated(batch.runs)
     await _resolve_projects(db, by.workspace_id, runs)
     runs = _add_awaited_parents(runs)
-    owner = {"workspace_id": by.workspace_id, "api_key_id": by.key_id, "user_id": by.user_id, "tier": tier}
+    owner = {
+        "workspace_id": by.workspace_id,
+        "api_key_id": by.key_id,
+        "user_id": by.user_id,
+        "tier": tier,
+        "imported": imported,
+    }
     extras = _Extras(
         batch=batch,
         large=_find_large_writes(runs, max_run_bytes),

@@ -193,6 +193,12 @@ class TracerSession(msgspec.Struct, kw_only=True):
     session_feedback_stats: dict[str, Any] | None = None
 
 
+class IngestQuery(msgspec.Struct):
+    """Whether the runs are carried over from another server."""
+
+    imported: bool = False
+
+
 class Accepted(msgspec.Struct):
     """The response of an operation without a result of its own."""
 

@@ -348,7 +348,7 @@ class Access:
         if self._skips_handlers(caller):
             return body, CronGrant(caller)
 
-        cron_id = uuid7()
+        cron_id = UUID(run_value["cron_id"]) if "cron_id" in run_value else uuid7()
         assistant_id = await self.authorize_assistant_use(caller, str(run_value["assistant_id"]))
         also = {"cron_id": cron_id, "thread_id": thread_id, "user_id": caller.identity, "payload": run_value}
         body, _ = await self.authorize_request(

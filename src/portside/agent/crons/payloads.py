@@ -21,6 +21,7 @@ Payload = dict[str, Any]
 def to_payload(body: CronRun, assistant_id: UUID, cron_id: UUID) -> Payload:
     """Return the body as the client sent it, with the assistant's id, and the cron's id in the config of each run."""
     payload: Payload = msgspec.to_builtins(body)
+    payload.pop("cron_id", None)
     if "is_enabled" in payload:
         payload["enabled"] = payload.pop("is_enabled")
 

@@ -40,6 +40,12 @@ class CronNotFound(NotFound):
     code = "cron_not_found"
 
 
+class CronExists(Conflict):
+    """A cron with this id exists already; leave cron_id out to get a new one."""
+
+    code = "cron_exists"
+
+
 class CronIsPaused(Conflict):
     """The cron is paused or has ended. Resume it first, or move its end."""
 
@@ -58,12 +64,12 @@ class Crons:
     async def create(
         self, thread_id: UUID | None, body: CronCreate | ThreadCronCreate, grant: CronGrant = UNRESTRICTED
     ) -> Cron:
-        """Create a cron. Raises Invalid, BadRequest, AssistantNotFound and ThreadNotFound."""
+        """Create a cron. Raises Invalid, BadRequest, AssistantNotFound, ThreadNotFound and CronExists."""
         schedule = Schedule(body.schedule, body.timezone)
         ends_at = None if body.end_time is None else parse_end(body.end_time)
 
         assistant = await self._assistants.resolve(body.assistant_id)
-        cron_id = grant.cron_id or uuid7()
+        cron_id = grant.cron_id or body.cron_id or uuid7()
         metadata = body.metadata or {}
         payload = to_payload(body, assistant.assistant_id, cron_id)
 
@@ -92,7 +98,9 @@ class Crons:
             next_run_date=find_next_firing(schedule, now(), ends_at),
         )
 
-        assert cron is not None  # noqa: S101 - an insert returns its row
+        if cron is None:
+            raise CronExists(f"Cron '{cron_id}' already exists")
+
         return cron
 
     async def _write(self, query: Query, **values: Any) -> Cron | None:

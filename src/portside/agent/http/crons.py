@@ -6,7 +6,7 @@ import msgspec
 
 from portside.agent.access.service import get_caller
 from portside.agent.assistants.records import AssistantNotFound
-from portside.agent.crons.records import CronIsPaused, CronNotFound
+from portside.agent.crons.records import CronExists, CronIsPaused, CronNotFound
 from portside.agent.crons.schedules import preview
 from portside.agent.http.context import PAGING, Context, Routes, take_page
 from portside.agent.threads.records import ThreadNotFound
@@ -32,13 +32,13 @@ PATCHED = ("metadata", "schedule")
 NO_FIELDS = CronFilter()
 
 
-@routes.post("/runs/crons", raises=(AssistantNotFound, BadRequest))
+@routes.post("/runs/crons", raises=(AssistantNotFound, BadRequest, CronExists))
 async def create_cron(ctx: Context, body: CronCreate) -> Cron:
     """Create a cron whose runs get a thread each."""
     return await _create(ctx, None, body)
 
 
-@routes.post("/threads/{thread_id}/runs/crons", raises=(AssistantNotFound, ThreadNotFound, BadRequest))
+@routes.post("/threads/{thread_id}/runs/crons", raises=(AssistantNotFound, ThreadNotFound, BadRequest, CronExists))
 async def create_thread_cron(ctx: Context, thread_id: UUID, body: ThreadCronCreate) -> Cron:
     """Create a cron whose runs go to one thread."""
     return await _create(ctx, thread_id, body)

@@ -1,7 +1,8 @@
 -- name: insert_cron
 -- encrypted: payload as cron.payload, metadata as cron.metadata, owner as cron.owner
 -- row: cron_id = cron_id
--- The foreign keys check that assistant and thread exist: neither can be deleted between a check and this.
+-- The foreign keys check that assistant and thread exist: neither can be deleted between a check and this. No row if the
+-- id is taken.
 insert into crons (
     cron_id, assistant_id, thread_id, user_id, owner, thread_access, schedule, timezone, end_time, ends_at, payload,
     metadata, on_run_completed, is_enabled, next_run_date
@@ -9,6 +10,7 @@ insert into crons (
     :cron_id, :assistant_id, :thread_id, :user_id, :owner, :thread_access, :schedule, :timezone, :end_time, :ends_at,
     :payload, :metadata, :on_run_completed, :is_enabled, :next_run_date
 )
+on conflict (cron_id) do nothing
 returning cron_id, assistant_id, thread_id, user_id, end_time, schedule, timezone, payload, next_run_date, metadata,
           on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at, skipped_count
 

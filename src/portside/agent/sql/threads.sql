@@ -10,6 +10,14 @@ on conflict (thread_id) do nothing
 returning thread_id, created_at, updated_at, state_updated_at, metadata::text, config::text, status,
           "values"::text as "values", null as long_values, interrupts::text, error::text
 
+-- name: restore_thread_times
+-- A thread with a lifetime keeps the time of its import as that of its last change, or it might expire at once.
+update threads set
+    created_at = coalesce(:created_at::timestamptz, created_at),
+    updated_at = case when ttl_minutes is null then coalesce(:updated_at::timestamptz, updated_at) else updated_at end,
+    state_updated_at = coalesce(:updated_at::timestamptz, state_updated_at)
+where thread_id = :thread_id
+
 -- name: get_thread
 -- replaceable: threads
 -- A thread with `delete_after` belonged to a stateless run: clients may still join that run, but the thread is gone.

@@ -33,7 +33,7 @@ from portside.agent.types.threads import (
     ThreadStorage,
     Ttl,
 )
-from portside.kernel.clock import iso
+from portside.kernel.clock import in_utc, iso, now
 from portside.kernel.codec import load
 from portside.kernel.db import Database, Session
 from portside.kernel.errors import Conflict, Invalid, NotFound
@@ -76,7 +76,14 @@ async def create_thread(db: Database, request: ThreadCreate, visible: Filter | N
     """
     thread_id = request.thread_id or uuid7()
     thread = await insert_thread(db, thread_id, request)
-    return thread or await get_existing_thread(db, thread_id, request, visible=visible)
+    if thread is None:
+        return await get_existing_thread(db, thread_id, request, visible=visible)
+
+    if request.created_at or request.updated_at:
+        await restore_times(db, thread_id, request)
+        return await get_thread(db, thread_id)
+
+    return thread
 
 
 async def insert_thread(session: Session, thread_id: UUID, request: ThreadCreate) -> Thread | None:
@@ -84,6 +91,19 @@ async def insert_thread(session: Session, thread_id: UUID, request: ThreadCreate
     values = {"thread_id": thread_id, "metadata": request.metadata or {}, **_to_lifetime_columns(request.ttl)}
     row = await session.fetchrow(sql.insert_thread, **values)
     return _to_thread(row) if row else None
+
+
+async def restore_times(session: Session, thread_id: UUID, request: ThreadCreate) -> None:
+    """Give a new thread the times that it had at another server, as far as the request has them.
+
+    The lifetime of a thread counts from its last change here.
+    """
+    times = [request.created_at, request.updated_at]
+    if any(times):
+        created_at, updated_at = [None if time is None else min(in_utc(time), now()) for time in times]
+        await session.execute(
+            sql.restore_thread_times, thread_id=thread_id, created_at=created_at, updated_at=updated_at
+        )
 
 
 async def get_existing_thread(

@@ -30,6 +30,7 @@ from portside.agent.types.access import ANYONE, Caller, Filter
 from portside.agent.types.states import Checkpoint, HistorySearch, StateAtCheckpoint, StatePatch, StateUpdate
 from portside.agent.types.threads import Thread, ThreadCreate, ThreadStatus
 from portside.executor.requests import ChangedState, HistoryRead, StateChange, StateCreation
+from portside.kernel.clock import in_utc
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, OnBegin, Session, lazy_transaction
 from portside.kernel.errors import BadRequest, Conflict, Invalid
@@ -40,6 +41,19 @@ from portside.kernel.user_json import dump_jsonb, without_nul
 MAX_CONCURRENT_CHANGES = 4
 # The keys that langgraph and the deletion of runs depend on.
 RESERVED_METADATA = frozenset({"source", "step", "parents", "run_id", "thread_id", "counters_since_delta_snapshot"})
+
+CHECKPOINT_SOURCES = ("input", "loop", "update", "fork")
+# What a state shows of its thread and its place, and what langgraph counts itself.
+COMPUTED_METADATA = frozenset(
+    {
+        "thread_id",
+        "checkpoint_ns",
+        "langgraph_checkpoint_ns",
+        "checkpoint_map",
+        "parents",
+        "counters_since_delta_snapshot",
+    }
+)
 
 
 class ThreadInFlight(Conflict):
@@ -64,20 +78,21 @@ class States:
         self._locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
 
     async def create(self, request: ThreadCreate, visible: Filter | None = None) -> Thread:
-        """Create a thread, with a state if supersteps are given: both appear together or not at all.
+        """Create a thread, with a state if supersteps or a history are given: both appear together or not at all.
 
         An existing thread is returned only if it matches the filter.
 
-        Raises ThreadExists, and Invalid if the graph cannot apply the supersteps.
+        Raises ThreadExists, and Invalid if the graph cannot apply the supersteps or the history.
         """
-        if not request.supersteps:
+        if not (request.supersteps or request.history):
             return await records.create_thread(self._db, request, visible)
 
         thread_id = request.thread_id or uuid7()
         creation = StateCreation(
             graph_id=read_graph_id(request, list(self._graphs.facts)),
             config=build_config(thread_id, None, ANYONE),
-            supersteps=msgspec.to_builtins([step.updates for step in request.supersteps]),
+            supersteps=msgspec.to_builtins([step.updates for step in request.supersteps or ()]),
+            history=read_history(request),
         )
 
         async def insert(tx: Session) -> None:
@@ -88,6 +103,7 @@ class States:
             async with self._change(thread_id, insert) as tx:
                 state = await self._graphs.create_state(creation, self._open_backend(tx))
                 await _write_to_thread(tx, thread_id, state)
+                await records.restore_times(tx, thread_id, request)
                 return await records.get_thread(tx, thread_id)
         except _ThreadExists:
             return await records.get_existing_thread(self._db, thread_id, request, visible=visible)
@@ -224,6 +240,35 @@ def _get_checkpoint(change: StateUpdate | StatePatch) -> Checkpoint:
     """Return the checkpoint that a change names; older clients send its id as a field of its own."""
     at = change.checkpoint or Checkpoint()
     return msgspec.structs.replace(at, checkpoint_id=at.checkpoint_id or change.checkpoint_id)
+
+
+def read_history(request: ThreadCreate) -> list[dict[str, Any]] | None:
+    """Return the states of a history as plain data, each with the metadata that a checkpoint may take over.
+
+    Raises Invalid beside supersteps, and for ids that do not increase: histories are ordered by them.
+    """
+    if not request.history:
+        return None
+
+    if request.supersteps:
+        raise Invalid.field(["body", "history"], "a thread has either supersteps or a history; leave one of them out")
+
+    states: list[dict[str, Any]] = msgspec.to_builtins(request.history)
+    previous_id: UUID | None = None
+    for position, (imported, state) in enumerate(zip(request.history, states, strict=True)):
+        where: list[str | int] = ["body", "history", position]
+        if previous_id is not None and imported.checkpoint_id <= previous_id:
+            raise Invalid.field([*where, "checkpoint_id"], "must be greater than the one before; send the oldest first")
+        if imported.metadata.get("source", "loop") not in CHECKPOINT_SOURCES:
+            raise Invalid.field([*where, "metadata", "source"], f"must be one of {', '.join(CHECKPOINT_SOURCES)}")
+        if not isinstance(imported.metadata.get("step", 0), int):
+            raise Invalid.field([*where, "metadata", "step"], "must be a whole number")
+
+        previous_id = imported.checkpoint_id
+        state["created_at"] = in_utc(imported.created_at).isoformat()
+        state["metadata"] = {key: value for key, value in imported.metadata.items() if key not in COMPUTED_METADATA}
+
+    return states
 
 
 def read_graph_id(request: ThreadCreate, graph_ids: Sequence[str]) -> str:

@@ -57,6 +57,7 @@ class ThreadCronCreate(CronRun, kw_only=True, omit_defaults=True):
 
     assistant_id: str
     schedule: ScheduleText
+    cron_id: UUID | None = None
     end_time: EndTime | None = None
     multitask_strategy: StrategyName | None = None
 
@@ -66,6 +67,7 @@ class CronCreate(CronRun, kw_only=True, omit_defaults=True):
 
     assistant_id: str
     schedule: ScheduleText
+    cron_id: UUID | None = None
     end_time: EndTime | None = None
     on_run_completed: OnRunCompleted | None = None
 

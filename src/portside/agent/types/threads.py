@@ -10,6 +10,8 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from portside.kernel.clock import Moment
+
 ThreadStatusName = Literal["idle", "busy", "interrupted", "error"]
 TtlStrategy = Literal["delete", "keep_latest"]
 ThreadField = Literal[
@@ -106,14 +108,48 @@ class Superstep(msgspec.Struct):
     updates: Annotated[list[NodeUpdate], msgspec.Meta(min_length=1, max_length=1000)]
 
 
+class ImportedTask(msgspec.Struct):
+    """A task of a state: what it returned, the interrupts at which it waits, and its error."""
+
+    name: Annotated[str, msgspec.Meta(max_length=1000)]
+    result: Any = None
+    interrupts: Annotated[list[dict[str, Any]], msgspec.Meta(max_length=1000)] = []
+    error: Any = None
+
+
+class ImportedState(msgspec.Struct):
+    """A state of a thread at another server, as its history shows it.
+
+    `values` are those that differ from the parent's, `appended` the items that its lists have at the end in addition,
+    and `removed` the keys that are no longer there.
+    """
+
+    checkpoint_id: UUID
+    created_at: Moment
+    parent_checkpoint_id: UUID | None = None
+    metadata: dict[str, Any] = {}
+    next: Annotated[list[str], msgspec.Meta(max_length=1000)] = []
+    tasks: Annotated[list[ImportedTask], msgspec.Meta(max_length=1000)] = []
+    values: dict[str, Any] = {}
+    appended: dict[str, list[Any]] = {}
+    removed: Annotated[list[str], msgspec.Meta(max_length=1000)] = []
+
+
 class ThreadCreate(msgspec.Struct):
-    """A request to create a thread; `supersteps` give it a state, applied by the graph that its metadata names."""
+    """A request to create a thread; `supersteps` give it a state, applied by the graph that its metadata names.
+
+    An extension for threads of another server: `history` has all their states, oldest first, which keep their ids and
+    times, and `created_at` and `updated_at` are the thread's.
+    """
 
     thread_id: UUID | None = None
     metadata: dict[str, Any] | None = None
     if_exists: Literal["raise", "do_nothing"] | None = None
     ttl: Ttl | Minutes | None = None
     supersteps: Annotated[list[Superstep], msgspec.Meta(max_length=1000)] | None = None
+    history: Annotated[list[ImportedState], msgspec.Meta(max_length=1000)] | None = None
+    created_at: Moment | None = None
+    updated_at: Moment | None = None
 
 
 class ThreadQuery(msgspec.Struct):

@@ -145,7 +145,7 @@ with recent as (
     select w.workspace_id, t.project_id, count(*) as traces
     from (select distinct workspace_id from deployments) w
     join traces t on t.workspace_id = w.workspace_id
-        and t.received_at > now() - make_interval(secs => :window_s::double precision)
+        and t.received_at > now() - make_interval(secs => :window_s::double precision) and not t.is_imported
     group by w.workspace_id, t.project_id
 )
 select d.id, d.name, w.display_name as workspace, t.traces, least(t.traces, found.failed) as failed
@@ -174,11 +174,12 @@ where exists (select from deployments d where l.id in (d.assigned_listener_id, d
 with month as (select date_trunc('month', now() at time zone 'UTC') at time zone 'UTC' as start)
 select u.id, u.limit_type, u.limit_value, w.display_name as workspace, case u.limit_type
     when 'monthly_traces' then (
-        select count(*) from traces t where t.workspace_id = u.workspace_id and t.received_at >= m.start
+        select count(*) from traces t
+        where t.workspace_id = u.workspace_id and t.received_at >= m.start and not t.is_imported
     )
     else (
         select count(*) from traces t where t.workspace_id = u.workspace_id and t.tier = 'longlived'
-            and (t.extended_at >= m.start or (t.received_at >= m.start and t.extended_at is null))
+            and not t.is_imported and (t.extended_at >= m.start or (t.received_at >= m.start and t.extended_at is null))
     )
 end as used
 from usage_limits u

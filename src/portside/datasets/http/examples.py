@@ -18,6 +18,7 @@ from portside.datasets.types import (
     ExamplesToDelete,
     NamedPatch,
 )
+from portside.kernel.clock import read_utc
 from portside.kernel.errors import Invalid
 from portside.kernel.http.audit_actions import Action
 from portside.tracing.filter_parser import FilterInvalid
@@ -108,11 +109,13 @@ async def delete_example(ctx: Context, example_id: UUID) -> Accepted:
     "/examples",
     operation="examples_bulk_delete",
     permission="datasets:update",
+    raises=(Invalid,),
     audit=Action("example.delete", id_fields=("example_ids",)),
 )
 async def delete_examples(ctx: Context, query: ExamplesToDelete) -> Accepted:
     """Delete several examples; earlier versions keep them. Unknown ids are ignored."""
-    await examples.delete_examples(ctx.db, ctx.actor.workspace_id, query.example_ids, hard=False)
+    moment = read_utc(query.as_of, ["query", "as_of"]) if query.as_of else None
+    await examples.delete_examples(ctx.db, ctx.actor.workspace_id, query.example_ids, hard=False, moment=moment)
     return Accepted("Deleted")
 
 

@@ -4,7 +4,8 @@ from uuid import UUID
 
 from portside.datasets import examples, files
 from portside.datasets.errors import DatasetNotFound, ExampleElsewhere, ExampleExists, ExampleNotFound
-from portside.datasets.types import Changed
+from portside.datasets.types import Changed, WrittenAt
+from portside.kernel.clock import read_utc
 from portside.kernel.http.audit_actions import Action
 from portside.kernel.http.routes import MULTIPART
 from portside.tracing.bodies import BODY_ERRORS, read_body
@@ -53,10 +54,14 @@ async def upload_example_changes(ctx: Context, dataset_id: UUID) -> Changed:
     consumes=MULTIPART,
     audit=Action("example.create"),
 )
-async def put_examples(ctx: Context) -> Changed:
-    """Create or change the examples of a multipart body that names their datasets."""
+async def put_examples(ctx: Context, query: WrittenAt) -> Changed:
+    """Create or change the examples of a multipart body that names their datasets.
+
+    `as_of` gives the new version the time that it has at another server.
+    """
     services = ctx.services
+    moment = read_utc(query.as_of, ["query", "as_of"]) if query.as_of else None
     async with read_body(
         ctx.request, services.read_budget, services.ingest_limits, files.parse_owned_examples
     ) as owned:
-        return await examples.put_examples(ctx.db, ctx.actor.workspace_id, owned)
+        return await examples.put_examples(ctx.db, ctx.actor.workspace_id, owned, moment)

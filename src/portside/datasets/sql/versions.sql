@@ -1,9 +1,13 @@
 -- name: begin_version
--- Later than every version before it, whatever the clock says. The caller has locked the row of the dataset.
+-- Later than every version before it, whatever the clock says. The caller has locked the row of the dataset. A version of
+-- another server keeps its time: no row unless that is later than the versions before it, and past.
 insert into dataset_versions (workspace_id, dataset_id, as_of)
-select :workspace_id, :dataset_id, greatest(clock_timestamp(), max(v.as_of) + interval '1 microsecond')
+select :workspace_id, :dataset_id,
+       coalesce(:as_of::timestamptz, greatest(clock_timestamp(), max(v.as_of) + interval '1 microsecond'))
 from dataset_versions v
 where v.workspace_id = :workspace_id and v.dataset_id = :dataset_id
+having :as_of::timestamptz is null
+    or (:as_of::timestamptz > coalesce(max(v.as_of), '-infinity') and :as_of::timestamptz <= clock_timestamp())
 returning as_of
 
 -- name: note_change

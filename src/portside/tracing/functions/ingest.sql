@@ -13,19 +13,25 @@ return to_char(coalesce(start_time, received_at) at time zone 'UTC', 'YYYYMMDD"T
 
 -- Count the traces of runs that were just written: each at the first receipt of one of its runs, and for the project of
 -- its root where the root is among them. Sorted, so that two requests wait for each other instead of deadlocking.
+-- An imported trace is not billed. It is billed as if received now when an ordinary request adds to it.
 create or replace function count_traces(
-    workspace uuid, key uuid, caller uuid, default_tier text, run_ids uuid[], trace_ids uuid[], project_ids uuid[]
+    workspace uuid, key uuid, caller uuid, default_tier text, run_ids uuid[], trace_ids uuid[], project_ids uuid[],
+    imported boolean default false
 ) returns void
 language plpgsql set search_path from current
 as $$
 begin
-    insert into traces (workspace_id, trace_id, project_id, api_key_id, user_id, tier)
-    select distinct on (w.trace_id) workspace, w.trace_id, w.project_id, key, caller, coalesce(p.trace_tier, default_tier)
+    insert into traces as t (workspace_id, trace_id, project_id, api_key_id, user_id, tier, is_imported)
+    select distinct on (w.trace_id)
+        workspace, w.trace_id, w.project_id, key, caller, coalesce(p.trace_tier, default_tier), imported
     from unnest(run_ids, trace_ids, project_ids) as w (id, trace_id, project_id)
     join projects p on p.id = w.project_id
     where w.trace_id is not null
     order by w.trace_id, w.id = w.trace_id desc, w.id
-    on conflict do nothing;
+    on conflict (workspace_id, trace_id) do update set
+        is_imported = false, received_at = excluded.received_at, api_key_id = excluded.api_key_id,
+        user_id = excluded.user_id
+    where t.is_imported and not excluded.is_imported;
 end
 $$;
 

@@ -11,7 +11,7 @@ from portside.kernel.http.audit_actions import Unrecorded
 from portside.kernel.http.routes import JSON_OBJECT
 from portside.tracing import ingest, ingest_parser, refused_runs
 from portside.tracing.bodies import BODY_ERRORS, read_body
-from portside.tracing.ingest import RunTooLarge
+from portside.tracing.ingest import RunTooLarge, require_import
 from portside.tracing.otlp_runs import parse_otlp
 from portside.tracing.otlp_wire import JSON, OTLP_COST, PROTOBUF, is_json
 from portside.tracing.otlp_wire import encode_response as encode_spans_response
@@ -19,7 +19,7 @@ from portside.tracing.projects import ProjectContested
 from portside.tracing.quotas import TracesLimitReached
 from portside.tracing.refused_runs import RunsRefused
 from portside.tracing.services import Context, Routes
-from portside.tracing.types import Accepted, IngestBatch
+from portside.tracing.types import Accepted, IngestBatch, IngestQuery
 
 routes = Routes("tracing")
 DATA = Unrecorded("traces and feedback are data")
@@ -32,10 +32,17 @@ _PARTS = {"multipart/form-data": _ANYTHING}
 
 
 @routes.post("/runs/multipart", status=202, permission="runs:create", raises=_ON_NEW, consumes=_PARTS, audit=DATA)
-async def ingest_multipart_runs(ctx: Context) -> Accepted:
-    """Store the runs, feedback and attachments of a multipart body, plain or compressed with zstd or gzip."""
-    await ctx.services.quotas.check_traces(ctx.actor.workspace_id)
-    return await _store_runs(ctx, ingest_parser.parse_multipart)
+async def ingest_multipart_runs(ctx: Context, query: IngestQuery) -> Accepted:
+    """Store the runs, feedback and attachments of a multipart body, plain or compressed with zstd or gzip.
+
+    With `imported` the traces are not billed; this needs the permission organization:manage.
+    """
+    if query.imported:
+        require_import(ctx.actor)
+    else:
+        await ctx.services.quotas.check_traces(ctx.actor.workspace_id)
+
+    return await _store_runs(ctx, ingest_parser.parse_multipart, imported=query.imported)
 
 
 @routes.post("/runs/batch", status=202, permission="runs:create", raises=_ON_NEW, consumes=_LENIENT, audit=DATA)
@@ -83,20 +90,27 @@ async def ingest_spans(ctx: Context) -> Response:
     return Response(encode_spans_response(rejected, message, as_json=as_json), media_type=JSON if as_json else PROTOBUF)
 
 
-async def _store_runs(ctx: Context, parse: Callable[[bytes, str], IngestBatch]) -> Accepted:
+async def _store_runs(ctx: Context, parse: Callable[[bytes, str], IngestBatch], *, imported: bool = False) -> Accepted:
     """Store a batch, and say which of its runs were refused."""
-    batch = await _store(ctx, parse)
+    batch = await _store(ctx, parse, imported=imported)
     refused_runs.raise_for_refused(batch)
     return Accepted()
 
 
-async def _store(ctx: Context, parse: Callable[[bytes, str], IngestBatch], *, cost: int = 1) -> IngestBatch:
+async def _store(
+    ctx: Context, parse: Callable[[bytes, str], IngestBatch], *, cost: int = 1, imported: bool = False
+) -> IngestBatch:
     """Read the body of the request and store the batch that `parse` makes of it; return what was stored."""
     services = ctx.services
     async with read_body(ctx.request, services.read_budget, services.ingest_limits, parse, cost=cost) as batch:
         max_run_bytes = services.ingest_limits.run_bytes
         await ingest.store_batch(
-            ctx.db, batch, by=ctx.actor, tier=services.retention.default_tier, max_run_bytes=max_run_bytes
+            ctx.db,
+            batch,
+            by=ctx.actor,
+            tier=services.retention.default_tier,
+            max_run_bytes=max_run_bytes,
+            imported=imported,
         )
 
     return batch

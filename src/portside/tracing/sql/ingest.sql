@@ -60,7 +60,7 @@ with written as (
 select array_agg(w.id) filter (where w.is_awaited) as awaited,
        count_traces(
            :workspace_id, :api_key_id::uuid, :user_id::uuid, :tier::text,
-           array_agg(w.id), array_agg(w.trace_id), array_agg(w.project_id)
+           array_agg(w.id), array_agg(w.trace_id), array_agg(w.project_id), :imported::boolean
        )
 from written w
 
@@ -73,7 +73,8 @@ from runs where workspace_id = :workspace_id and id = any(:ids::uuid[])
 -- name: count_copied_traces
 -- For runs that COPY inserted.
 select count_traces(
-    :workspace_id, :api_key_id::uuid, :user_id::uuid, :tier::text, :id::uuid[], :trace_id::uuid[], :project_id::uuid[]
+    :workspace_id, :api_key_id::uuid, :user_id::uuid, :tier::text, :id::uuid[], :trace_id::uuid[], :project_id::uuid[],
+    :imported::boolean
 )
 
 -- name: place_children

@@ -19,17 +19,20 @@ from usage_limits u, month m
 where u.workspace_id = :workspace_id and u.limit_value <= case u.limit_type
     when 'monthly_traces' then (
         select count(*) from (
-            select from traces t where t.workspace_id = u.workspace_id and t.received_at >= m.start limit u.limit_value
+            select from traces t
+            where t.workspace_id = u.workspace_id and t.received_at >= m.start and not t.is_imported
+            limit u.limit_value
         ) received
     )
     else (
         select count(*) from (
             (select from traces t
-             where t.workspace_id = u.workspace_id and t.extended_at >= m.start limit u.limit_value)
+             where t.workspace_id = u.workspace_id and t.extended_at >= m.start and not t.is_imported
+             limit u.limit_value)
             union all
             (select from traces t
              where t.workspace_id = u.workspace_id and t.received_at >= m.start and t.tier = 'longlived'
-               and t.extended_at is null
+               and t.extended_at is null and not t.is_imported
              limit u.limit_value)
         ) longlived
     )

@@ -13,6 +13,7 @@ begin atomic
     select t.received_at, t.workspace_id, t.project_id, t.user_id, t.api_key_id, 1
     from traces t
     where t.workspace_id = any(workspaces) and t.received_at >= starts and t.received_at < first_hour
+      and not t.is_imported
     union all
     select h.hour, h.workspace_id, h.project_id, h.user_id, h.api_key_id, h.traces::int
     from trace_hours h
@@ -24,7 +25,7 @@ begin atomic
     union all
     select t.received_at, t.workspace_id, t.project_id, t.user_id, t.api_key_id, 1
     from traces t
-    where t.workspace_id = any(workspaces) and t.received_at >= last_hour and t.received_at < ends;
+    where t.workspace_id = any(workspaces) and t.received_at >= last_hour and t.received_at < ends and not t.is_imported;
 end;
 
 -- The number of a time bucket; the bucket that begins at `origin` is 0.

@@ -10,7 +10,7 @@ insert into trace_hours (workspace_id, hour, project_id, user_id, api_key_id, tr
 select workspace_id, date_trunc('hour', received_at, 'UTC') as hour, project_id, user_id, api_key_id, count(*)
 from traces
 where workspace_id = any(array(select id from workspaces))
-    and received_at >= :since::timestamptz and received_at < :until::timestamptz
+    and received_at >= :since::timestamptz and received_at < :until::timestamptz and not is_imported
 group by 1, 2, 3, 4, 5
 order by 1, 2
 

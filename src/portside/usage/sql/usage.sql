@@ -99,6 +99,6 @@ select (select until from counted_hours) as hours, (select until from counted_da
 -- By the time at which traces became long-lived, which for most is the time of receipt.
 select workspace_id, count(*) as traces
 from traces
-where workspace_id = any(:workspace_ids::uuid[]) and tier = 'longlived'
+where workspace_id = any(:workspace_ids::uuid[]) and tier = 'longlived' and not is_imported
   and coalesce(extended_at, received_at) >= :start_time and coalesce(extended_at, received_at) < :end_time
 group by workspace_id
