@@ -15,6 +15,8 @@ from portside.transfer.server import CallRefused, Server, UnexpectedAnswer
 from portside.transfer.store_items import carry_store_items
 from portside.transfer.threads import carry_threads
 
+# How servers answer to routes that they lack.
+_NOT_THERE = frozenset({404, 405, 501})
 Carry = Callable[[Server, Server, Report], None]
 AGENT_KINDS = ("assistants", "threads", "crons", "store")
 LANGSMITH_KINDS = ("datasets", "prompts", "feedback-configs", "projects", "annotation-queues")
@@ -56,7 +58,13 @@ def carry(kinds: Sequence[str], source: Server, target: Server, report: Report, 
         # A server that lacks a whole kind, or a key that may not use it, does not stop the others.
         try:
             carry_kind(source, target, report)
-        except (CallRefused, UnexpectedAnswer, KeyError, TypeError, ValueError) as exc:
+        except CallRefused as refusal:
+            if refusal.role == "source" and refusal.status in _NOT_THERE:
+                report.note(kind, "all", "the source does not have this kind")
+                report.of(kind)
+            else:
+                report.fail(kind, "all that are left", refusal)
+        except (UnexpectedAnswer, KeyError, TypeError, ValueError) as exc:
             report.fail(kind, "all that are left", exc)
 
         report.say(f"{kind}: {report.of(kind).describe()}")

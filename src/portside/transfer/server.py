@@ -33,10 +33,11 @@ Query = Mapping[str, Any]
 class CallRefused(Exception):
     """A server refused a request."""
 
-    def __init__(self, status: int, detail: str) -> None:
+    def __init__(self, status: int, detail: str, *, role: str = "target") -> None:
         super().__init__(f"{status}: {detail}")
         self.status = status
         self.detail = detail
+        self.role = role
 
 
 class UnexpectedAnswer(Exception):
@@ -179,7 +180,7 @@ class Server:
                 if response.status_code in _BUSY:
                     raise _Busy(f"{response.status_code}", _parse_retry_after(response.headers.get("retry-after")))
                 if response.is_error:
-                    raise CallRefused(response.status_code, _explain(content))
+                    raise CallRefused(response.status_code, _explain(content), role=self.role)
 
                 return content
         except httpx2.TransportError as exc:

@@ -1,0 +1,198 @@
+"""What a transfer does about servers: it waits as they ask, reads bounded answers, sends keys to one address alone."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from portside.kernel.errors import UserMistake
+from portside.transfer import server as servers
+from portside.transfer.kinds import AGENT_KINDS, carry, select_kinds
+from portside.transfer.report import Report
+from portside.transfer.server import CallRefused, FormPart, Server, UnexpectedAnswer, to_id
+from portside.transfer.threads import build_changes, compare_histories
+
+IDS = [f"1f1e5503-cdc0-6000-8000-{number:012d}" for number in range(3)]
+
+
+class Scripted(ThreadingHTTPServer):
+    """A server that gives the answers of a script, one after the other, and keeps what it was sent."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: list[tuple[int, dict[str, str], bytes]] = []
+        self.requests: list[tuple[str, dict[str, str], bytes]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Scripted
+
+    def answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.requests.append((self.path, headers, body))
+        status, headers, content = self.server.answers.pop(0)
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = answer  # noqa: N815 - names of the base class
+
+    def log_message(self, *_arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def peer() -> Iterator[Scripted]:
+    with Scripted() as scripted:
+        thread = threading.Thread(target=scripted.serve_forever, args=(0.01,))
+        thread.start()
+        yield scripted
+        scripted.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def lines() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def client(peer: Scripted, lines: list[str]) -> Iterator[Server]:
+    opened = Server("source", peer.url, {"X-Api-Key": "secret"}, say=lines.append)
+    yield opened
+    opened.close()
+
+
+def test_it_waits_as_the_server_asks(peer: Scripted, client: Server, lines: list[str]) -> None:
+    peer.answers = [(429, {"Retry-After": "0"}, b""), (503, {"Retry-After": "0"}, b""), (200, {}, b'{"a":1}')]
+    assert client.call("POST", "/x", body={"b": 2}) == {"a": 1}
+    assert [request[2] for request in peer.requests] == [b'{"b":2}'] * 3
+    assert lines == [f"the source is busy ({status}); trying again in 0 s" for status in (429, 503)]
+
+
+def test_it_gives_up_with_the_way_on(peer: Scripted, client: Server) -> None:
+    peer.answers = [(429, {"Retry-After": "0"}, b"")] * 10
+    with pytest.raises(UserMistake, match="start the import again"):
+        client.call("GET", "/x")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("3", 3), ("1.5", 1.5), ("-4", 0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0), ("soon", None), (None, None)],
+)
+def test_retry_after(text: str | None, seconds: float | None) -> None:
+    assert servers._parse_retry_after(text) == seconds
+
+
+def test_an_answer_is_bounded(peer: Scripted, client: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "MAX_ANSWER_BYTES", 10)
+    peer.answers = [(200, {}, b'"12345678"'), (200, {}, b'"123456789"')]
+    assert client.call("GET", "/x") == "12345678"
+    with pytest.raises(UnexpectedAnswer, match="larger than 10 bytes"):
+        client.call("GET", "/x")
+
+
+def test_a_redirect_is_not_followed(peer: Scripted, client: Server) -> None:
+    peer.answers = [(302, {"Location": "http://127.0.0.1:9/"}, b"")]
+    with pytest.raises(UserMistake, match="redirects"):
+        client.call("GET", "/x")
+
+
+def test_answers_that_are_no_json_and_refusals(peer: Scripted, client: Server) -> None:
+    peer.answers = [(200, {}, b"<html>"), (422, {}, b'{"detail":"no"}'), (404, {}, b"gone")]
+    with pytest.raises(UnexpectedAnswer):
+        client.call("GET", "/x")
+    with pytest.raises(CallRefused, match="422: no"):
+        client.call("GET", "/x")
+    assert client.find("/x") is None
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://127.0.0.1:9/x", "http://localhost/x", "http://10.0.0.1/x", "http://[::1]/x", "http://metadata.internal/x",
+     "http://intranet/x", "file:///etc/passwd", "http://169.254.169.254/latest"],
+)  # fmt: skip
+def test_files_inside_of_networks_are_not_read(client: Server, address: str) -> None:
+    with pytest.raises(UnexpectedAnswer, match="leads into a network"):
+        client.download(address)
+
+
+def test_files_of_the_server_itself_are_read(peer: Scripted, client: Server) -> None:
+    peer.answers = [(200, {}, b"data")] * 2
+    assert client.download("/file?token=1") == client.download(f"{peer.url}/file") == b"data"
+    assert [request[1]["x-api-key"] for request in peer.requests] == ["secret", "secret"]
+
+
+def test_names_of_the_source_end_no_header(peer: Scripted, client: Server) -> None:
+    peer.answers = [(200, {}, b"{}")]
+    client.upload("/x", [FormPart('a"\r\nX-Evil: 1\r\n\r\n', "text/plain\r\nX-Evil: 1", b"data")])
+    head = peer.requests[0][2].split(b"\r\n\r\n")[0]
+    assert b"\r\nX-Evil" not in head
+    assert head.count(b"\r\n") == 3
+
+
+def test_ids_become_paths_only_if_they_are_ids() -> None:
+    assert to_id(IDS[0].upper()) == IDS[0]
+    for value in ("../../admin", None, 3, f"{IDS[0]}/x"):
+        with pytest.raises(UnexpectedAnswer):
+            to_id(value)
+
+
+def test_kinds_are_chosen_in_their_order() -> None:
+    assert select_kinds(AGENT_KINDS, None, None) == list(AGENT_KINDS)
+    assert select_kinds(AGENT_KINDS, "store, assistants", "store") == ["assistants"]
+    for only, skip in (("thread", None), (None, "thread"), ("store", "store")):
+        with pytest.raises(UserMistake, match="assistants, threads, crons, store"):
+            select_kinds(AGENT_KINDS, only, skip)
+
+
+def test_a_kind_that_the_source_lacks_is_no_failure(peer: Scripted, client: Server, lines: list[str]) -> None:
+    peer.answers = [(404, {}, b""), (200, {}, b'{"not": "a list"}')]
+    report = Report(lines.append)
+    carry(["crons", "assistants"], client, client, report)
+    assert report.notes == [{"kind": "crons", "item": "all", "reason": "the source does not have this kind"}]
+    assert [failure["kind"] for failure in report.failures] == ["assistants"]
+    assert (report.has_failures, report.is_complete) == (True, True)
+
+
+def state(number: int, values: dict[str, Any], parent: int | None = None) -> dict[str, Any]:
+    return {
+        "checkpoint": {"checkpoint_id": IDS[number]},
+        "parent_checkpoint": None if parent is None else {"checkpoint_id": IDS[parent]},
+        "created_at": "2026-01-01T00:00:00+00:00",
+        "values": values,
+        "next": [],
+        "tasks": [],
+        "interrupts": [],
+    }
+
+
+def test_a_state_is_sent_as_its_changes() -> None:
+    history = [state(2, {"log": [1, 2], "n": 2}, 1), state(1, {"log": [1], "n": 1, "old": 0}, 0), state(0, {})]
+    first, second, third = build_changes(history)
+    assert [change["checkpoint_id"] for change in (first, second, third)] == IDS
+    assert (second["values"], second["appended"]) == ({"log": [1], "n": 1, "old": 0}, {})
+    assert (third["values"], third["appended"], third["removed"]) == ({"n": 2}, {"log": [2]}, ["old"])
+
+    # Without its parent a state is sent whole.
+    [alone] = build_changes(history[:1])
+    assert (alone["parent_checkpoint_id"], alone["values"]) == (None, {"log": [1, 2], "n": 2})
+
+
+def test_a_difference_is_named() -> None:
+    sent = [state(1, {"n": 1}), state(0, {})]
+    assert compare_histories(sent, [state(1, {"n": 1, "empty": None}), state(0, {})]) is None
+    assert compare_histories(sent, [{**sent[0], "created_at": "2026-01-01T01:00:00+01:00"}, sent[1]]) is None
+    assert "1 of 2 states" in str(compare_histories(sent, sent[:1]))
+    assert "values of the state" in str(compare_histories(sent, [state(1, {"n": 2}), state(0, {})]))
