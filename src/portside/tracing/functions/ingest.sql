@@ -21,17 +21,20 @@ create or replace function count_traces(
 language plpgsql set search_path from current
 as $$
 begin
-    insert into traces as t (workspace_id, trace_id, project_id, api_key_id, user_id, tier, is_imported)
+    insert into traces (workspace_id, trace_id, project_id, api_key_id, user_id, tier, is_imported)
     select distinct on (w.trace_id)
         workspace, w.trace_id, w.project_id, key, caller, coalesce(p.trace_tier, default_tier), imported
     from unnest(run_ids, trace_ids, project_ids) as w (id, trace_id, project_id)
     join projects p on p.id = w.project_id
     where w.trace_id is not null
     order by w.trace_id, w.id = w.trace_id desc, w.id
-    on conflict (workspace_id, trace_id) do update set
-        is_imported = false, received_at = excluded.received_at, api_key_id = excluded.api_key_id,
-        user_id = excluded.user_id
-    where t.is_imported and not excluded.is_imported;
+    on conflict do nothing;
+
+    -- Not by the insert, which would lock every trace that exists already.
+    if not imported then
+        update traces t set is_imported = false, received_at = now(), api_key_id = key, user_id = caller
+        where t.workspace_id = workspace and t.trace_id = any(trace_ids) and t.is_imported;
+    end if;
 end
 $$;
 

@@ -7,3 +7,5 @@ alter table traces add column is_imported boolean not null default false;
 drop index traces_by_receipt;
 create index traces_by_receipt on traces (workspace_id, received_at) include (project_id, user_id, api_key_id)
     where not is_imported;
+-- Each batch looks whether it adds to an imported trace; where there are few, this index is small.
+create index imported_traces on traces (workspace_id, trace_id) where is_imported;
