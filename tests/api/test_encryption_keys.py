@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(600)
 OLD = "o" * 32
 NEW = "n" * 32
 MARKER = "swordfish"
-LONG = [{"role": "user", "content": f"{MARKER} {number} " + "x" * 400} for number in range(300)]
+LONG = [{"role": "user", "content": f"{MARKER} {number} " + "x" * 400} for number in range(120)]
 CLEAN = "no stored data uses the older AES keys any more"
 
 
@@ -37,7 +37,7 @@ def open_client(server: ServerProcess) -> LangGraphClient:
 
 async def fill(client: LangGraphClient) -> dict[str, str]:
     """Store every kind of thing; return the ids."""
-    threads = [await client.threads.create(metadata={"title": MARKER, "number": number}) for number in range(20)]
+    threads = [await client.threads.create(metadata={"title": MARKER, "number": number}) for number in range(8)]
     thread = threads[0]["thread_id"]
     for number in range(3):
         await client.runs.wait(
@@ -52,7 +52,7 @@ async def fill(client: LangGraphClient) -> dict[str, str]:
     await client.assistants.update(assistant["assistant_id"], metadata={"title": f"{MARKER} again"})
     cron = await client.crons.create("agent", schedule="0 0 1 1 *", input={"word": MARKER}, metadata={"title": MARKER})
 
-    for number in range(20):
+    for number in range(8):
         await client.store.put_item(["memories"], f"key-{number}", {"text": MARKER})
 
     return {"thread": thread, "assistant": assistant["assistant_id"], "cron": cron["cron_id"]}
