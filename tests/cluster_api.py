@@ -21,7 +21,12 @@ from tests.receiver import serve
 Json = dict[str, Any]
 # Method, plural, namespace and name; returns the status and the message to refuse with.
 Rule = Callable[[str, str, str, str], tuple[int, str] | None]
-_KINDS = {plural: kind for kind, (_, _, plural) in KINDS.items()} | {"pods": "Pod", "events": "Event", "nodes": "Node"}
+_KINDS = {plural: kind for kind, (_, _, plural) in KINDS.items()} | {
+    "pods": "Pod",
+    "events": "Event",
+    "nodes": "Node",
+    "leases": "Lease",
+}
 _REASONS = {403: "Forbidden", 404: "NotFound", 409: "AlreadyExists", 422: "Invalid"}
 
 

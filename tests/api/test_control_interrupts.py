@@ -35,6 +35,8 @@ class RecordingCompute:
     def target(self, deployment_id: UUID, open_log: OpenLog) -> "RecordingCompute":
         return self
 
+    async def claim(self, listener_id: UUID) -> None: ...
+
     def list_revisions(self) -> set[UUID]:
         return set(self.served)
 

@@ -1,7 +1,8 @@
 """Compute kubernetes on a real API server: applied, watched, pruned, undone, removed.
 
 PORTSIDE_TEST_KUBECONFIG names a kubeconfig of a cluster with its controllers, which may create namespaces there.
-Nodes are not needed: what a node would report of pods is written by the test.
+Nodes are not needed: what a node would report of pods is written by the test. With nodes, PORTSIDE_TEST_IMAGE names an
+image that they have: it answers `GET /ok` at $PORT, and has the programs of Postgres and Redis, or ones of their names.
 """
 
 import asyncio
@@ -21,18 +22,23 @@ from portside.dataplane.compute.interface import Release
 from portside.dataplane.compute.kubernetes.objects import KINDS, owned_by
 from portside.dataplane.failures import DeployFailed
 from portside.dataplane.logs import RevisionLog
+from portside.kernel.tasks import cancel_and_wait
 from portside.listener_api import DesiredRevision, NewLogEntry, Secret
 from tests.conftest import eventually
-from tests.kubernetes import DEPLOYMENT_ID, LISTENER, deployment, revision, settings
+from tests.kubernetes import DEPLOYMENT_ID, FULL_SPEC, LISTENER, deployment, revision, settings
 
 KUBECONFIG = os.environ.get("PORTSIDE_TEST_KUBECONFIG")
 pytestmark = [
     pytest.mark.skipif(not KUBECONFIG, reason="PORTSIDE_TEST_KUBECONFIG names no cluster"),
     pytest.mark.timeout(120),
 ]
+IMAGE = os.environ.get("PORTSIDE_TEST_IMAGE")
 BAD_IMAGE = "agents/does-not-exist:1"
 # Clusters older than the supported ones lack autoscaling/v2 and policy/v1; one replica needs neither.
-FIRST = revision(status="DEPLOYED")
+SMALL = {"cpu": 0.01, "memory_mb": 32, "memory_limit_mb": 128, "queue_cpu": 0.01, "queue_memory_mb": 32}
+SMALL |= {"redis_cpu": 0.01, "redis_memory_mb": 32, "redis_memory_limit_mb": 64, "db_cpu": 0.01}
+SPEC = {**FULL_SPEC, **SMALL} if IMAGE else FULL_SPEC
+FIRST = revision(status="DEPLOYED", resource_spec=SPEC, **({"image_uri": IMAGE} if IMAGE else {}))
 
 
 @dataclass
@@ -76,7 +82,9 @@ async def harness() -> AsyncIterator[ClusterHarness]:
     namespace = f"portside-test-{secrets.token_hex(4)}"
     await api._client.create(Namespace(metadata=ObjectMeta(name=namespace)))
     listener = await api_of_a_listener(api, namespace)
-    cluster = ClusterSettings(LISTENER, settings(kubernetes_namespaces=namespace, kubernetes_health_check="none"))
+    images = {"kubernetes_postgres_image": IMAGE, "kubernetes_redis_image": IMAGE} if IMAGE else {}
+    kubernetes = settings(kubernetes_namespaces=namespace, kubernetes_health_check="none", **images)
+    cluster = ClusterSettings(msgspec.structs.replace(LISTENER, deployment_start_timeout_s=40), kubernetes)
     compute = KubernetesCompute(cluster, listener, PollTiming(poll_s=0.2, permanent_after_s=1.0))
     lines: list[str] = []
 
@@ -84,11 +92,10 @@ async def harness() -> AsyncIterator[ClusterHarness]:
         lines.extend(entry.message for entry in entries)
 
     target = compute.target(DEPLOYMENT_ID, lambda _: RevisionLog(ship))
-    nodes = asyncio.create_task(report_like_a_node(api, namespace))
+    nodes = [] if IMAGE else [asyncio.create_task(report_like_a_node(api, namespace))]
     yield ClusterHarness(api, target, namespace, lines)
     await target.close()
-    nodes.cancel()
-    await asyncio.gather(nodes, return_exceptions=True)
+    await cancel_and_wait(*nodes)
     await api._client.delete(Namespace, namespace)
 
     await compute.close()
@@ -305,3 +312,133 @@ async def test_cluster_refusal_ends_revision_with_message(
 
 def test_deletion_looks_for_every_kind() -> None:
     assert {"Deployment", "StatefulSet", "Ingress", "HorizontalPodAutoscaler", "PodDisruptionBudget"} < set(KINDS)
+
+
+NAME = "hello-world-00000000abcd"
+
+
+async def change(harness: ClusterHarness, kind: str, name: str, patch: dict[str, Any], how: str = "STRATEGIC") -> None:
+    """Change an object as somebody does with kubectl."""
+    from lightkube.types import PatchType
+
+    from portside.dataplane.compute.kubernetes.api import _RESOURCES
+
+    await harness.api._client.patch(
+        _RESOURCES[kind],
+        name,
+        patch,
+        namespace=harness.namespace,
+        patch_type=PatchType[how],
+        field_manager="kubectl-edit",
+    )
+
+
+async def test_service_with_another_port_is_set_back_and_keeps_its_address(harness: ClusterHarness) -> None:
+    await harness.switch(FIRST)
+    before = await harness.live("Service")
+    ports = [{"name": "http", "port": 9000, "targetPort": "http", "protocol": "TCP"}]
+    await change(harness, "Service", NAME, {"spec": {"ports": ports}}, how="MERGE")
+
+    await harness.target.apply_serving()
+    after = await harness.live("Service")
+    assert harness.target._refusals == []
+    assert [port["port"] for port in after["spec"]["ports"]] == [8000]
+    assert after["spec"]["clusterIP"] == before["spec"]["clusterIP"]
+
+
+async def test_stateful_set_that_cannot_be_changed_is_made_anew_around_its_pod(harness: ClusterHarness) -> None:
+    await harness.switch(FIRST)
+    pods = await harness.api.list("Pod", harness.namespace, {"app.kubernetes.io/component": "postgres"})
+    live = await harness.live("StatefulSet", "-postgres")
+    await harness.api.delete("StatefulSet", harness.namespace, f"{NAME}-postgres", keep_owned=True)
+
+    async def is_gone() -> bool:
+        return await harness.live("StatefulSet", "-postgres") is None
+
+    await eventually(is_gone)
+    metadata = {name: live["metadata"][name] for name in ("name", "namespace", "labels")}
+    spec = {**live["spec"], "serviceName": "another"}
+    manifest = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec}
+    await harness.api.create(manifest)
+
+    await harness.target.apply_serving()
+    assert harness.target._refusals == []
+    assert (await harness.live("StatefulSet", "-postgres"))["spec"]["serviceName"] == f"{NAME}-postgres"
+    after = await harness.api.list("Pod", harness.namespace, {"app.kubernetes.io/component": "postgres"})
+    assert [pod["metadata"]["uid"] for pod in after] == [pod["metadata"]["uid"] for pod in pods]
+
+
+async def test_added_security_settings_are_removed(harness: ClusterHarness) -> None:
+    await harness.switch(FIRST)
+    container = {"name": "api-server", "securityContext": {"runAsUser": 12345, "capabilities": {"add": ["NET_ADMIN"]}}}
+    pod = {"containers": [container], "securityContext": {"runAsGroup": 12345}}
+    await change(harness, "Deployment", NAME, {"spec": {"template": {"spec": pod}}})
+
+    await harness.target.apply_serving()
+    live = (await harness.live("Deployment"))["spec"]["template"]["spec"]
+    assert "runAsUser" not in live["containers"][0]["securityContext"]
+    assert live["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "runAsGroup" not in live.get("securityContext", {})
+
+    generation = (await harness.live("Deployment"))["metadata"]["generation"]
+    await harness.target.apply_serving()
+    assert (await harness.live("Deployment"))["metadata"]["generation"] == generation
+
+
+async def test_passwords_and_claims_are_kept(harness: ClusterHarness) -> None:
+    from portside.dataplane.compute.kubernetes.manifests import ClusterSettings
+
+    await harness.switch(FIRST)
+    password = (await harness.live("Secret", "-postgres"))["data"]
+    claim = await harness.live("PersistentVolumeClaim", "-postgres")
+    await harness.api.delete("Secret", harness.namespace, f"{NAME}-postgres")
+    kubernetes = msgspec.structs.replace(harness.target._cluster.kubernetes, kubernetes_storage_class="another")
+    harness.target._cluster = ClusterSettings(LISTENER, kubernetes)
+
+    await harness.target.apply_serving()
+    assert harness.target._refusals == []
+    assert (await harness.live("Secret", "-postgres"))["data"] == password
+    after = await harness.live("PersistentVolumeClaim", "-postgres")
+    assert after["metadata"]["uid"] == claim["metadata"]["uid"]
+    assert after["spec"].get("storageClassName") == claim["spec"].get("storageClassName")
+
+
+@pytest.mark.skipif(not IMAGE, reason="needs nodes: PORTSIDE_TEST_IMAGE names no image")
+async def test_database_that_fits_no_node_runs_again_after_its_spec_was_set_back(harness: ClusterHarness) -> None:
+    await harness.switch(FIRST)
+    large = revision(id=DEPLOYMENT_ID, number=2, image_uri=IMAGE, resource_spec={**SPEC, "db_cpu": 500})
+    with pytest.raises(DeployFailed, match="cannot be scheduled"):
+        await harness.switch(large, active=FIRST)
+
+    async def runs_again() -> bool:
+        (pod,) = await harness.api.list("Pod", harness.namespace, {"app.kubernetes.io/component": "postgres"})
+        conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", ())}
+        return conditions.get("Ready") == "True"
+
+    await eventually(runs_again)
+
+
+async def test_lost_rights_are_at_the_deployment(harness: ClusterHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lightkube.resources.rbac_authorization_v1 import RoleBinding
+
+    from portside.dataplane.compute.kubernetes import pods
+
+    monkeypatch.setattr(pods, "_HIDDEN_AFTER_S", 0.0)
+    monkeypatch.setattr(pods, "_POLL_S", 0.2)
+    await harness.switch(FIRST)
+    binding = await harness.api._client.get(RoleBinding, "portside-listener", namespace=harness.namespace)
+    await harness.api._client.delete(RoleBinding, "portside-listener", namespace=harness.namespace)
+
+    async def is_named() -> bool:
+        metrics = harness.target.metrics()
+        return metrics is not None and "cannot list resource" in (metrics.problem or "") and metrics.replicas is None
+
+    await eventually(is_named)
+    binding.metadata.resourceVersion = None
+    await harness.api._client.create(binding)
+
+    async def is_well() -> bool:
+        metrics = harness.target.metrics()
+        return metrics is not None and metrics.replicas == 1
+
+    await eventually(is_well)

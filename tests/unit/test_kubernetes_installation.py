@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from portside.agent.settings import AgentSettings
 from portside.cli.manifests import manifests
-from portside.dataplane.compute.kubernetes.objects import KINDS
+from portside.dataplane.compute.kubernetes.rights import OPTIONAL_RIGHTS, list_rights
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.settings import ListenerSettings
 from portside.kernel.errors import UserMistake
@@ -116,21 +116,46 @@ def test_database_is_refused_data_before_its_claim_is_full(gi: int, usable_gi: f
     assert "DATABASE_MAX_BYTES" not in str(find_container(print_manifests("--no-postgres"), "portside"))
 
 
+OWN = "get, list, create, patch, delete"
+# Whoever adds a right here adds it to docs/guides/kubernetes.md and SECURITY.md as well, with its reason.
+LISTENER_RIGHTS = {
+    ("", "secrets"): OWN,
+    ("", "persistentvolumeclaims"): OWN,
+    ("", "services"): OWN,
+    ("networking.k8s.io", "networkpolicies"): OWN,
+    ("apps", "statefulsets"): OWN,
+    ("apps", "deployments"): OWN,
+    ("autoscaling", "horizontalpodautoscalers"): OWN,
+    ("policy", "poddisruptionbudgets"): OWN,
+    ("networking.k8s.io", "ingresses"): OWN,
+    ("", "pods"): "list, delete",
+    ("", "pods/log"): "get",
+    ("", "pods/proxy"): "get",
+    ("", "events"): "list",
+    ("", "configmaps"): "get",
+    ("", "serviceaccounts"): "get",
+    ("coordination.k8s.io", "leases"): "get, create, update",
+}
+
+
 def test_listener_role_has_exactly_the_needed_rights() -> None:
     found = print_manifests(*EVERYTHING)
     assert of_kind(found, "ClusterRole") == []
     assert {one["metadata"]["namespace"] for one in of_kind(found, "Role")} == {"red", "blue"}
 
     for role in of_kind(found, "Role"):
-        rights = {(*rule["apiGroups"], *rule["resources"]): set(rule["verbs"]) for rule in role["rules"]}
-        changed = {what for what, verbs in rights.items() if verbs & {"create", "patch", "delete"}}
-        assert changed == {*((group, plural) for group, _, plural in KINDS.values()), ("", "pods")}
-        assert {"*"}.isdisjoint(word for rule in role["rules"] for words in rule.values() for word in words)
+        rights = {
+            (group, resource): ", ".join(rule["verbs"])
+            for rule in role["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+        }
+        assert rights == LISTENER_RIGHTS
 
     # Kinds of other operators only where they are asked for.
     (role,) = of_kind(print_manifests("--keda"), "Role")
     groups = {group for rule in role["rules"] for group in rule["apiGroups"]}
-    assert groups == {group for group, _, _ in KINDS.values()} | {"keda.sh"}
+    assert groups == {group for group, _ in LISTENER_RIGHTS} | {"keda.sh"}
 
     for binding in of_kind(found, "RoleBinding"):
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "portside-listener", "namespace": "portside"}]
@@ -231,3 +256,9 @@ def test_agent_server_understands_pod_environment() -> None:
     assert read.database_url == plain["DATABASE_URI"]
     assert read.redis_uri == plain["REDIS_URI"]
     assert (read.revision_id, read.bg_job_shutdown_grace_period_secs) == (plain["LANGSMITH_HOST_REVISION_ID"], 180)
+
+
+def test_guide_documents_each_right_of_the_listener() -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/kubernetes.md").read_text("utf-8")
+    for right in list_rights(OPTIONAL_RIGHTS):
+        assert f"| `{right.resource}` | {right.verbs} | {right.reason} |" in guide, right.resource

@@ -237,19 +237,11 @@ def build_listener_rights(
 
     `operator_kinds` are the kinds of other operators that it makes there.
     """
-    from portside.dataplane.compute.kubernetes.objects import KINDS, OPTIONAL_KINDS
+    from portside.dataplane.compute.kubernetes.rights import list_rights
 
-    kinds = [*KINDS.values(), *(OPTIONAL_KINDS[kind] for kind in operator_kinds)]
-    rules = [_build_rule(group, plural) for group, _, plural in kinds]
-
-    rules += [
-        # A pod of a store that can never start is deleted: its controller would wait for it for ever.
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "delete"]},
-        # Through pods/proxy it reads the metrics of agent servers, such as the length of their queue.
-        {"apiGroups": [""], "resources": ["pods/log", "pods/proxy"], "verbs": ["get"]},
-        {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
-        # It reads the label by which an operator lets a workspace name them.
-        {"apiGroups": [""], "resources": ["configmaps", "serviceaccounts"], "verbs": ["get"]},
+    rules: list[Json] = [
+        {"apiGroups": [right.group], "resources": [right.resource], "verbs": right.verbs.split(", ")}
+        for right in list_rights(operator_kinds)
     ]
 
     group = "rbac.authorization.k8s.io"

@@ -2,7 +2,7 @@
 
 The listener connects to the control plane, never the other way round. While the control plane is away, everything
 keeps running. A lock file lets one listener work in a home folder at a time; a second one waits for a while and then
-gives up.
+gives up. On a cluster a Lease does the same for a compute id, wherever its listeners run: a second one waits.
 
 Each deployment has a reconciler, which works in order: the database, the active revision, then the revisions in
 progress by number. Deployments do not wait for each other. When the desired state changes, the reconciler cancels work
@@ -113,6 +113,7 @@ async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute:
             asyncio.create_task(reconcilers.run()),
             asyncio.create_task(reconcilers.report_metrics()),
             asyncio.create_task(reconcilers.limit_cache()),
+            asyncio.create_task(compute.keep_claim()),
             asyncio.create_task(stop.wait()),
         ]
 
@@ -239,6 +240,7 @@ class ReconcilerSet:
             compute_id = self._context.settings.compute_id
             self._listener_id = await control.connect(kind, compute_id, full_version())
             self._generation = 0
+            await self._context.compute.claim(self._listener_id)
 
             log.info("connected to the control plane", listener=str(self._listener_id))
 

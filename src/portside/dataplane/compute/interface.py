@@ -152,6 +152,12 @@ class Compute(Protocol):
     def target(self, deployment_id: UUID, open_log: OpenLog) -> Target:
         """Return the target of a deployment; creates nothing before `provision`."""
 
+    async def claim(self, listener_id: UUID) -> None:
+        """Wait until no other listener with this id works on the compute."""
+
+    async def keep_claim(self) -> None:
+        """Never return while this listener alone works on the compute. Raises UserMistake when another one does."""
+
     async def close(self) -> None:
         """Release what all targets share."""
 

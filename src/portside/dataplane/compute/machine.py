@@ -92,6 +92,13 @@ class MachineCompute:
         """Return the target of a deployment."""
         return MachineTarget(self, deployment_id, open_log)
 
+    async def claim(self, listener_id: UUID) -> None:
+        """Return at once: the lock of the home folder lets one listener work on a machine."""
+
+    async def keep_claim(self) -> None:
+        """Never return: nobody can take the lock."""
+        await asyncio.Event().wait()
+
     async def close(self) -> None:
         """Close the ports that are forwarded to containers."""
         self.containers.close()

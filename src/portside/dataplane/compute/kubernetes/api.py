@@ -15,7 +15,7 @@ import httpx2
 from lightkube import ApiError, AsyncClient, KubeConfig
 from lightkube.core.exceptions import ConfigError
 from lightkube.core.resource import ApiInfo, NamespacedSubResource, ResourceDef
-from lightkube.generic_resource import GenericNamespacedResource, create_api_info
+from lightkube.generic_resource import GenericGlobalResource, GenericNamespacedResource, create_api_info
 from lightkube.resources.core_v1 import PodLog
 from lightkube.types import CascadeType, PatchType
 
@@ -23,12 +23,13 @@ from portside.dataplane.compute.kubernetes.objects import ALL_KINDS, API_PORT, M
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.kernel.errors import UserMistake
 
-# Objects that the listener reads, and never makes.
+# Objects that the listener reads and that no deployment has; it makes the Lease alone.
 _READ = {
     "Pod": ("", "v1", "pods"),
     "Event": ("", "v1", "events"),
     "ConfigMap": ("", "v1", "configmaps"),
     "ServiceAccount": ("", "v1", "serviceaccounts"),
+    "Lease": ("coordination.k8s.io", "v1", "leases"),
 }
 _RETRYABLE = frozenset({408, 409, 425, 429})
 # What a role lacks. Quotas and admission answer 403 as well, and name no verb.
@@ -136,6 +137,11 @@ class KubernetesApi:
                 return None
             raise
 
+    async def list_nodes(self) -> list[Json]:
+        """Return the nodes of the cluster, for which a listener seldom has the right."""
+        with _translated("the list of nodes"):
+            return [dict(node) async for node in self._client.list(_Node)]
+
     async def list(
         self, kind: str, namespace: str, labels: Mapping[str, str], fields: Mapping[str, str] | None = None
     ) -> list[Json]:
@@ -200,6 +206,12 @@ class KubernetesApi:
 
 def _resource(kind: str, group: str, version: str, plural: str) -> Any:
     return type(kind, (GenericNamespacedResource,), {"_api_info": create_api_info(group, version, kind, plural)})
+
+
+class _Node(GenericGlobalResource):
+    """A node; nodes are in no namespace."""
+
+    _api_info = create_api_info("", "v1", "Node", "nodes")
 
 
 class _PodMetrics(NamespacedSubResource):

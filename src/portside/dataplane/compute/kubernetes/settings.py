@@ -7,6 +7,8 @@ import msgspec
 from portside.kernel.settings import setting
 
 Image = Annotated[str, msgspec.Meta(min_length=1)]
+PositiveInt = Annotated[int, msgspec.Meta(gt=0)]
+PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
 UrlPattern = Annotated[str, msgspec.Meta(pattern=r"^https?://(\*\.)?[a-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~/-]*)?$(?!\n)")]
 
 
@@ -147,6 +149,20 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
             "node reaches, are not among them."
         ),
     ] = "configMap,downwardAPI,emptyDir,persistentVolumeClaim,projected,secret"
+    kubernetes_max_cpu: Annotated[
+        PositiveFloat | None,
+        setting("Most CPUs that a container of a deployment may request or have as its limit."),
+    ] = None
+    kubernetes_max_memory_mb: Annotated[
+        PositiveInt | None,
+        setting("Most memory that a container of a deployment may request or have as its limit, in MB."),
+    ] = None
+    kubernetes_max_storage_gi: Annotated[
+        PositiveInt | None, setting("Largest volume of a deployment's database, in GiB.")
+    ] = None
+    kubernetes_max_scale: Annotated[
+        PositiveInt | None, setting("Most replicas of each of a deployment's workloads.")
+    ] = None
     kubernetes_annotations: Annotated[
         str,
         setting(

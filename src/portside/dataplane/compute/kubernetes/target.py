@@ -25,6 +25,7 @@ from portside.dataplane.compute.kubernetes.applying import (
     repair,
 )
 from portside.dataplane.compute.kubernetes.cloudnative_pg import describe_backups, has_operator
+from portside.dataplane.compute.kubernetes.lease import Lease, LeaseTiming, read_identity
 from portside.dataplane.compute.kubernetes.manifests import ClusterSettings, Objects, build_objects, build_scope
 from portside.dataplane.compute.kubernetes.objects import COMPONENT, KubernetesScope, build_address
 from portside.dataplane.compute.kubernetes.passwords import find_passwords
@@ -32,6 +33,7 @@ from portside.dataplane.compute.kubernetes.pods import PodFollower, add_problems
 from portside.dataplane.compute.kubernetes.repairs import OnNote
 from portside.dataplane.compute.kubernetes.resources import Resources, read_resources
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
+from portside.dataplane.compute.kubernetes.size_limits import check_nodes, check_sizes
 from portside.dataplane.compute.kubernetes.stuck_pods import free_stores
 from portside.dataplane.compute.kubernetes.watching import PollTiming, WorkloadWatch, retry_while_unavailable
 from portside.dataplane.compute.kubernetes.workspace_rules import (
@@ -62,6 +64,8 @@ class KubernetesCompute:
         self.cluster = cluster
         self.api = api
         self.timing = timing
+        self._lease: Lease | None = None
+        self._claimed_id: UUID | None = None
 
     @classmethod
     def from_environment(cls, listener: ListenerSettings, settings: KubernetesSettings) -> "KubernetesCompute":
@@ -72,8 +76,35 @@ class KubernetesCompute:
         """Return the target of a deployment."""
         return KubernetesTarget(self, deployment_id, open_log)
 
+    async def claim(self, listener_id: UUID) -> None:
+        """Wait until no other listener with this id works on the cluster."""
+        if listener_id == self._claimed_id:
+            return
+
+        lease = self._lease
+        self._lease = None
+        self._claimed_id = None
+        if lease is not None:
+            await lease.release()
+
+        identity = read_identity(self.cluster.listener.folder)
+        lease = Lease(self.api, self.cluster.kubernetes.namespaces[0], listener_id, identity)
+        await lease.acquire()
+        self._lease = lease
+        self._claimed_id = listener_id
+
+    async def keep_claim(self) -> None:
+        """Renew the Lease of this listener for ever. Raises UserMistake when another listener has taken it."""
+        while True:
+            await asyncio.sleep(LeaseTiming().renew_s)
+            if self._lease is not None:
+                await self._lease.renew()
+
     async def close(self) -> None:
-        """Close the connections to the cluster."""
+        """Give the Lease back, and close the connections to the cluster."""
+        if self._lease is not None:
+            await self._lease.release()
+
         await self.api.close()
 
 
@@ -90,6 +121,7 @@ class KubernetesTarget:
 
         # What the cluster refused when the serving release was applied last.
         self._refusals: list[str] = []
+        self._last_note = ""
         # The objects of a release that was applied and did not serve yet.
         self._unfinished: KubernetesScope | None = None
         self._was_swept = False
@@ -235,6 +267,7 @@ class KubernetesTarget:
         try:
             await self._check_rules(release)
             objects = await self._build_objects(release, revision_log.add)
+            await check_nodes(self._api, objects)
             self._unfinished = objects.scope
             self._follow_pods(objects.scope, from_now=self._serving is not None)
             watch = WorkloadWatch(self._api, objects.scope, revision_log.add, self._compute.timing)
@@ -264,6 +297,7 @@ class KubernetesTarget:
         """Check what the release names and asks for. Raises DeployFailed and ClusterUnavailable."""
         settings = self._cluster.kubernetes
         resources = read_resources(release.revision.resource_spec)
+        check_sizes(resources, settings)
         check_release(release.revision, resources, settings)
 
         namespace = self._build_scope(release).namespace
@@ -376,7 +410,11 @@ class KubernetesTarget:
         self._refusals = result.refusals
 
     def _note(self, text: str) -> None:
-        """Write what was changed on the cluster to the log of the listener."""
+        """Write what was changed on the cluster to the log of the listener, once in a row."""
+        if text == self._last_note:
+            return
+
+        self._last_note = text
         log.warning("the cluster differed from a deployment", deployment=str(self._deployment_id), change=text)
 
     def _follow_pods(self, scope: KubernetesScope, *, from_now: bool) -> None:
