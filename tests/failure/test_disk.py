@@ -54,7 +54,7 @@ def agent(disk: SmallDisk, server: ServerProcess, tmp_path_factory: pytest.TempP
 
 @contextlib.asynccontextmanager
 async def open_client(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=server.url, headers={"X-Api-Key": KEY}, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=server.url, headers={"X-Api-Key": KEY}, timeout=600) as client:
         yield client
 
 
@@ -159,6 +159,8 @@ async def test_filled_by_traces_loses_nothing_that_was_acknowledged(disk: SmallD
 
         senders = asyncio.gather(*(send() for _ in range(8)))
         await eventually(lambda: asyncio.sleep(0, refused > 20 or senders.done()))
+        if senders.done():
+            await senders
         assert refused > 20, "the disk was filled before all traces were sent"
         assert EmbeddedPostgres(disk.path / "home")._responds()
         disk.empty()
@@ -403,7 +405,7 @@ graph = StateGraph(State).add_node("shout", shout).add_edge(START, "shout").add_
 
 @pytest.mark.thorough
 async def test_output_of_an_agent_takes_a_bounded_part_of_the_disk(
-    disk: SmallDisk, agent_databases: Callable[[], Awaitable[str]], tmp_path: Path
+    disk: SmallDisk, platform_databases: Callable[[], Awaitable[str]], tmp_path: Path
 ):
     """An agent prints 525 MB in seconds on a disk that has less room: nothing is refused, and the log goes on."""
     repository = Repository(tmp_path / "repository")
@@ -411,7 +413,7 @@ async def test_output_of_an_agent_takes_a_bounded_part_of_the_disk(
     folder = disk.path / "printing"
     folder.mkdir()
 
-    async with open_platform(folder, await agent_databases(), **RESERVE) as platform:
+    async with open_platform(folder, await platform_databases(), **RESERVE) as platform:
         deployment = await platform.deploy(repository)
         revision = await platform.ended(deployment)
         assert revision["status"] == "DEPLOYED", revision

@@ -6,7 +6,7 @@ PORTSIDE_FRONT_SWITCHES says through how many switches requests are sent.
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,15 @@ graph = StateGraph(State).add_node("answer", answer).add_edge(START, "answer").a
 """
 
 
-async def stream_numbers(http: httpx2.AsyncClient, path: str, body: dict[str, Any]) -> list[int]:
-    """Stream a run to its end, and return the numbers that it wrote."""
+async def stream_numbers(
+    http: httpx2.AsyncClient, path: str, body: dict[str, Any], on_begin: Callable[[], None] = lambda: None
+) -> list[int]:
+    """Stream a run to its end, and return the numbers that it wrote. Calls `on_begin` when the response begins."""
     found = []
     event = ""
     async with http.stream("POST", path, json=body | {"stream_mode": ["custom", "values"]}) as response:
         assert response.status_code == 200, await response.aread()
+        on_begin()
 
         async for line in response.aiter_lines():
             name, _, data = line.partition(": ")
@@ -157,7 +160,14 @@ async def http(front: Fronted) -> AsyncIterator[httpx2.AsyncClient]:
 @pytest.mark.parametrize(("streams", "seconds"), [(50, 10), pytest.param(200, 600, marks=pytest.mark.thorough)])
 async def test_streams_stay_open(front: Fronted, http: httpx2.AsyncClient, streams: int, seconds: int):
     body = {"assistant_id": "clock", "input": {"upto": seconds, "pause_s": 1}}
-    opened = [asyncio.create_task(stream_numbers(http, "/runs/stream", body)) for _ in range(streams)]
+    begun = [asyncio.Event() for _ in range(streams)]
+    opened = [asyncio.create_task(stream_numbers(http, "/runs/stream", body, on_begin=event.set)) for event in begun]
+
+    async def are_begun() -> bool:
+        return all(event.is_set() for event in begun) or any(stream.done() for stream in opened)
+
+    # A connection that has not sent a request for some seconds may be closed, which a busy machine brings about.
+    await eventually(are_begun)
 
     # Deployments that come, move and go, and one that gets a host name: that is another configuration of Caddy.
     made = await asyncio.to_thread(front.deploy, f"beside-{streams}", custom_url=f"https://beside{streams}.example.com")

@@ -25,7 +25,7 @@ from tests.failure.test_upgrade import ROOT, Installation
 from tests.platforms import Platform, Repository
 from tests.servers import KEY, ServerProcess, free_port
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3600)]
 HOME = Path("/var/lib/portside")
 NEW = Path(sys.executable)
 # What builds need on this system: a service has no variables but those that it is given.

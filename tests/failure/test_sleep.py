@@ -5,6 +5,7 @@ No request fails because the agent sleeps, falls asleep or wakes, unless it cann
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -75,6 +76,16 @@ async def is_asleep(platform: Platform, deployment: str) -> None:
         return (await platform.call("GET", f"/v2/deployments/{deployment}"))["is_asleep"] and not find_servers(
             platform.home
         )
+
+    await eventually(look)
+
+
+async def is_noted_asleep(platform: Platform, deployment: str) -> None:
+    """Wait until the listener has kept on disk that a deployment sleeps: servers end a moment earlier."""
+    [file] = platform.home.glob(f"dataplane/deployments/{deployment}/state.json")
+
+    async def look() -> bool:
+        return json.loads(file.read_text())["sleep"] is not None
 
     await eventually(look)
 
@@ -167,6 +178,7 @@ async def test_clients_never_notice_that_an_agent_sleeps(platform: Platform, dep
 async def test_agent_sleeps_on_while_platform_and_listener_are_restarted(platform: Platform, deployment: str):
     url = await platform.url(deployment)
     await sleeps(platform, deployment)
+    await is_noted_asleep(platform, deployment)
     await asyncio.to_thread(platform.server.stop)
     await asyncio.to_thread(platform.server.start)
     await wait_for_report(platform, deployment)
