@@ -21,13 +21,20 @@ CHROMIUM = shutil.which("chromium")
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--disable-sync"]
 WIDE = {"width": 1280, "height": 800}
 NARROW = {"width": 390, "height": 844}
-WITHIN_MS = 60_000
+# Only ends a test that failed: a busy machine may take long to show a page.
+WITHIN_MS = 180_000
 # Findings below these are advice.
 SERIOUS = frozenset({"serious", "critical"})
 NEEDS_CHROMIUM = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 NEEDS_CONSOLE = pytest.mark.skipif(not site.is_built(), reason="the console is not built")
 # The marks of a module whose tests use the console.
-OF_THE_CONSOLE = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.thorough, NEEDS_CHROMIUM, NEEDS_CONSOLE]
+OF_THE_CONSOLE = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.thorough,
+    pytest.mark.timeout(3600),
+    NEEDS_CHROMIUM,
+    NEEDS_CONSOLE,
+]
 expect.set_options(timeout=WITHIN_MS)
 
 

@@ -9,10 +9,10 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.browser import OF_THE_CONSOLE, check_accessible, sign_in
+from tests.browser import OF_THE_CONSOLE, WITHIN_MS, check_accessible, sign_in
 from tests.servers import KEY, ServerProcess, platform_server
 
-pytestmark = [*OF_THE_CONSOLE, pytest.mark.timeout(900)]
+pytestmark = OF_THE_CONSOLE
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ async def page(server: ServerProcess, chromium: Browser) -> AsyncIterator[Page]:
 
 async def test_backups_are_listed_and_taken(page: Page, stored: Path) -> None:
     rows = page.get_by_label("Stored backups").get_by_role("row")
-    await expect(rows.nth(1)).to_contain_text("whole server", timeout=120_000)
+    await expect(rows.nth(1)).to_contain_text("whole server", timeout=WITHIN_MS)
     await expect(rows.nth(1)).to_contain_text(re.compile(r"portside-\d{8}T\d{6}Z\.backup"))
     card = page.get_by_label("Schedule")
 
@@ -46,11 +46,11 @@ async def test_backups_are_listed_and_taken(page: Page, stored: Path) -> None:
     await expect(card).to_contain_text("the newest 7, and those of 30 days")
     await expect(card.get_by_text(f"portside backup restore {stored} --home NEW_FOLDER")).to_be_visible()
     await check_accessible(page)
-    await expect(page.get_by_role("button", name="Back up now")).to_be_enabled(timeout=120_000)
+    await expect(page.get_by_role("button", name="Back up now")).to_be_enabled(timeout=WITHIN_MS)
 
     before = await rows.count()
     await page.get_by_role("button", name="Back up now").click()
-    await expect(rows).to_have_count(before + 1, timeout=120_000)
+    await expect(rows).to_have_count(before + 1, timeout=WITHIN_MS)
     assert "correct horse battery" not in await page.content()
 
 
@@ -66,13 +66,13 @@ def unusable(folder: Path) -> Iterator[None]:
 
 
 async def test_failure_is_shown_with_its_reason_until_one_succeeds(page: Page, stored: Path) -> None:
-    await expect(page.get_by_role("button", name="Back up now")).to_be_enabled(timeout=120_000)
+    await expect(page.get_by_role("button", name="Back up now")).to_be_enabled(timeout=WITHIN_MS)
     with unusable(stored):
         await page.get_by_role("button", name="Back up now").click()
-        await expect(page.get_by_text("The last one failed")).to_be_visible(timeout=120_000)
+        await expect(page.get_by_text("The last one failed")).to_be_visible(timeout=WITHIN_MS)
         await expect(page.get_by_role("alert").first).to_contain_text(str(stored))
         await check_accessible(page)
 
-    await expect(page.get_by_role("button", name="Back up now")).to_be_enabled(timeout=120_000)
+    await expect(page.get_by_role("button", name="Back up now")).to_be_enabled(timeout=WITHIN_MS)
     await page.get_by_role("button", name="Back up now").click()
-    await expect(page.get_by_text("In order")).to_be_visible(timeout=120_000)
+    await expect(page.get_by_text("In order")).to_be_visible(timeout=WITHIN_MS)

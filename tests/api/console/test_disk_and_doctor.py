@@ -7,12 +7,11 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.browser import OF_THE_CONSOLE, check_accessible, sign_in
+from tests.browser import OF_THE_CONSOLE, WITHIN_MS, check_accessible, sign_in
 from tests.servers import KEY, ServerProcess, platform_server
 from tests.small_disk import SmallDisk, needs_small_disk, small_disk
 
-pytestmark = [*OF_THE_CONSOLE, needs_small_disk, pytest.mark.timeout(600)]
-WITHIN_MS = 120_000
+pytestmark = [*OF_THE_CONSOLE, needs_small_disk]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.conftest import eventually
 from tests.platforms import Platform, open_platform
 from tests.receiver import Receiver, serve
 
-pytestmark = [*OF_THE_CONSOLE]
+pytestmark = OF_THE_CONSOLE
 SECRET = "sk-never-on-a-page"
 
 

@@ -20,7 +20,7 @@ from tests.platforms import Platform, Repository
 
 pytestmark = [*OF_THE_CONSOLE, pytest.mark.filterwarnings("ignore:.*is deprecated")]
 DEPLOYED_WITHIN_MS = 300_000
-ASLEEP_WITHIN_MS = 120_000
+ASLEEP_WITHIN_MS = 300_000
 # It prints as many lines as a run asks for. That is below what a listener keeps of lines that it has not sent yet.
 TALKATIVE = """
 import sys

@@ -11,11 +11,10 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.browser import OF_THE_CONSOLE, check_accessible, sign_in
+from tests.browser import OF_THE_CONSOLE, WITHIN_MS, check_accessible, sign_in
 from tests.platforms import CONFIG, Platform, Repository, find_listener, find_servers, open_platform
 
-pytestmark = [*OF_THE_CONSOLE, pytest.mark.timeout(900)]
-WITHIN_MS = 120_000
+pytestmark = OF_THE_CONSOLE
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
