@@ -29,9 +29,8 @@ test-all: test ## run the tests, and the costlier forms of them that continuous 
 test-loaded: install ## run the tests beside eight busy processes (LOAD=16 for more)
 	@sh scripts/test-loaded $(ARGS)
 
-thorough: install ## run the slow tests, of twenty seconds or more
-	@sh scripts/thorough $(ARGS)
-	@$(if $(ARGS),,$(BIN)/python scripts/floors.py)
+thorough: install ## run all long proofs: slow tests, floors and chaos (make thorough PARTS="slow executors lowest highest chaos", ARGS=--lf)
+	@PARTS="$(PARTS)" sh scripts/thorough $(ARGS)
 
 floors: $(STAMP) ## run the agent server's tests with the oldest and newest libraries (make floors ARGS=lowest)
 	@$(BIN)/python scripts/floors.py $(ARGS)
