@@ -1,8 +1,10 @@
 """What executes JavaScript graphs is fetched once for each version, and every build has a copy of its own."""
 
 import asyncio
+import shutil
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -40,11 +42,26 @@ async def prepare(dataplane: Path, name: str) -> tuple[Path, str]:
     return build, "\n".join(lines)
 
 
-async def test_second_build_needs_no_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    first, log = await prepare(tmp_path, "first")
+class Prepared(NamedTuple):
+    """A folder with one build, and its log."""
+
+    dataplane: Path
+    build: Path
+    log: str
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    javascript_runtime()
+    dataplane = tmp_path_factory.mktemp("dataplane")
+    return Prepared(dataplane, *asyncio.run(prepare(dataplane, "first")))
+
+
+async def test_second_build_needs_no_registry(prepared: Prepared, monkeypatch: pytest.MonkeyPatch):
+    folder, first, log = prepared
     assert "once for this version" in log
     monkeypatch.setenv("npm_config_registry", UNREACHABLE)
-    second, log = await prepare(tmp_path, "second")
+    second, log = await prepare(folder, "second")
     assert log == ""
     main = Path("main.mjs")
     assert (runtime_folder(second) / main).samefile(runtime_folder(first) / main)
@@ -56,7 +73,7 @@ async def test_second_build_needs_no_registry(tmp_path: Path, monkeypatch: pytes
     assert (Path(settings["EXECUTOR_JAVASCRIPT"]) / "node_modules" / "tsx").is_dir()
 
     # A server that is not built takes the same.
-    _node, runtime = await provide_node(tmp_path, NodeVersions(), MaskedOutput(lambda _line: None))
+    _node, runtime = await provide_node(folder, NodeVersions(), MaskedOutput(lambda _line: None))
     assert (runtime / main).samefile(runtime_folder(first) / main)
 
 
@@ -69,21 +86,25 @@ async def test_missing_registry_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     assert not list((tmp_path / RUNTIMES).iterdir())
 
 
-async def test_build_of_earlier_version_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    first, _log = await prepare(tmp_path, "first")
+async def test_build_of_earlier_version_is_renewed(prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder, first, _log = prepared
     program = runtime_folder(first) / "main.mjs"
     program.unlink()
     program.write_text("// an earlier version")
-    await update_runtime(first, tmp_path)
+    await update_runtime(first, folder)
     assert program.read_bytes() == (BUILT / "main.mjs").read_bytes()
 
     # It is kept while the current one cannot be had.
     program.unlink()
     program.write_text("// an earlier version")
-    (tmp_path / RUNTIMES).rename(tmp_path / "lost")
+    (folder / RUNTIMES).rename(folder / "lost")
     monkeypatch.setenv("npm_config_registry", UNREACHABLE)
     monkeypatch.setenv("npm_config_fetch_retries", "0")
     monkeypatch.setenv("npm_config_cache", str(tmp_path / "empty"))
-    await update_runtime(first, tmp_path)
+    await update_runtime(first, folder)
 
     assert program.read_text() == "// an earlier version"
+    shutil.rmtree(folder / RUNTIMES, ignore_errors=True)
+    (folder / "lost").rename(folder / RUNTIMES)
+    await update_runtime(first, folder)
+    assert program.read_bytes() == (BUILT / "main.mjs").read_bytes()

@@ -295,7 +295,7 @@ async def test_a_split_build_gets_the_executor_of_a_newer_platform(repository: R
     await update_wheel(asked.folder, asked.places.wheels)
     assert read_wheel_version(venv) == wheel_version(EXECUTOR)
     assert len(list(venv.glob("lib/*/site-packages/portside-*.dist-info"))) == 1
-    command = [str(python_path(asked.folder)), "-P", "-c", "import portside.executor.process"]
+    command = [str(python_path(asked.folder)), "-P", "-c", "import portside.executor, portside.executor.messages"]
 
     await asyncio.to_thread(subprocess.check_call, command, cwd="/")
     before = next(venv.glob("lib/*/site-packages/portside-*.dist-info")).stat().st_mtime_ns

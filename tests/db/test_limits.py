@@ -225,7 +225,7 @@ async def test_ended_windows_of_many_callers_are_deleted(db) -> None:
     clock = Clock()
     limit = Limit(15, 10)
     windows = Windows(db, clock)
-    names = [number.to_bytes(16) for number in range(10_000)]
+    names = [number.to_bytes(16) for number in range(1_000)]
 
     await spend(windows, names[0], limit, 15)
 
@@ -234,7 +234,7 @@ async def test_ended_windows_of_many_callers_are_deleted(db) -> None:
         assert sum(budget.is_over for budget in budgets) == (1 if part == 0 else 0)
 
     clock.move(11)
-    assert await db.execute(sql.delete_ended, now=clock()) == 10_000
+    assert await db.execute(sql.delete_ended, now=clock()) == 1_000
 
 
 # The middleware

@@ -203,10 +203,10 @@ from made
 
 
 @pytest.mark.parametrize("kind", ["ready", "blocked", "delayed"])
-async def test_a_claim_reads_as_much_behind_three_runs_as_behind_twenty_thousand(db: Database, kind: str):
+async def test_a_claim_reads_as_much_behind_three_runs_as_behind_five_thousand(db: Database, kind: str):
     await db.pool.execute(FILL, 3, False, False)
     few, _ = await pages_of_a_claim(db)
-    await db.pool.execute(FILL, 20_000, kind == "blocked", kind == "delayed")
+    await db.pool.execute(FILL, 5_000, kind == "blocked", kind == "delayed")
     await db.pool.execute("vacuum analyze runs")
 
     many, plan = await pages_of_a_claim(db)

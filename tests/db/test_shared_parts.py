@@ -71,7 +71,7 @@ async def converse(db: Database, **options: Any) -> tuple[PostgresSaver, str, li
     builder = StateGraph(MessagesState).add_node("think", think).add_node("reply", reply)
 
     graph = builder.add_edge(START, "think").add_edge("think", "reply").compile(checkpointer=saver)
-    for number in range(RUNS):
+    for number in range(12):
         given = {"messages": [{"role": "user", "content": words(f"question {number}")}]}
         runs.append(await execute(db, graph, thread_id, given))
 
@@ -265,18 +265,18 @@ async def test_channels_that_store_their_changes_keep_every_state(db):
     await db.pool.execute("insert into threads (thread_id) values ($1)", UUID(thread_id))
 
     graph = StateGraph(Changes).add_node("note", note).add_edge(START, "note").compile(checkpointer=saver)
-    for number in range(30):
+    for number in range(12):
         await execute(db, graph, thread_id, {"notes": [f"given {number}"], "log": []})
 
     assert await db.pool.fetchval("select count(*) from checkpoint_values where pieces is not null") > 0
     fresh = graph.copy({"checkpointer": PostgresSaver(db)})
     config: Any = {"configurable": {"thread_id": thread_id}}
-    wanted = [each for number in range(30) for each in (f"given {number}", words(f"note {2 * number + 1}"))]
+    wanted = [each for number in range(12) for each in (f"given {number}", words(f"note {2 * number + 1}"))]
     state = await fresh.aget_state(config)
-    assert state.values == {"notes": wanted, "log": [words(f"log {number}") for number in range(30)]}
+    assert state.values == {"notes": wanted, "log": [words(f"log {number}") for number in range(12)]}
     states = [each async for each in fresh.aget_state_history(config)]
     ended = [each.values for each in states if not each.next]
-    assert [(len(values["notes"]), len(values["log"])) for values in ended] == [(2 * n, n) for n in range(30, 0, -1)]
+    assert [(len(values["notes"]), len(values["log"])) for values in ended] == [(2 * n, n) for n in range(12, 0, -1)]
     assert all(values["notes"] == wanted[: len(values["notes"])] for values in ended)
 
     await saver.aprune([thread_id])

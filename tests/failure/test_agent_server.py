@@ -143,8 +143,9 @@ async def test_dev_reloads_when_a_file_changes(tmp_path: Path):
     command = [sys.executable, "-m", "portside", "dev", "--port", str(port)]
 
     dev = start_process(command, project, environment, tmp_path / "dev.log")
+    http = httpx2.AsyncClient()
     try:
-        await eventually(lambda: answers(url, "echo: hi"))
+        await eventually(lambda: answers(http, url, "echo: hi"))
         lines = (tmp_path / "dev.log").read_text()
         assert f"({sys.executable}); nothing is installed" in lines
 
@@ -154,8 +155,9 @@ async def test_dev_reloads_when_a_file_changes(tmp_path: Path):
         ] == [1, 1]
 
         (project / "graphs.py").write_text(source.replace("echo: ", "changed: "))
-        await eventually(lambda: answers(url, "changed: hi"))
+        await eventually(lambda: answers(http, url, "changed: hi"))
     finally:
+        await http.aclose()
         dev.send_signal(signal.SIGINT)
         assert dev.wait(120) == 0
 
@@ -167,14 +169,13 @@ def start_process(command: list[str], folder: Path, environment: dict[str, str],
         )
 
 
-async def answers(url: str, expected: str) -> bool:
+async def answers(http: httpx2.AsyncClient, url: str, expected: str) -> bool:
     """Whether the project answers as its current source says. While it reloads, it does not answer."""
     body = {"assistant_id": "echo", "input": {"messages": [{"role": "user", "content": "hi"}]}}
-    async with httpx2.AsyncClient() as http:
-        try:
-            response = (await http.post(f"{url}/runs/wait", json=body)).json()
-        except httpx2.TransportError:
-            return False
+    try:
+        response = (await http.post(f"{url}/runs/wait", json=body)).json()
+    except httpx2.TransportError:
+        return False
 
     # A wait that the reload cut off is answered without messages.
     return bool(response.get("messages")) and response["messages"][-1]["content"] == expected

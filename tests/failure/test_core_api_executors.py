@@ -7,7 +7,6 @@ import ipaddress
 import os
 import shutil
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -36,6 +35,7 @@ from portside.kernel.version import full_version
 from tests.conftest import eventually
 from tests.failure.test_executors import attempts, begin, wait_for_end
 from tests.failure.wires import Wire
+from tests.preloaded import run_command
 from tests.receiver import Receiver, serve
 from tests.servers import (
     PROJECTS,
@@ -705,13 +705,10 @@ async def test_open_addresses_are_refused_without_key_or_certificates(module_dat
         ["--tier", "executor", "--core-api", "nowhere"],
         ["--tier", "executor"],
     ):
-        command = ["-m", "portside", "serve", "--config", CRASHES, "--port", str(free_port()), *more]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, *command, env=environment, stderr=asyncio.subprocess.PIPE
-        )
-        _, said = await process.communicate()
-        assert process.returncode == 1, said
-        assert b"core-api" in said or b"CORE_API_KEY" in said, said
+        command = ["serve", "--config", CRASHES, "--port", str(free_port()), *more]
+        done = await asyncio.to_thread(run_command, *command, environment=environment)
+        assert done.returncode == 1, done.stderr
+        assert "core-api" in done.stderr or "CORE_API_KEY" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("cut", [PATIENT], indirect=True, ids=["patient"])

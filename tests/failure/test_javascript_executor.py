@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import httpx2
 import pytest
 
 from portside.agent.executors.spawned_executor import Program, SpawnedExecutor
-from portside.agent.executors.start import find_node, javascript_command
+from portside.agent.executors.start import PROGRAM, find_node, javascript_command
 from portside.executor import messages
 from portside.executor.messages import GraphCall, ServerHello
 from portside.executor.requests import RunRequest
@@ -188,6 +189,42 @@ async def test_endless_loop_ends_at_the_time_limit(module_database: str, tmp_pat
             over = await wait_for_end(client, await begin(client, "failing", how="loop"))
 
     assert (over["status"], over["error"]["error"]) == ("timeout", "TimeoutError")
+
+
+# A server starts Node, which holds its only thread.
+STARTS = """
+import os, subprocess, sys
+subprocess.run([str(os.getpid()) if argument == "PARENT" else argument for argument in sys.argv[1:]])
+"""
+LOOPS = """
+import { renameSync, writeFileSync } from "node:fs";
+writeFileSync("half", String(process.pid));
+renameSync("half", "pid");
+while (true);
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it ends with the link")
+async def test_node_that_never_yields_ends_with_its_parent(tmp_path: Path):
+    (tmp_path / PROGRAM).write_text(LOOPS)
+    command = javascript_command(node=find_node(None), runtime=tmp_path, project=tmp_path, parent=0)
+    arguments = ["PARENT" if argument == "0" else argument for argument in command.arguments]
+    assert "PARENT" in arguments
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", "-c", STARTS, *arguments, cwd=tmp_path)
+
+    async def begun() -> bool:
+        return "pid" in os.listdir(tmp_path)  # noqa: PTH208
+
+    await eventually(begun)
+    pid = int((tmp_path / "pid").read_text())
+    assert is_running(pid)
+    parent.kill()
+    await parent.wait()
+
+    async def is_gone() -> bool:
+        return not is_running(pid)
+
+    await eventually(is_gone)
 
 
 async def test_node_ends_with_its_server(client: httpx2.AsyncClient, server: ServerProcess, tmp_path: Path):

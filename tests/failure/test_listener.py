@@ -80,6 +80,8 @@ class EndlessClients(Endless):
                 try:
                     await run(client, self._url)
                     self.answered += 1
+                    # Requests without a pause would take most of a core from what they watch.
+                    await asyncio.sleep(0.05)
                 except (httpx2.HTTPError, AssertionError) as exc:
                     self.failures.append(repr(exc))
 

@@ -99,6 +99,11 @@ def agent(platform: Platform, **options: Any) -> httpx2.AsyncClient:
 
 
 async def test_idle_agent_sleeps_and_many_requests_wake_it_once(platform: Platform, deployment: str):
+    await sleep_and_be_woken_once(platform, deployment)
+
+
+async def sleep_and_be_woken_once(platform: Platform, deployment: str) -> None:
+    """Let an agent that is idle sleep; many requests at once must start one server of it, and all be answered."""
     url = await platform.url(deployment)
     await sleeps(platform, deployment)
     shown = await platform.call("GET", f"/v2/deployments/{deployment}")

@@ -41,9 +41,13 @@ async def read_upgrade(platform: Platform) -> dict[str, Any]:
 
 
 async def test_platform_is_replaced_while_agents_serve(platform: Platform, repository: Repository):
-    """The same process goes on with another program; agents, and requests to the platform, do not notice."""
     deployment = await platform.deploy(repository)
     assert (await platform.ended(deployment))["status"] == "DEPLOYED"
+    await replace_while_agents_serve(platform, deployment)
+
+
+async def replace_while_agents_serve(platform: Platform, deployment: str) -> None:
+    """The same process goes on with another program; agents, and requests to the platform, do not notice."""
     serving = find_servers(platform.home)
 
     listener = find_listener(platform.server)
