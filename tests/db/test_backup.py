@@ -323,7 +323,7 @@ async def test_backups_of_newer_versions_are_refused(
     assert reason in await expect_refusal(Backup(store, "newer.backup", PASSPHRASE), tmp_path / "new")
 
 
-@pytest.mark.parametrize("kind", ["data", "dumps"])
+@pytest.mark.parametrize("kind", [pytest.param("data", marks=pytest.mark.thorough), "dumps"])
 async def test_restore_that_fails_late_leaves_nothing(
     store_with_backups: FolderStore, tmp_path: Path, kind: str
 ) -> None:

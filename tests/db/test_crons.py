@@ -121,8 +121,8 @@ async def open_cluster(url: str, servers: int) -> AsyncIterator[CronCluster]:
 
 
 @pytest.fixture
-async def cluster(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[CronCluster]:
-    async with open_cluster(await fresh_database(), servers=3) as made:
+async def cluster(agent_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[CronCluster]:
+    async with open_cluster(await agent_databases(), servers=3) as made:
         yield made
 
 
