@@ -56,6 +56,8 @@ SETS: dict[str, dict[str, Any]] = {
             "tlsSecret": "wildcard",
             "readOnlyRoot": True,
             "keda": True,
+            "cloudnativePg": True,
+            "objectStore": "backups",
         },
         "ingress": {"className": "nginx", "tlsSecret": "tls", "annotations": {"example.com/timeout": "3600"}},
     },

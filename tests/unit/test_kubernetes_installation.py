@@ -153,12 +153,27 @@ def test_listener_role_has_exactly_the_needed_rights() -> None:
         assert rights == LISTENER_RIGHTS
 
     # Kinds of other operators only where they are asked for.
-    (role,) = of_kind(print_manifests("--keda"), "Role")
+    (role,) = of_kind(print_manifests("--keda", "--cloudnative-pg"), "Role")
     groups = {group for rule in role["rules"] for group in rule["apiGroups"]}
-    assert groups == {group for group, _ in LISTENER_RIGHTS} | {"keda.sh"}
+    assert groups == {group for group, _ in LISTENER_RIGHTS} | {"keda.sh", "postgresql.cnpg.io"}
 
     for binding in of_kind(found, "RoleBinding"):
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "portside-listener", "namespace": "portside"}]
+
+
+def test_postgres_of_the_platform_is_spread_and_has_a_budget() -> None:
+    found = print_manifests()
+    (postgres,) = of_kind(found, "StatefulSet")
+    pod = postgres["spec"]["template"]["spec"]
+    labels = postgres["spec"]["template"]["metadata"]["labels"]
+    assert {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}} in pod["volumes"]
+    assert pod["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"].items() <= labels.items()
+
+    # One that kept the only pod would keep its node from being drained.
+    (budget,) = of_kind(found, "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert of_kind(print_manifests("--no-postgres"), "PodDisruptionBudget") == []
 
 
 def test_pods_run_without_privileges() -> None:

@@ -125,6 +125,15 @@ class Agents(Section, frozen=True, kw_only=True):
     keda: Annotated[bool, described("Scale deployments by their pending runs with KEDA, which must be installed.")] = (
         False
     )
+    cloudnative_pg: Annotated[
+        bool, described("Run the databases of new deployments by CloudNativePG, which must be installed.")
+    ] = False
+    object_store: Annotated[
+        str | None,
+        described(
+            "ObjectStore of CloudNativePG's Barman plugin in each namespace, to which these databases are backed up."
+        ),
+    ] = None
     postgres_image: Annotated[Image, described("Image of their Postgres.")] = "pgvector/pgvector:pg15"
     redis_image: Annotated[Image, described("Image of their Redis.")] = "redis:6"
 

@@ -63,7 +63,7 @@ _EXTERNAL_LITERALS = (
     "--from-literal=api-key=KEY --from-literal=database-url=postgresql://USER:PASSWORD@HOST:5432/DATABASE"
 )
 # The kinds of other operators that the listener makes, by the values that ask for them.
-_OPERATOR_KINDS = {"agents.keda": ["ScaledObject"]}
+_OPERATOR_KINDS = {"agents.keda": ["ScaledObject"], "agents.cloudnativePg": ["Cluster", "ScheduledBackup"]}
 # The values that each flag replaces.
 _FLAGS = {
     "namespace": ["namespace"],
@@ -79,6 +79,8 @@ _FLAGS = {
     "agents_namespaces": ["agents.namespaces"],
     "agents_url": ["agents.url"],
     "keda": ["agents.keda"],
+    "cloudnative_pg": ["agents.cloudnativePg"],
+    "object_store": ["agents.objectStore"],
 }
 
 
@@ -118,6 +120,16 @@ _FLAGS = {
     is_flag=True,
     default=None,
     help="Scale deployments by their pending runs with KEDA, which must be installed.",
+)
+@click.option(
+    "--cloudnative-pg",
+    is_flag=True,
+    default=None,
+    help="Run the databases of new deployments by CloudNativePG, which must be installed.",
+)
+@click.option(
+    "--object-store",
+    help="ObjectStore of CloudNativePG's Barman plugin in each namespace, to which these databases are backed up.",
 )
 def manifests(*, values_file: Path | None, output: Path | None, schema: bool, **flags: Any) -> None:
     """Print the Kubernetes objects of a platform and a listener, as YAML for kubectl.
@@ -304,6 +316,14 @@ def _build_postgres() -> list[Any]:
         "enableServiceLinks": False,
         "securityContext": _build_pod_security(POSTGRES_USER),
         "terminationGracePeriodSeconds": 60,
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": _build_labels("postgres")},
+            }
+        ],
         **_build_scheduling("postgres"),
         "containers": [container],
         "volumes": [
@@ -314,10 +334,13 @@ def _build_postgres() -> list[Any]:
         ],
     }
 
+    # There is one pod. A budget that kept it would keep its node from being drained for ever.
+    budget = {"maxUnavailable": 1, "selector": {"matchLabels": _build_labels("postgres")}}
     spec = {"serviceName": name, "replicas": 1, **_build_pods("postgres", "postgres", pod)}
     return [
         _build_claim(name, component="postgres", size=Value("postgres.storageGi")),
         _build_service(name, component="postgres", port=5432, port_name="postgres"),
+        _build_object(kind="PodDisruptionBudget", name=name, component="postgres", spec=budget),
         _build_object(kind="StatefulSet", name=name, component="postgres", spec=spec),
     ]
 
@@ -390,6 +413,7 @@ def _build_listener() -> list[Any]:
         "KUBERNETES_INGRESS_CLASS": "agents.ingressClass",
         "KUBERNETES_INGRESS_TLS_SECRET": "agents.tlsSecret",
         "KUBERNETES_STORAGE_CLASS": "storageClass",
+        "KUBERNETES_POSTGRES_OBJECT_STORE": "agents.objectStore",
         "KUBERNETES_HTTP_PROXY": "proxy.http",
         "KUBERNETES_HTTPS_PROXY": "proxy.https",
     }
@@ -400,6 +424,7 @@ def _build_listener() -> list[Any]:
         *(When(Value(path), {"name": name, "value": Value(path)}) for name, path in if_set.items()),
         *(When(Value(path), {"name": name, "value": CommaSeparated((), Value(path))}) for name, path in lists.items()),
         When(Value("agents.keda"), {"name": "KUBERNETES_KEDA", "value": "true"}),
+        When(Value("agents.cloudnativePg"), {"name": "KUBERNETES_POSTGRES_OPERATOR", "value": "cloudnative-pg"}),
         _build_secret_variable("CONTROL_PLANE_API_KEY", "listener.secretName", "api-key"),
     ]
     container = {
