@@ -348,6 +348,13 @@ async def test_measurements_of_a_real_platform(platform: Watched, authority: Pat
     (disk,) = found["disk_used"]
     assert 0 <= disk.value <= 100
     assert found["data_refused"][0].value == 0
+
+    # One that cannot be restored has no metrics, and its listener says why.
+    status_path = f"/internal/deployments/{made['id']}/status"
+    down = {"status": "UNKNOWN", "reason": "its namespace is missing"}
+    assert (await platform.listener.put(status_path, json=down)).is_success
+    found = await take(replicas=0, restarts=5)
+    assert [one.detail for one in found["deployment_degraded"]] == ["its namespace is missing"]
     assert all(one.value < 600 for one in found["listener_silent"])
     assert (await take(replicas=1, restarts=1))["deployment_restarting"][0].value == 0, "the listener counts anew"
 

@@ -571,6 +571,19 @@ def test_deployment_that_failed_is_a_warning(server: ServerProcess, installation
     assert "portside logs failing" in found.do
 
 
+def test_problem_of_a_deployment_that_serves_is_a_warning(server: ServerProcess, installation: ExaminedInstallation):
+    """Such as an object that a cluster refuses, or a right that the listener lost."""
+    httpx2.post(
+        f"{server.url}/v2/deployments", json=create_body("refused"), headers={"X-Api-Key": KEY}, timeout=60
+    ).raise_for_status()
+
+    change = "update deployments set status = 'READY', status_message = {} where name = 'refused'"
+    with change_database(installation.home, change.format("'the cluster refuses'"), change.format("null")):
+        found = problem(diagnose(installation, "database"), "deployments", "warning")
+
+    assert found.message == "refused: READY: the cluster refuses"
+
+
 def test_silent_listener(installation: ExaminedInstallation):
     insert = (
         "insert into listeners (id, workspace_id, compute_type, compute_id, last_seen_at) select gen_random_uuid(), id,"

@@ -209,6 +209,11 @@ class Measurements:
     async def _reports(self) -> dict[str, list[Measurement]]:
         """Return what listeners reported of deployments, by rule."""
         rows = await self._parts.db.fetch(sql.measured_deployments)
+        down_rows = await self._parts.db.fetch(sql.down_deployments)
+        problems = {row["id"]: (_get_name(row), row["status_message"]) for row in down_rows}
+        problems |= {
+            row["id"]: (_get_name(row), row["metrics"]["problem"]) for row in rows if row["metrics"].get("problem")
+        }
         restarts = {str(row["id"]): row["metrics"].get("restarts") or 0 for row in rows}
         recent = self._recent_restarts(restarts)
 
@@ -217,9 +222,8 @@ class Measurements:
                 Measurement(str(row["id"]), _get_name(row), recent[str(row["id"])]) for row in rows
             ],
             "deployment_degraded": [
-                Measurement(str(row["id"]), _get_name(row), 1, first_line(row["metrics"]["problem"], _MAX_DETAIL))
-                for row in rows
-                if row["metrics"].get("problem")
+                Measurement(str(deployment_id), name, 1, first_line(problem, _MAX_DETAIL))
+                for deployment_id, (name, problem) in problems.items()
             ],
             "queue_waiting": [
                 Measurement(

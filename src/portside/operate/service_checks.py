@@ -251,7 +251,11 @@ async def _check_content(installation: ExaminedInstallation, db: Database) -> As
         yield fault("listener", f"the listener has been silent for {silent_s:.0f} s", _WHAT_TO_DO["listener"])
 
     for row in await db.fetch(sql.troubled_deployments):
-        state = row["status"] if row["status"] == "UNKNOWN" else f"its newest revision is {row['revision_status']}"
+        revision_status = row["revision_status"] or ""
+        has_failed = revision_status.endswith("FAILED") or revision_status == "UNKNOWN"
+        is_about_revision = has_failed and row["status"] != "UNKNOWN"
+        state = f"its newest revision is {revision_status}" if is_about_revision else row["status"]
+
         yield warning(
             "deployments",
             f"{row['name']}: {state}: {(row['reason'] or 'without a reason')[:300]}",

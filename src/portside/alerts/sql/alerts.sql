@@ -138,6 +138,13 @@ join workspaces w on w.id = d.workspace_id
 join deployment_metrics m on m.deployment_id = d.id
 where m.measured_at > now() - interval '2 minutes' and d.status <> 'AWAITING_DELETE'
 
+-- name: down_deployments
+-- Deployments of which a listener says that nothing is known to serve. One that cannot be restored has no metrics.
+select d.id, d.name, w.display_name as workspace, d.status_message
+from deployments d
+join workspaces w on w.id = d.workspace_id
+where d.status = 'UNKNOWN' and d.status_message is not null
+
 -- name: project_errors
 -- Traces of the last :window_s seconds and how many of them failed, for each deployment's project. The traces are counted
 -- in an index, and of their runs only those with an error are read.

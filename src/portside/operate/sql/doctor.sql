@@ -24,11 +24,13 @@ select exists (select from master_key_check)
 select extract(epoch from now() - max(last_seen_at))::float8 from listeners where compute_type = 'process'
 
 -- name: troubled_deployments
--- Deployments whose listener is silent, or whose newest revision has failed; the serving one may be an earlier revision.
+-- Deployments that do not serve, or of which their listener names a problem, and those whose newest revision has failed;
+-- the serving one may be an earlier revision.
 select d.name, d.status, coalesce(d.status_message, r.status_message) as reason, r.status as revision_status
 from deployments d
 left join revisions r on r.id = d.latest_revision_id
 where d.status = 'UNKNOWN' or r.status like '%FAILED' or r.status = 'UNKNOWN'
+   or (d.status = 'READY' and d.status_message is not null)
 order by d.name
 
 -- name: states_of_deployments
