@@ -145,7 +145,7 @@ class ApiServer:
         self.manifests = manifests
 
     async def __call__(self, scope: Any, _receive: Any, send: Any) -> None:
-        manifest = self.manifests.get(scope["path"].removeprefix("/api/v1/namespaces/agents/"))
+        manifest = self.manifests.get(scope["path"].partition("/namespaces/agents/")[2])
         body = msgspec.json.encode(manifest or {"kind": "Status", "code": 404, "message": "not found"})
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 404 if manifest is None else 200, "headers": headers})

@@ -294,6 +294,28 @@ async def test_exceeded_quota_is_reported(harness: ClusterHarness) -> None:
         await harness.switch(msgspec.structs.replace(big, secrets=own))
 
 
+async def test_refused_pod_of_a_store_is_reported(harness: ClusterHarness) -> None:
+    from lightkube.models.core_v1 import ResourceQuotaSpec
+    from lightkube.models.meta_v1 import ObjectMeta
+    from lightkube.resources.core_v1 import ResourceQuota
+
+    quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard={"pods": "0"}))
+    await harness.api._client.create(quota, namespace=harness.namespace)
+    with pytest.raises(DeployFailed, match=r"Postgres does not start: .*its pods cannot be created: .*exceeded quota"):
+        await harness.switch(FIRST)
+
+
+async def test_password_of_another_deployment_cannot_be_named(harness: ClusterHarness) -> None:
+    await harness.switch(FIRST)
+    name = "hello-world-00000000abcd-postgres"
+    for label in ({}, {"portside/workspace": "any"}):
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": harness.namespace}}
+        await harness.api.merge(secret, {"metadata": {"labels": label}})
+        stolen = {"name": "STOLEN", "secret_name": name, "secret_key": "password"}
+        with pytest.raises(DeployFailed, match=r"may not name the Secret hello-world-00000000abcd-postgres"):
+            await harness.switch(msgspec.structs.replace(FIRST, secret_references=[stolen]), active=FIRST)
+
+
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [

@@ -3,10 +3,21 @@
 from typing import Any
 
 import pytest
+from lightkube import KubeConfig
+from lightkube.config.models import Cluster, User
 
+from portside.dataplane.compute.kubernetes.api import KubernetesApi
 from portside.dataplane.compute.kubernetes.objects import COMPONENT
 from portside.dataplane.compute.kubernetes.pods import build_metrics
-from portside.dataplane.compute.kubernetes.watching import RefusedPods, crashed_containers, judge, pod_problems
+from portside.dataplane.compute.kubernetes.watching import (
+    RefusedPods,
+    crashed_containers,
+    find_refused_stores,
+    judge,
+    pod_problems,
+)
+from tests.kubernetes import ApiServer, objects
+from tests.receiver import serve
 
 
 def workload(kind: str = "Deployment", wanted: int = 2, **status: Any) -> dict[str, Any]:
@@ -113,6 +124,25 @@ def test_refused_pods_of_a_store_are_shown_and_permanent_once_repeated() -> None
     again = judge(workload("StatefulSet", 1), [], refused_pods.judge([build_refusal(2)]))
     assert again.is_permanent
     assert str(again) == str(first)
+
+
+async def test_store_without_a_pod_says_why() -> None:
+    scope = objects().scope
+    name = f"{scope.name}-redis"
+    events = {"items": [build_refusal(1, "older"), build_refusal(2, "exceeded quota: q")], "metadata": {}}
+    cluster = ApiServer({"events": events, f"statefulsets/{name}": {"metadata": {"name": name}}})
+    postgres = {"metadata": {"labels": {COMPONENT: "postgres"}}}
+
+    async with serve(cluster) as url:
+        api = KubernetesApi(KubeConfig.from_one(cluster=Cluster(server=url), user=User(token="any")))
+        refused = await find_refused_stores(api, scope, [postgres])
+        assert refused == "Redis: its pods cannot be created: exceeded quota: q"
+        assert build_metrics([], (), refused).problem == refused
+
+        # The user's own Postgres has no StatefulSet, so nothing of it is missing.
+        redis = {"metadata": {"labels": {COMPONENT: "redis"}}}
+        assert await find_refused_stores(api, scope, [redis]) is None
+        await api.close()
 
 
 def test_refusal_that_appears_during_the_watch_is_permanent() -> None:

@@ -19,7 +19,7 @@ from portside.dataplane.compute.interface import OpenLog
 from portside.dataplane.compute.kubernetes.api import ClusterRefused, ClusterUnavailable, KubernetesApi
 from portside.dataplane.compute.kubernetes.manifests import CONTAINER
 from portside.dataplane.compute.kubernetes.objects import COMPONENT, REVISION, Json, KubernetesScope, owned_by
-from portside.dataplane.compute.kubernetes.watching import container_statuses, pod_problems
+from portside.dataplane.compute.kubernetes.watching import container_statuses, find_refused_stores, pod_problems
 from portside.dataplane.compute.server_metrics import ASK_IDLE_EVERY_S, QueueMetrics, ServerMetrics, join_problems
 from portside.dataplane.compute.server_output import parse_line
 from portside.dataplane.logs import RevisionLog
@@ -42,15 +42,18 @@ _HIDDEN_AFTER_S = 60.0
 _ASKED = ("api", "queue", "orchestrator")
 
 
-def build_metrics(pods: Iterable[Mapping[str, Any]], answers: Sequence[ServerMetrics] = ()) -> MetricsReport:
+def build_metrics(
+    pods: Iterable[Mapping[str, Any]], answers: Sequence[ServerMetrics] = (), refused_stores: str | None = None
+) -> MetricsReport:
     """Return the metrics that pods show without the cluster's metrics server: replicas, restarts, the first problem.
 
     `answers` are the metrics of servers in them, which have the queue, and what is wrong for lack of another problem.
+    `refused_stores` says why a store has no pod at all.
     """
     ready = dict.fromkeys(_SERVERS, 0)
     restarts = 0
     problem = None
-    store_problem = None
+    store_problem = refused_stores
 
     for pod in pods:
         component = pod["metadata"]["labels"].get(COMPONENT)
@@ -114,6 +117,7 @@ class PodFollower:
         self._ended_at: dict[ContainerRun, float] = {}
         self.metrics: MetricsReport | None = None
         self._answers: list[ServerMetrics] = []
+        self._refused_stores: str | None = None
         self._asked_at = -ASK_IDLE_EVERY_S
         # When the pods were seen last, by the clock that never jumps and by the one that people read.
         self._seen_at = time.monotonic()
@@ -134,9 +138,10 @@ class PodFollower:
             pods = await self._api.list("Pod", self._scope.namespace, owned_by(self._scope.deployment_id))
             if time.monotonic() - self._asked_at >= ASK_IDLE_EVERY_S:
                 self._answers = await self._ask_servers(pods)
+                self._refused_stores = await find_refused_stores(self._api, self._scope, pods)
                 self._asked_at = time.monotonic()
 
-            self.metrics = build_metrics(pods, self._answers)
+            self.metrics = build_metrics(pods, self._answers, self._refused_stores)
             self._seen_at = time.monotonic()
             self._seen_time = now()
             self._follow(pods)

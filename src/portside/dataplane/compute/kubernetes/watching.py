@@ -18,6 +18,7 @@ from portside.dataplane.compute.kubernetes.api import ClusterRefused, ClusterUna
 from portside.dataplane.compute.kubernetes.cloudnative_pg import CLUSTER
 from portside.dataplane.compute.kubernetes.manifests import CONTAINER
 from portside.dataplane.compute.kubernetes.objects import COMPONENT, REVISION, Json, KubernetesScope
+from portside.dataplane.compute.kubernetes.stores import store_name
 from portside.dataplane.failures import DeployFailed
 
 OnStep = Callable[[str], None]
@@ -219,17 +220,48 @@ class RefusedPods:
         if self._first_seen is None:
             self._first_seen = by_name
 
-        latest = max(by_name.values(), key=_read_event_time, default=None)
-        if latest is None:
+        refusal = _describe_refusal(by_name.values())
+        if refusal is None:
             return []
 
         is_repeated = any(_count_event(event) != self._count_first(name) for name, event in by_name.items())
-        message = latest.get("message") or "no reason given"
-        return [PodProblem(f"its pods cannot be created: {message}", is_permanent=is_repeated)]
+        return [PodProblem(refusal, is_permanent=is_repeated)]
 
     def _count_first(self, name: str) -> tuple[int, str]:
         event = (self._first_seen or {}).get(name)
         return (0, "") if event is None else _count_event(event)
+
+
+async def list_refusals(api: KubernetesApi, kind: str, namespace: str, name: str) -> list[Json]:
+    """Return the events about pods of a workload that could not be created.
+
+    Raises ClusterUnavailable and ClusterRefused.
+    """
+    fields = {"involvedObject.kind": kind, "involvedObject.name": name, "reason": "FailedCreate"}
+    return await api.list("Event", namespace, {}, fields)
+
+
+async def find_refused_stores(api: KubernetesApi, scope: KubernetesScope, pods: Iterable[Json]) -> str | None:
+    """Say why a store has no pod, such as a quota. Raises ClusterUnavailable and ClusterRefused."""
+    components = {pod["metadata"]["labels"].get(COMPONENT) for pod in pods}
+    for component in ("postgres", "redis"):
+        name = store_name(scope, component)
+        if component in components or await api.get("StatefulSet", scope.namespace, name) is None:
+            continue
+
+        refusal = _describe_refusal(await list_refusals(api, "StatefulSet", scope.namespace, name))
+        if refusal is not None:
+            return f"{_TITLES[component]}: {refusal}"
+
+    return None
+
+
+def _describe_refusal(events: Iterable[Json]) -> str | None:
+    latest = max(events, key=_read_event_time, default=None)
+    if latest is None:
+        return None
+
+    return f"its pods cannot be created: {latest.get('message') or 'no reason given'}"
 
 
 def _count_event(event: Json) -> tuple[int, str]:
@@ -339,12 +371,8 @@ class WorkloadWatch:
             if manifest["kind"] == "Deployment" or pods:
                 return live, pods, []
 
-            fields = {
-                "involvedObject.kind": manifest["kind"],
-                "involvedObject.name": metadata["name"],
-                "reason": "FailedCreate",
-            }
-            return live, pods, await self.api.list("Event", metadata["namespace"], {}, fields)
+            name = metadata["name"]
+            return live, pods, await list_refusals(self.api, manifest["kind"], metadata["namespace"], name)
 
         live, pods, refusals = await retry_while_unavailable(read, limit_s)
         if live is None:
