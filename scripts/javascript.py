@@ -1,7 +1,7 @@
 """Builds the console (`console/`) and the executor of JavaScript graphs (`executor-js/`) into the package.
 
     javascript.py build            build what has changed sources; without Node or npm say so, and exit with 0
-    javascript.py build --strict   exit with 1 then
+    javascript.py build --strict   exit with 1 then; a name (console, executor) after it builds that one alone
     javascript.py format           format the sources
     javascript.py check            types, lint, format, unused code, licences, size; skipped where npm cannot be reached
 
@@ -113,8 +113,11 @@ APPLICATIONS = (CONSOLE, EXECUTOR)
 
 def main(arguments: list[str]) -> int:
     match arguments:
-        case ["build"] | ["build", "--strict"]:
-            return max(_run(build, each, is_strict="--strict" in arguments) for each in APPLICATIONS)
+        case ["build"]:
+            return max(_run(build, application, is_strict=False) for application in APPLICATIONS)
+        case ["build", "--strict", *names] if {*names} <= {application.name for application in APPLICATIONS}:
+            chosen = [application for application in APPLICATIONS if not names or application.name in names]
+            return max(_run(build, application, is_strict=True) for application in chosen)
         case ["check"]:
             return max(check(each) for each in APPLICATIONS)
         case ["format"]:

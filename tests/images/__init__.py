@@ -16,6 +16,7 @@ import pytest
 _ROOT = Path(__file__).parents[2]
 _CERTIFICATES = ("NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")
 _PYTHON = "localhost/portside-test-python:1"
+_POSTGRES = "localhost/portside-test-postgres:1"
 IMAGE = "localhost/portside-test-server:7"
 BASE = "localhost/portside-test-base:1"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "portside" / "containers"
@@ -52,6 +53,22 @@ def image_for_tests() -> str:
 
 def agent_image(name: str, *options: str) -> str:
     """Build `docker/agent.Dockerfile` with packages from where this machine's pip and npm get them; return its name."""
+    return _build_ours(name, "agent", *options)
+
+
+def platform_image(name: str, *options: str) -> str:
+    """Build `docker/platform.Dockerfile` in the same way; return its name."""
+    return _build_ours(name, "platform", *options)
+
+
+def postgres_image() -> str:
+    """Build a stand-in for the published images of Postgres, from Debian's packages; return its name."""
+    folder = Path(__file__).parent / "postgres"
+    image_for_tests()
+    return _build(_POSTGRES, "--format", "docker", "--build-arg", f"BASE={BASE}", str(folder))
+
+
+def _build_ours(name: str, program: str, *options: str) -> str:
     image_for_tests()
 
     if _run("podman", "image", "exists", _PYTHON, check=False).returncode != 0:
@@ -59,8 +76,9 @@ def agent_image(name: str, *options: str) -> str:
         # As in images of Python, `python` and `pip` are those of /usr/local, and may be installed into.
         _build(_PYTHON, "--file", "-", str(Path(__file__).parent), given=f"{lines} && python3 -m venv /usr/local\n")
 
-    options = ("--build-arg", f"PYTHON={_PYTHON}", *options)
-    return _build(name, "--file", str(_ROOT / "docker" / "agent.Dockerfile"), *options, str(_ROOT))
+    # Docker's format, because the other one has no health checks.
+    options = ("--format", "docker", "--build-arg", f"PYTHON={_PYTHON}", *options)
+    return _build(name, "--file", str(_ROOT / "docker" / f"{program}.Dockerfile"), *options, str(_ROOT))
 
 
 def project_image(name: str, base: str, folder: Path, install: str) -> str:
@@ -70,9 +88,8 @@ def project_image(name: str, base: str, folder: Path, install: str) -> str:
 
 
 def _build(name: str, *arguments: str, given: str = "") -> str:
-    seen = [f"--volume={path}:{path}:ro" for path in sorted(_package_sources())]
-    passed_on = [f"--env={variable}" for variable in os.environ if variable.startswith(("PIP_", *_CERTIFICATES))]
-    command = ["podman", "build", "--quiet", "--isolation", "chroot", *seen, *passed_on, "--tag", name, *arguments]
+    command = ["podman", "build", "--quiet", "--isolation", "chroot"]
+    command += [*read_package_options(), "--tag", name, *arguments]
     built = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=WITHIN_S)
     assert built.returncode == 0, built.stderr[-4000:] + built.stdout[-4000:]
 
@@ -89,6 +106,13 @@ def _package_sources() -> set[Path]:
     folders = [path.parent if path.name == "simple" else path for path in named]
     certificates = [Path(os.environ[variable]) for variable in _CERTIFICATES if variable in os.environ]
     return {path for path in (*files, *folders, *certificates) if path.exists()}
+
+
+def read_package_options() -> list[str]:
+    """Return the options of `podman run` with which a container gets packages from where this machine gets them."""
+    seen = [f"--volume={path}:{path}:ro" for path in sorted(_package_sources())]
+    passed_on = [f"--env={variable}" for variable in os.environ if variable.startswith(("PIP_", *_CERTIFICATES))]
+    return [*seen, *passed_on]
 
 
 def read_digest(image: str) -> str:

@@ -71,12 +71,12 @@ class Greeter:
         if key is None:
             self.say(f"{home.api_key} does not exist; use an API key that you stored elsewhere")
 
-        # The system's log is kept, and other people read it: it gets neither a key nor a link that signs in.
-        is_logged = is_in_journal()
+        # A log is kept, and other people read it: it gets neither a key nor a link that signs in.
+        is_logged = is_kept_as_log()
         new_key = None if is_logged else self._new_key
 
         greeting = Greeting(settings.local_url, new_key, home.path, public_url=settings.front.origin)
-        if settings.front.origin is None:
+        if settings.front.origin is None and not is_in_container():
             greeting.network_url = _find_network_url(settings.host, settings.port)
 
         if settings.front.is_public and settings.tls == "internal":
@@ -124,6 +124,16 @@ def is_in_journal() -> bool:
         return False
 
     return os.environ.get("JOURNAL_STREAM") == f"{output.st_dev}:{output.st_ino}"
+
+
+def is_kept_as_log() -> bool:
+    """Whether what this process prints is kept: by systemd's journal, or by what runs its container."""
+    return is_in_journal() or (is_in_container() and not sys.stdout.isatty())
+
+
+def is_in_container() -> bool:
+    """Whether this process runs in a container: podman says so in this variable, and so does the image of Portside."""
+    return "container" in os.environ
 
 
 def _create_console_link(platform: Platform, *, say: Callable[[str], None]) -> str | None:
@@ -193,6 +203,11 @@ class Greeting(msgspec.Struct):
     def _show_console(self) -> None:
         """Say how to open the console: by an address that signs in, or by the one of the sign-in page."""
         command = f"{get_program()} console{self._where()}"
+        if is_in_container() and not self.public_url and not self.console_url:
+            show_text("\n  Open the console: this command, run in the container, prints an address that signs in once:")
+            show_text("  portside console --print")
+            return
+
         if self.console_url:
             show_text(f"\n  Open the console, signed in (once, within a minute; later run: {command}):")
             show_text(f"  {self.console_url}")
@@ -210,7 +225,8 @@ class Greeting(msgspec.Struct):
 
     def _where(self) -> str:
         """Return the option with which commands on this machine find the platform: its folder has its address."""
-        return "" if self.home == Path(DEFAULT_HOME).expanduser() else f" --home {shlex.quote(str(self.home))}"
+        is_default = is_in_container() or self.home == Path(DEFAULT_HOME).expanduser()
+        return "" if is_default else f" --home {shlex.quote(str(self.home))}"
 
     def _commands(self) -> list[str]:
         where = self._where()
