@@ -276,7 +276,7 @@ async def test_missing_namespace_blocks_only_its_own_deployments(harness: Harnes
     with pytest.raises(CreateFailed, match=r"namespace more-agents: .*check that the namespace exists"):
         await harness.target.provision(deployment(SERVING, k8s_namespace="more-agents"), is_new=True)
 
-    with pytest.raises(ClusterDenied):
+    with pytest.raises(ClusterDenied, match=r"the namespace more-agents .* take it out of KUBERNETES_NAMESPACES"):
         await harness.target.destroy(deployment(SERVING, k8s_namespace="more-agents"))
     await harness.target.destroy(deployment(SERVING))
     assert harness.cluster.objects == {}

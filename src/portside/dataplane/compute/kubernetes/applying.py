@@ -122,7 +122,7 @@ async def prune(api: KubernetesApi, scope: KubernetesScope, names: Collection[tu
 async def delete_all(api: KubernetesApi, namespaces: Iterable[str], own_namespace: str, deployment_id: UUID) -> None:
     """Delete all objects of a deployment with its data, and wait until they are gone.
 
-    It may have been in another namespace once. One of those that does not exist, or that this listener may no longer
+    It may have been in another namespace once. One of those that does not exist, or that the listener may no longer
     use, keeps nothing from being deleted: only the deployment's own must answer.
     """
     for namespace in namespaces:
@@ -130,7 +130,10 @@ async def delete_all(api: KubernetesApi, namespaces: Iterable[str], own_namespac
             await _delete_in(api, namespace, deployment_id)
         except (ClusterDenied, ClusterRefused) as exc:
             if namespace == own_namespace:
-                raise
+                raise ClusterDenied(
+                    f"the namespace {namespace} of a deleted deployment cannot be searched for objects: {exc}; give "
+                    "the listener its Role there, or if the namespace is gone, take it out of KUBERNETES_NAMESPACES"
+                ) from exc
 
             log.warning(
                 "a namespace cannot be searched for objects of a deleted deployment",
