@@ -273,6 +273,8 @@ def test_stores_may_not_write_to_their_images() -> None:
     for name_end, places in (("-postgres", {"/tmp", "/var/run/postgresql"}), ("-redis", {"/tmp"})):
         (container,) = find_object(found, "StatefulSet", name_end)["spec"]["template"]["spec"]["containers"]
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        # A busy node does not take the only pod away from behind its Service.
+        assert container["readinessProbe"]["failureThreshold"] == 6
         assert places <= {mount["mountPath"] for mount in container["volumeMounts"]}
 
 

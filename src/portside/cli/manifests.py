@@ -283,6 +283,7 @@ def _build_postgres() -> list[Any]:
         POSTGRES_RUN_MOUNT,
         POSTGRES_RUN_VOLUME,
         POSTGRES_USER,
+        STORE_PROBE_TIMES,
     )
 
     name = "portside-postgres"
@@ -298,8 +299,7 @@ def _build_postgres() -> list[Any]:
         ],
         "readinessProbe": {
             "exec": {"command": ["pg_isready", "-q", "-h", "127.0.0.1", "-U", "portside"]},
-            "periodSeconds": 5,
-            "timeoutSeconds": 5,
+            **STORE_PROBE_TIMES,
         },
         "securityContext": build_container_security(),
         "volumeMounts": [

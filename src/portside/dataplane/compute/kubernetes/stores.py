@@ -21,6 +21,8 @@ PASSWORD = "password"  # noqa: S105 - the key's name
 # The user `postgres` of the official image and what is made from it, and `redis` of the other.
 POSTGRES_USER = 999
 _REDIS_USER = 999
+# A store is alone behind its Service: while it is not ready, connections are refused. A busy node gets half a minute.
+STORE_PROBE_TIMES: Json = {"periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 6}
 # Where the server puts its socket; the image is not written to.
 POSTGRES_RUN_MOUNT: Json = {"name": "run", "mountPath": "/var/run/postgresql"}
 POSTGRES_RUN_VOLUME: Json = {"name": "run", "emptyDir": {}}
@@ -143,8 +145,7 @@ def _build_postgres_pod(name: str, resources: Resources, settings: KubernetesSet
         ],
         "readinessProbe": {
             "exec": {"command": ["pg_isready", "-q", "-h", "127.0.0.1", "-U", "portside", "-d", "portside"]},
-            "periodSeconds": 5,
-            "timeoutSeconds": 5,
+            **STORE_PROBE_TIMES,
         },
         "volumeMounts": [
             {"name": "data", "mountPath": "/var/lib/postgresql/data"},
@@ -181,7 +182,7 @@ def _build_redis_pod(name: str, resources: Resources, settings: KubernetesSettin
         # The password is in the file, because everybody who may list processes can read arguments.
         "command": ["redis-server", "/etc/portside/redis.conf"],
         "ports": [_build_port("redis", containerPort=REDIS_PORT)],
-        "readinessProbe": {"tcpSocket": {"port": "redis"}, "periodSeconds": 5, "timeoutSeconds": 5},
+        "readinessProbe": {"tcpSocket": {"port": "redis"}, **STORE_PROBE_TIMES},
         "securityContext": build_container_security(),
         "volumeMounts": [{"name": "configuration", "mountPath": "/etc/portside", "readOnly": True}, TMP_MOUNT],
         **({"resources": compute} if compute else {}),
