@@ -27,14 +27,23 @@ State = dict[str, Any]
 
 def carry_threads(source: Server, target: Server, report: Report) -> None:
     """Carry all threads that the caller may see."""
-    search = {
-        "sort_by": "created_at",
-        "sort_order": "asc",
-        "select": ["thread_id", "created_at", "updated_at", "metadata", "status"],
-    }
-    for thread in source.search("/threads/search", search):
+    for thread in source.search("/threads/search", _build_search(source)):
         with report.item(KIND, thread.get("thread_id")):
             _carry(source, target, report, thread)
+
+
+def _build_search(source: Server) -> dict[str, Any]:
+    """Return the search for all threads, without their values where the source can leave them out."""
+    search: dict[str, Any] = {"sort_by": "created_at", "sort_order": "asc"}
+    selected = {**search, "select": ["thread_id", "created_at", "updated_at", "metadata", "status"]}
+    try:
+        source.call("POST", "/threads/search", body={**selected, "limit": 1})
+    except CallRefused as refusal:
+        if refusal.status not in (400, 422):
+            raise
+        return search
+
+    return selected
 
 
 def _carry(source: Server, target: Server, report: Report, thread: dict[str, Any]) -> None:
