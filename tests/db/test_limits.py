@@ -226,6 +226,8 @@ async def test_ended_windows_of_many_callers_are_deleted(db) -> None:
     limit = Limit(15, 10)
     windows = Windows(db, clock)
     names = [number.to_bytes(16) for number in range(1_000)]
+    # The tests of this module share the database.
+    await db.execute(sql.delete_ended, now=clock() + timedelta(days=36500))
 
     await spend(windows, names[0], limit, 15)
 
