@@ -117,6 +117,13 @@ def test_what_graphs_return(client: httpx2.Client, graph: str, body: dict[str, A
     assert send(client, "GET", f"/threads/{thread}/state")["values"] == values
 
 
+def test_a_history_of_another_server_is_refused(client: httpx2.Client):
+    state = {"checkpoint_id": "1f1e5503-cdc0-6000-8000-000000000000", "created_at": "2026-01-01T00:00:00Z"}
+    body = {"metadata": {"graph_id": "echo"}, "history": [state]}
+    refusal = client.post("/threads", json=body)
+    assert (refusal.status_code, "JavaScript" in refusal.text) == (422, True)
+
+
 def test_binary_data_is_base64_and_stays_what_it_is(client: httpx2.Client):
     thread = send(client, "POST", "/threads", metadata={})["thread_id"]
     form = ["//4=", "YWJj", [1.5, 2]]

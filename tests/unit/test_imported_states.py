@@ -20,6 +20,8 @@ from portside.kernel.errors import Invalid
 from portside.kernel.user_json import dump_user
 from portside.transfer.threads import build_changes, compare_histories
 
+# Older versions cannot overwrite what a reducer made.
+pytestmark = pytest.mark.needs("langgraph", "1.2.0")
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "t"}}
 Graph = Any
 

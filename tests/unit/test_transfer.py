@@ -1,5 +1,6 @@
 """What a transfer does about servers: it waits as they ask, reads bounded answers, sends keys to one address alone."""
 
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +13,7 @@ from portside.transfer import server as servers
 from portside.transfer.kinds import AGENT_KINDS, carry, select_kinds
 from portside.transfer.report import Report
 from portside.transfer.server import CallRefused, FormPart, Server, UnexpectedAnswer, to_id
-from portside.transfer.threads import build_changes, compare_histories
+from portside.transfer.threads import build_changes, carry_threads, compare_histories
 
 IDS = [f"1f1e5503-cdc0-6000-8000-{number:012d}" for number in range(3)]
 
@@ -196,3 +197,50 @@ def test_a_difference_is_named() -> None:
     assert compare_histories(sent, [{**sent[0], "created_at": "2026-01-01T01:00:00+01:00"}, sent[1]]) is None
     assert "1 of 2 states" in str(compare_histories(sent, sent[:1]))
     assert "values of the state" in str(compare_histories(sent, [state(1, {"n": 2}), state(0, {})]))
+
+
+def test_a_thread_whose_graph_takes_no_history_keeps_its_values(peer: Scripted, client: Server) -> None:
+    states = [state(1, {"n": 1}, 0), {**state(0, {}), "tasks": [{"name": "count"}]}]
+    thread = {"thread_id": IDS[0], "metadata": {"graph_id": "js"}, "status": "idle"}
+    refusal = {"detail": [{"loc": ["body", "history"], "msg": "graphs in JavaScript take supersteps, not a history"}]}
+    replies: list[tuple[int, Any]] = [
+        (200, []),
+        (200, [thread]),
+        (404, None),
+        (200, states),
+        (200, thread),
+        (422, refusal),
+        (200, thread),
+    ]
+    peer.answers = [(status, {}, json.dumps(reply).encode()) for status, reply in replies]
+
+    report = Report(lambda _line: None)
+    carry_threads(client, client, report)
+    assert report.of("threads").carried == 1
+    assert "without its history" in report.notes[0]["reason"]
+    sent = json.loads(peer.requests[-1][2])
+    assert sent["supersteps"] == [{"updates": [{"values": {"n": 1}, "as_node": "count"}]}]
+    assert "history" not in sent
+
+
+def test_a_history_that_is_too_large_is_cut_to_its_latest_states(peer: Scripted, client: Server) -> None:
+    states = [state(1, {"n": 1}, 0), state(0, {})]
+    thread = {"thread_id": IDS[0], "metadata": {"graph_id": "g"}, "status": "idle"}
+    replies: list[tuple[int, Any]] = [
+        (422, {"detail": "no select"}),
+        (200, [thread]),
+        (404, None),
+        (200, states),
+        (200, thread),
+        (413, {"detail": "too large"}),
+        (200, thread),
+        (200, states[:1]),
+    ]
+    peer.answers = [(status, {}, json.dumps(reply).encode()) for status, reply in replies]
+
+    report = Report(lambda _line: None)
+    carry_threads(client, client, report)
+    assert [note["reason"] for note in report.notes] == [
+        "its history is too large: the latest 1 of 2 states are carried"
+    ]
+    assert (report.of("threads").carried, report.failures) == (1, [])

@@ -14,6 +14,7 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
+import langgraph.types
 from langchain_core.messages import messages_from_dict
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.binop import BinaryOperatorAggregate
@@ -38,6 +39,8 @@ _INPUT = "__input__"
 _COPY = "__copy__"
 _ERROR = "__error__"
 _OVERWRITE = "__overwrite__"
+# Before, a reducer gets the whole value: messages are the same then, and other values are named as different.
+_CAN_OVERWRITE = hasattr(langgraph.types, "Overwrite")
 # An update whose node is unknown is tried as each node of a graph of at most so many.
 _MAX_NODES_TRIED = 20
 _ABSENT = object()
@@ -306,7 +309,7 @@ class _Importer:
     def _overwrite(self, key: str, value: Any) -> Any:
         coerced = self._coerce(key, value)
         is_reduced = isinstance(self._graph.channels[key], BinaryOperatorAggregate)
-        return {_OVERWRITE: coerced} if is_reduced else coerced
+        return {_OVERWRITE: coerced} if is_reduced and _CAN_OVERWRITE else coerced
 
     def _coerce(self, key: str, value: Any) -> Any:
         """Return a value with messages instead of the dicts that JSON has, and as the reducer of a channel makes it."""

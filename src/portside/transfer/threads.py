@@ -64,7 +64,7 @@ def _carry(source: Server, target: Server, report: Report, thread: dict[str, Any
         **_read_lifetime(source, thread_id),
     }
 
-    _create(target, report, body, states)
+    _create(target, report, body, states, len(states))
     report.carry(KIND)
     _note_losses(report, thread, states)
 
@@ -102,8 +102,8 @@ def _read_lifetime(source: Server, thread_id: str) -> dict[str, Any]:
     return {"ttl": {"ttl": ttl["ttl_minutes"], "strategy": ttl.get("strategy") or "delete"}}
 
 
-def _create(target: Server, report: Report, body: dict[str, Any], states: list[State]) -> None:
-    """Create a thread with as much of its history as one request holds, and compare it."""
+def _create(target: Server, report: Report, body: dict[str, Any], states: list[State], state_count: int) -> None:
+    """Create a thread with as much of its history of `state_count` states as one request holds, and compare it."""
     sent_states = states
     while sent_states:
         request = {**body, "history": build_changes(sent_states)}
@@ -112,10 +112,6 @@ def _create(target: Server, report: Report, body: dict[str, Any], states: list[S
 
         sent_states = sent_states[: len(sent_states) // 2]
 
-    if len(sent_states) < len(states):
-        reason = f"its history is too large: the latest {len(sent_states)} of {len(states)} states are carried"
-        report.note(KIND, body["thread_id"], reason)
-
     if not sent_states:
         target.call("POST", "/threads", body=body)
         return
@@ -123,11 +119,19 @@ def _create(target: Server, report: Report, body: dict[str, Any], states: list[S
     try:
         target.call("POST", "/threads", body=request)
     except CallRefused as refusal:
+        if refusal.status == 413 and len(sent_states) > 1:
+            _create(target, report, body, sent_states[: len(sent_states) // 2], state_count)
+            return
+
         # Graphs in JavaScript take the values of a node alone.
         if refusal.status != 422 or "JavaScript" not in refusal.detail:
             raise
         _create_without_history(target, report, body, sent_states)
         return
+
+    if len(sent_states) < state_count:
+        reason = f"its history is too large: the latest {len(sent_states)} of {state_count} states are carried"
+        report.note(KIND, body["thread_id"], reason)
 
     difference = compare_histories(sent_states, _read_history(target, body["thread_id"], len(sent_states)))
     if difference is not None:
