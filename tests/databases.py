@@ -93,6 +93,48 @@ class MigratedDatabases:
         await drop(self._postgres, name)
 
 
+class EmptiedDatabase:
+    """A database whose tables hold again what they held at first: quicker than another copy, and its server goes on.
+
+    It is for tests that change rows. What changes tables needs a database of its own.
+    """
+
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", statement: str) -> None:
+        self._connection = connection
+        self._statement = statement
+
+    @classmethod
+    async def remember(cls, url: str) -> "EmptiedDatabase":
+        """Keep what a database holds now."""
+        connection = await asyncpg.connect(url)
+        # Neither triggers nor references are of use while rows go, and others come back.
+        statements = ["begin", "set local session_replication_role = replica"]
+        await connection.execute("create schema kept")
+        for table in await _list_names(connection, "pg_tables", "tablename"):
+            statements.append(f"delete from {table}")
+            if await connection.fetchval(f"select exists (select from {table})"):
+                await connection.execute(f"create table kept.{table} as table {table}")
+                statements.append(f"insert into {table} overriding system value table kept.{table}")
+
+        for sequence in await _list_names(connection, "pg_sequences", "sequencename"):
+            last, is_called = await connection.fetchrow(f"select last_value, is_called from {sequence}")
+            statements.append(f"select setval('{sequence}', {last}, {is_called})")
+
+        return cls(connection, "; ".join([*statements, "commit"]))
+
+    async def empty(self) -> None:
+        await self._connection.execute(self._statement)
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+async def _list_names(connection: "asyncpg.Connection[asyncpg.Record]", view: str, column: str) -> list[str]:
+    """Return the quoted names of the tables, or the sequences, of the platform."""
+    rows = await connection.fetch(f"select quote_ident({column}) from {view} where schemaname = 'public'")
+    return [row[0] for row in rows]
+
+
 def _packages_of_the_platform() -> tuple[str, ...]:
     from portside.platform.modules import PACKAGES
 

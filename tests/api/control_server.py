@@ -162,24 +162,52 @@ def create_body(name: str = "agent", **over: Any) -> dict[str, Any]:
     return body
 
 
+class ControlServer:
+    """A control plane that is new for each test, on one database, with one pool of connections."""
+
+    def __init__(self, url: str, db: Database, services: TestedServices, app: ControlApi) -> None:
+        self._url = url
+        self._db = db
+        self._services = services
+        self._app = app
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[Control]:
+        """Start with the first key, on a database without rows."""
+        key = await first_start.set_up(self._db)
+        assert key is not None
+        authenticator = Authenticator(self._db)
+        changes = DesiredChanges()
+        self._app.open(dataclasses.replace(self._services, authenticator=authenticator, changes=changes))
+        try:
+            async with httpx2.AsyncClient(base_url=self._url, headers={"x-api-key": key}, timeout=60) as client:
+                actor = await authenticator.authenticate(key)
+                yield Control(client, self._db, actor, ListenerSide(client), self._app)
+        finally:
+            changes.close()
+
+
 @asynccontextmanager
 async def control(url: str) -> AsyncIterator[Control]:
     """Serve identity and control on a database without rows."""
+    async with control_server(url) as server, server.begin() as running:
+        yield running
+
+
+@asynccontextmanager
+async def control_server(url: str) -> AsyncIterator[ControlServer]:
+    """Serve identity and control for several tests, one after the other."""
     db = await Database.connect(url)
     if not await is_migrated(db):
         await migrate(db, PACKAGES)
 
-    key = await first_start.set_up(db)
-    assert key is not None
-    authenticator = Authenticator(db)
-    changes = DesiredChanges()
     archives = tempfile.TemporaryDirectory()
 
     services = TestedServices(
         db=db,
-        authenticator=authenticator,
+        authenticator=Authenticator(db),
         box=SecretBox(os.urandom(32)),
-        changes=changes,
+        changes=DesiredChanges(),
         address=ADDRESS,
         archives=ArchiveStore(Path(archives.name)),
         deletion_checks=WorkspaceDeletionChecks([describe_deployments]),
@@ -196,12 +224,10 @@ async def control(url: str) -> AsyncIterator[Control]:
 
     await server.open([listening])
     serving = asyncio.create_task(server.serve_until(stop))
-    base = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    address = f"http://127.0.0.1:{listening.getsockname()[1]}"
     try:
-        async with httpx2.AsyncClient(base_url=base, headers={"x-api-key": key}, timeout=60) as client:
-            yield Control(client, db, await authenticator.authenticate(key), ListenerSide(client), app)
+        yield ControlServer(address, db, services, app)
     finally:
-        changes.close()
         stop.set()
         await serving
         await db.close()

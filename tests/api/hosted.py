@@ -49,6 +49,17 @@ PACKAGES = [
     "portside.annotation",
 ]
 
+ROUTES = [
+    *http.routes,
+    *signin.routes,
+    *oauth.routes,
+    *tracing_http.routes,
+    *datasets_http.routes,
+    *prompts_http.routes,
+    *annotation_http.routes,
+    *usage_http.routes,
+]
+
 
 @dataclasses.dataclass
 class Hosted:
@@ -103,36 +114,48 @@ class HostedServices(IdentityServices, TracingServices, UsageServices):
     """The services of all packages of the hosted API."""
 
 
-@asynccontextmanager
-async def open_hosted(url: str, **services: Any) -> AsyncIterator[Hosted]:
-    """Serve identity, tracing and usage on a database without rows, with more services."""
-    db = await Database.connect(url)
-    if not await is_migrated(db):
-        await migrate(db, PACKAGES)
+class HostedApi:
+    """The API, whose services may be made anew."""
 
-    await sync_prices(db)
-    key = await first_start.set_up(db)
-    assert key is not None
-    authenticator = Authenticator(db)
+    def __init__(self, services: HostedServices) -> None:
+        self.open(services)
 
-    routes = [
-        *http.routes,
-        *signin.routes,
-        *oauth.routes,
-        *tracing_http.routes,
-        *datasets_http.routes,
-        *prompts_http.routes,
-        *annotation_http.routes,
-        *usage_http.routes,
-    ]
+    def open(self, services: HostedServices) -> None:
+        """Bind the routes to services."""
+        bound = bind(ROUTES, services)
+        self._api = Api(bound, AccessGuard(services.authenticator), read_budget=services.read_budget)
 
-    read_budget = ReadBudget(25_000_000, 75_000_000)
-    joined = HostedServices(
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._api(scope, receive, send)
+
+
+class HostedServer:
+    """A server that is new for each test, on one database, with one pool of connections."""
+
+    def __init__(self, url: str, db: Database, app: HostedApi, services: dict[str, Any]) -> None:
+        self._url = url
+        self._db = db
+        self._app = app
+        self._services = services
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[Hosted]:
+        """Start with the first key, on a database without rows."""
+        key = await first_start.set_up(self._db)
+        assert key is not None
+        services = build_services(self._db, **self._services)
+        self._app.open(services)
+        async with httpx2.AsyncClient(base_url=self._url, headers={"x-api-key": key}, timeout=60) as client:
+            yield Hosted(self._url, key, await services.authenticator.authenticate(key), self._db, client)
+
+
+def build_services(db: Database, **services: Any) -> HostedServices:
+    return HostedServices(
         db=db,
-        authenticator=authenticator,
+        authenticator=Authenticator(db),
         health=HealthChecks({"postgres": db.is_alive}),
         info=PlatformInfo(),
-        read_budget=read_budget,
+        read_budget=ReadBudget(25_000_000, 75_000_000),
         box=SecretBox(os.urandom(32)),
         retention=TraceRetention(),
         quotas=Quotas(db),
@@ -140,9 +163,24 @@ async def open_hosted(url: str, **services: Any) -> AsyncIterator[Hosted]:
         **services,
     )
 
-    api = Api(bind(routes, joined), AccessGuard(authenticator), read_budget=read_budget)
 
-    app = RequestMiddleware(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY_BYTES))
+@asynccontextmanager
+async def open_hosted(url: str, **services: Any) -> AsyncIterator[Hosted]:
+    """Serve identity, tracing and usage on a database without rows, with more services."""
+    async with hosted_server(url, **services) as server, server.begin() as running:
+        yield running
+
+
+@asynccontextmanager
+async def hosted_server(url: str, **services: Any) -> AsyncIterator[HostedServer]:
+    """Serve them for several tests, one after the other."""
+    db = await Database.connect(url)
+    if not await is_migrated(db):
+        await migrate(db, PACKAGES)
+
+    await sync_prices(db)
+    hosted = HostedApi(build_services(db, **services))
+    app = RequestMiddleware(LimitBody(StripPrefix(hosted, ("/api/v1", "/api")), MAX_BODY_BYTES))
     stop = asyncio.Event()
     server = Server(app, draining=asyncio.Event())
     listening = listen("127.0.0.1", 0)
@@ -151,8 +189,7 @@ async def open_hosted(url: str, **services: Any) -> AsyncIterator[Hosted]:
     await server.open([listening])
     serving = asyncio.create_task(server.serve_until(stop))
     try:
-        async with httpx2.AsyncClient(base_url=address, headers={"x-api-key": key}, timeout=60) as client:
-            yield Hosted(address, key, await authenticator.authenticate(key), db, client)
+        yield HostedServer(address, db, hosted, services)
     finally:
         stop.set()
         await serving

@@ -11,17 +11,18 @@ import pytest
 
 from portside.cli.greeting import ask_agent
 from portside.kernel.errors import UserMistake
-from tests.api.control_server import control
+from tests.api.control_server import Control
 from tests.commands import run_here
 from tests.conftest import eventually
 from tests.preloaded import run_command
 from tests.receiver import Receiver, serve
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 @pytest.fixture
-async def platform(control_databases):
-    async with control(await control_databases()) as platform:
-        yield platform
+def platform(plane: Control) -> Control:
+    return plane
 
 
 @pytest.fixture

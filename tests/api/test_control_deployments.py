@@ -20,10 +20,7 @@ LISTENER = {"compute_type": "k8s", "compute_id": "a", "compute_config": {"k8s_na
 SECRETS = [{"name": "FOO", "value": "bar"}]
 
 
-@pytest.fixture
-async def plane(control_databases):
-    async with control(await control_databases()) as running:
-        yield running
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -136,7 +133,6 @@ async def test_a_create_makes_the_project_and_a_key_that_is_kept_encrypted(plane
         ({"secret_references": [{"name": "A", "secret_name": "s", "secret_key": "k"}]}, 400, "secret_references"),
     ],
 )
-@pytest.mark.asyncio(loop_scope="module")
 async def test_invalid_create_is_refused_and_stores_nothing(
     shared_plane: Control, over, status: int, named: str
 ) -> None:
@@ -399,7 +395,6 @@ async def test_changes_of_single_secrets_at_the_same_moment_all_count(plane: Con
         ({"secret_references": [{"name": "1", "secret_name": "s", "secret_key": "k"}]}, 422, "name"),
     ],
 )
-@pytest.mark.asyncio(loop_scope="module")
 async def test_a_bad_patch_is_refused_and_changes_nothing(shared_plane: Control, body, status: int, named: str) -> None:
     plane = shared_plane
     made = await plane.create(f"agent-{uuid4()}")

@@ -9,14 +9,10 @@ from portside.control import desired_state
 from portside.control.deployments import move_repositories
 from portside.control.resources import with_defaults
 from portside.control.sql import sql
-from tests.api.control_server import ADDRESS, Control, control
+from tests.api.control_server import ADDRESS, Control
 from tests.conftest import eventually
 
-
-@pytest.fixture
-async def plane(control_databases):
-    async with control(await control_databases()) as running:
-        yield running
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_a_listener_keeps_its_id_and_is_listed(plane: Control) -> None:

@@ -5,15 +5,12 @@ from uuid import uuid4
 import pytest
 
 from portside.control import revision_logs
-from tests.api.control_server import Control, control
+from tests.api.control_server import Control
 
 T0 = 1_750_000_000_123
 
 
-@pytest.fixture
-async def plane(control_databases):
-    async with control(await control_databases()) as running:
-        yield running
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def add(plane: Control, made: dict, kind: str, *messages: str, level: str = "info", at: int = T0) -> None:

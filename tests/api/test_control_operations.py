@@ -1,20 +1,16 @@
 """The scale and the metrics of a deployment."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
 from uuid import uuid4
 
 import pytest
 
 from portside.kernel.metrics import format_metrics
-from tests.api.control_server import Control, control
+from tests.api.control_server import Control
 
 NONE = {"min_scale": None, "max_scale": None, "queue_min_scale": None, "queue_max_scale": None}
 
 
-@pytest.fixture
-async def plane(control_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Control]:
-    async with control(await control_databases()) as running:
-        yield running
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_a_scale_reaches_the_listener_without_a_new_revision(plane: Control):

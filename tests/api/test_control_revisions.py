@@ -2,15 +2,12 @@
 
 import pytest
 
-from tests.api.control_server import Control, control
+from tests.api.control_server import Control
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-@pytest.fixture
-async def plane(control_databases):
-    async with control(await control_databases()) as running:
-        yield running
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def push(plane: Control, deployment_id: str, ref: str) -> str:

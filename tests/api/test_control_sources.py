@@ -6,16 +6,13 @@ from uuid import uuid4
 import pytest
 
 from portside.control.resources import with_defaults
-from tests.api.control_server import Control, control
+from tests.api.control_server import Control
 
 ARCHIVE = b"\x1f\x8b as good as an archive"
 REFERENCES = [{"name": "TOKEN", "secret_name": "tokens", "secret_key": "model"}]
 
 
-@pytest.fixture
-async def plane(control_databases):
-    async with control(await control_databases()) as running:
-        yield running
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def create(plane: Control, source: str, config: dict[str, Any], revision: dict[str, Any], **more: Any) -> Any:

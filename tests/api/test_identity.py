@@ -10,11 +10,12 @@ import pytest_asyncio
 from tests.api.control_server import PACKAGES, Control, control
 from tests.databases import MigratedDatabases, with_name
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 @pytest.fixture
-async def platform(control_databases):
-    async with control(await control_databases()) as platform:
-        yield platform
+def platform(plane: Control) -> Control:
+    return plane
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -129,7 +130,6 @@ async def test_a_key_grants_no_more_than_it_may_itself(platform) -> None:
         ({"expires_at": "9999-12-31T23:59:59-14:00"}, "expires_at"),
     ],
 )
-@pytest.mark.asyncio(loop_scope="module")
 async def test_an_invalid_key_request_is_refused_by_field(shared_platform, body, field: str) -> None:
     response = await shared_platform.client.post("/api-key", json=body)
     assert response.status_code == 422, response.text

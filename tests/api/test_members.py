@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
@@ -18,10 +18,12 @@ PASSWORD = "correct horse battery"
 ROUTES_OF_WORKSPACES = ("/api-key", "/sessions", "/workspaces/current/members")
 
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
 @pytest.fixture
-async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with open_hosted(await hosted_databases()) as running:
-        yield running
+def server(own_server: Hosted) -> Hosted:
+    return own_server
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -241,7 +243,6 @@ async def test_password_signs_in_and_is_changed_only_with_the_current_one(server
         ("/orgs/current/service-keys", {"default_workspace_id": str(uuid4())}, "default_workspace_id"),
     ],
 )
-@pytest.mark.asyncio(loop_scope="module")
 async def test_invalid_member_requests_are_refused_by_field(shared_server: Hosted, path: str, body: Any, field: str):
     response = await send(shared_server, "POST", path, body)
     assert response.status_code == 422, response.text

@@ -1,7 +1,7 @@
 """Billable usage over HTTP: exact counts in the right buckets, and only for those who may read them."""
 
 import csv
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -34,13 +34,6 @@ async def shared(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Ho
 @pytest_asyncio.fixture(loop_scope="module")
 async def server(shared: Hosted) -> AsyncIterator[Hosted]:
     async with in_new_workspace(shared) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def own_server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    """A server on a database of its own, for tests that look beyond their workspace."""
-    async with open_hosted(await hosted_databases()) as running:
         yield running
 
 
