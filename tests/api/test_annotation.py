@@ -1,7 +1,6 @@
 """Annotation queues and configurations of feedback, by the stock client and over HTTP."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,13 +9,14 @@ from langsmith import Client
 from langsmith.utils import LangSmithError, LangSmithNotFoundError
 
 from portside.annotation.queues import QueueNotFound
-from tests.api.hosted import Hosted, open_hosted, until_a_statement_waits
+from tests.api.hosted import Hosted, until_a_statement_waits
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture
-async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with open_hosted(await hosted_databases()) as running:
-        yield running
+def server(own_server: Hosted) -> Hosted:
+    return own_server
 
 
 async def create_traces(server: Hosted, count: int) -> list[UUID]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -44,13 +44,6 @@ async def shared(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Ho
 @pytest_asyncio.fixture(loop_scope="module")
 async def server(shared: Hosted) -> AsyncIterator[Hosted]:
     async with in_new_workspace(shared) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def own_server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    """A server on a database of its own, for tests of what works on all workspaces."""
-    async with open_hosted(await hosted_databases()) as running:
         yield running
 
 
@@ -415,7 +408,7 @@ async def test_a_recomputation_that_fails_pauses_and_others_go_on(own_server: Ho
         await task.activate()
 
     await own_server.db.pool.execute(
-        "drop trigger refuse_costs on runs; update cost_recomputations set retry_at = now()"
+        "drop function refuse_costs cascade; update cost_recomputations set retry_at = now()"
     )
     await finish(own_server, task)
     done = await ask(own_server, "GET", path)
