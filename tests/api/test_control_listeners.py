@@ -3,9 +3,11 @@
 import asyncio
 from uuid import UUID, uuid4
 
+import httpx2
 import pytest
 
 from portside.control import desired_state
+from portside.control.custom_hosts import parse_custom_hosts
 from portside.control.deployments import move_repositories
 from portside.control.resources import with_defaults
 from portside.control.sql import sql
@@ -349,3 +351,37 @@ async def test_a_deployment_on_a_listener_that_is_just_deleted_is_refused(plane:
     refused = await creation
     assert refused.status_code == 400, refused.text
     assert "is not a listener of this workspace" in refused.json()["detail"]
+
+
+async def test_a_deployment_on_a_cluster_gets_only_a_host_that_the_operator_allows(plane: Control) -> None:
+    listener = {"compute_type": "k8s", "compute_id": "cluster", "compute_config": {"k8s_namespaces": ["one"]}}
+    listener_id = (await plane.client.post("/v2/listeners", json=listener)).json()["id"]
+
+    async def create(name: str, url: str) -> httpx2.Response:
+        body = {
+            "name": name,
+            "source": "external_image",
+            "source_config": {"listener_id": listener_id, "resource_spec": {}, "custom_url": url},
+            "source_revision_config": {"image_uri": "a:1"},
+        }
+        return await plane.client.post("/v2/deployments", json=body)
+
+    refused = await create("early", "https://one.agents.example.com")
+    assert (refused.status_code, "CUSTOM_HOSTS" in refused.text) == (400, True)
+
+    plane.set_services(custom_hosts=parse_custom_hosts("*.agents.example.com", ["portside.agents.example.com"]))
+    made = await create("first", "https://one.agents.example.com/v1")
+    assert made.status_code == 201
+
+    taken = await create("second", "https://ONE.agents.example.com/v2")
+    assert (taken.status_code, "another deployment" in taken.text) == (400, True)
+
+    # The owner may move it on its own host, and not to another that is taken or the platform's.
+    path = f"/v2/deployments/{made.json()['id']}"
+    moves = {
+        "https://one.agents.example.com/v2": 200,
+        "https://portside.agents.example.com": 400,
+        str(plane.client.base_url): 400,
+    }
+    for url, status in moves.items():
+        assert (await plane.client.patch(path, json={"source_config": {"custom_url": url}})).status_code == status

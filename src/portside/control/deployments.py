@@ -19,6 +19,7 @@ from portside.control.content import (
     check_content,
     has_code,
 )
+from portside.control.custom_hosts import read_host
 from portside.control.errors import BadCombination, BeingDeleted, DeploymentNotFound, NameTaken, NoRegistry
 from portside.control.integrations import check_integration
 from portside.control.listeners import Placement, check_compute, choose_placement, get_placement
@@ -61,11 +62,11 @@ async def create_deployment(scope: Scope, body: DeploymentCreate) -> Deployment:
 
     deployment_id = uuid7()
     async with scope.change() as tx:
-        _check_routable(scope, body.source_config.custom_url)
         await check_integration(tx, scope, body.source_config.integration_id, body.source_config.repo_url)
 
         placement = await choose_placement(tx, scope, canonical_source(body.source), body.source_config)
         check_compute(placement, body)
+        await _check_address(tx, scope, placement, deployment_id, body.source_config.custom_url)
         await _insert_deployment(tx, scope, deployment_id, body=body, placement=placement)
 
         if content is not None:
@@ -198,7 +199,7 @@ async def _apply_change(
     config = body.source_config or SourceConfig()
     # Sending it back is no request for that address.
     requested_url = None if config.custom_url == visible_url else config.custom_url
-    _check_routable(scope, requested_url)
+    await _check_address(tx, scope, placement, deployment_id, requested_url)
     await _update_deployment(tx, deployment_id, body, requested_url)
 
     if not always and not rules.makes_revision(body):
@@ -229,9 +230,21 @@ async def _start_revision(
     return await revisions.start_revision(tx, scope, deployment_id, content)
 
 
-def _check_routable(scope: Scope, requested_url: str | None) -> None:
-    """Raise BadCombination for an address that the front may not route."""
-    if requested_url and (objection := scope.router.find_objection(requested_url)) is not None:
+async def _check_address(
+    tx: Transaction, scope: Scope, placement: Placement, deployment_id: UUID, requested_url: str | None
+) -> None:
+    """Raise BadCombination for an address that the front may not route, or that no deployment of a cluster may have."""
+    if not requested_url:
+        return
+
+    is_on_cluster = placement.compute_type == "k8s"
+    objection = (scope.custom_hosts if is_on_cluster else scope.router).find_objection(requested_url)
+    if objection is None and is_on_cluster:
+        await tx.execute(sql.lock_custom_hosts)
+        if await tx.fetchval(sql.has_custom_host, id=deployment_id, host=read_host(requested_url)):
+            objection = "has the host of another deployment; choose a host of its own"
+
+    if objection is not None:
         raise BadCombination(f"source_config.custom_url {objection}")
 
 

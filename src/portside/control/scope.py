@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 from portside.control.addresses import NO_ROUTER, PublicAddresses, Router
+from portside.control.custom_hosts import NO_CUSTOM_HOSTS, CustomHosts
 from portside.control.sql import sql
 from portside.identity.authentication import Authenticator
 from portside.identity.types import Actor
@@ -64,6 +65,7 @@ class Scope:
     actor: Actor
     addresses: PublicAddresses | None = None
     router: Router = NO_ROUTER
+    custom_hosts: CustomHosts = NO_CUSTOM_HOSTS
 
     @property
     def workspace_id(self) -> UUID:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from portside.control.addresses import NO_ROUTER, PublicAddresses, Router
 from portside.control.archive_store import ArchiveStore
+from portside.control.custom_hosts import NO_CUSTOM_HOSTS, CustomHosts, read_host
 from portside.control.scope import DesiredChanges, PlatformAddress, Scope
 from portside.identity.authentication import Authenticator
 from portside.kernel.crypto import SecretBox
@@ -29,6 +30,7 @@ class ControlServices(routes.BaseServices):
     disk: DiskWatch | None = None
     addresses: PublicAddresses | None = None
     router: Router = NO_ROUTER
+    custom_hosts: CustomHosts = NO_CUSTOM_HOSTS
 
 
 Context = routes.Context[ControlServices]
@@ -38,7 +40,8 @@ Routes = routes.Routes[Context]
 def get_scope(ctx: Context) -> Scope:
     """Return the scope of a request."""
     services = ctx.services
-    addresses = services.addresses and services.addresses.seen_from(get_origin(ctx.request))
+    origin = get_origin(ctx.request)
+    addresses = services.addresses and services.addresses.seen_from(origin)
     return Scope(
         db=services.db,
         box=services.box,
@@ -47,4 +50,5 @@ def get_scope(ctx: Context) -> Scope:
         actor=ctx.actor,
         addresses=addresses,
         router=services.router,
+        custom_hosts=services.custom_hosts.excluding([read_host(origin)]),
     )

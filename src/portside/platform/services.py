@@ -9,6 +9,7 @@ from portside.backup.http import BackupServices
 from portside.console.http import ConsoleServices
 from portside.control.addresses import NO_ROUTER, PublicAddresses
 from portside.control.archive_store import ArchiveStore
+from portside.control.custom_hosts import parse_custom_hosts
 from portside.control.deployments import describe_deployments
 from portside.control.scope import PlatformAddress
 from portside.control.server_rollouts import ServerRollouts
@@ -139,6 +140,7 @@ def build_control_services(parts: PlatformParts) -> ControlServices:
         outbound_rules=_build_outbound_rules(settings.allow_private_git_hosts),
         addresses=addresses,
         router=front or NO_ROUTER,
+        custom_hosts=parse_custom_hosts(settings.custom_hosts, [settings.domain] if settings.domain else []),
         disk=parts.disk,
         revision_log_days=settings.revision_log_days,
         repository_poll_s=settings.repository_poll_s,

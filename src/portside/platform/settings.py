@@ -242,6 +242,15 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
             "`http://agents.example.com:*` name several."
         ),
     ] = ""
+    custom_hosts: Annotated[
+        str,
+        msgspec.Meta(pattern=rf"^ *((\*\.)?{_LABEL}(\.{_LABEL})+ *(, *(?!$)|$))*$"),
+        setting(
+            "Host names, separated by commas, that owners may request by `custom_url` for deployments on a cluster; "
+            "`*.agents.example.com` allows all names below that domain. By default none. Leave out domains in which "
+            "the platform or other services have names."
+        ),
+    ] = ""
     session_lifetime_hours: Annotated[
         float,
         msgspec.Meta(gt=0, le=8_760),

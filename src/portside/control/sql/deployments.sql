@@ -104,6 +104,17 @@ update deployments set
     updated_at = now()
 where id = :id
 
+-- name: lock_custom_hosts
+-- One transaction at a time gives a host to a deployment on a cluster. The key of the lock is "host" in ASCII.
+select pg_advisory_xact_lock(x'686f7374'::int)
+
+-- name: has_custom_host
+-- Whether another deployment, of any workspace, has an address with this host.
+select exists (
+    select from deployments, unnest(array[requested_url, direct_url]) url
+    where id <> :id and lower(substring(url from '^https?://([^/:]+)')) = :host
+)
+
 -- name: access_of_deployment
 -- Agent servers ask this about every key that they do not know yet.
 select agent_access, agent_roles from deployments where id = :id and workspace_id = :workspace_id
