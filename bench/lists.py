@@ -1,16 +1,22 @@
-"""Measures lists of the console with a million rows, over HTTP. `python -m bench.lists [COUNT] [platform|agent]`.
+"""Measures lists of the console with a million rows, over HTTP. `python -m bench.lists [COUNT] [PART ...]`.
 
-The rows are made inside the database: traces of four runs each in one project, examples of one dataset, runs of one
-annotation queue, many datasets; threads of an agent server, and runs that ended, failed or wait. With `BENCH_FOLDER`
-they stay there for the next run. Each request is sent three times; the first, which finds cold caches, is printed
-beside the median.
+The rows are made inside the database. The parts are `platform` (traces of four runs each in one project, examples of
+one dataset, runs of one annotation queue, many datasets), `deployments` (200 deployments with a project each, over
+which the runs of the traces are spread; every read of the platform's API is measured) and `agent` (threads of an agent
+server, and runs that ended, failed or wait). With `BENCH_FOLDER` they stay there for the next run.
+
+Each request is sent four times; the first, which finds cold caches, is printed beside the median of the others, with
+the CPU that the server and Postgres took for one of these, and the size of the answer. What takes longer than a second
+is marked with an exclamation mark.
 """
 
 import asyncio
+import datetime as dt
 import json
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,17 +27,24 @@ import httpx2
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from bench.traces import open_folder, platform_database, start_platform  # noqa: E402
+from bench.traces import Clock, open_folder, platform_database, start_platform  # noqa: E402
 from tests.servers import KEY, PROJECTS, ServerProcess, free_port  # noqa: E402
 
+from portside.control.secrets import encrypt_secrets  # noqa: E402
+from portside.kernel.crypto import SecretBox  # noqa: E402
 from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
+from portside.kernel.ids import uuid7  # noqa: E402
 
 COUNT = 1_000_000
 SLICE = 100_000
-TIMES = 3
+TIMES = 4
+SLOW_MS = 1000
+DEPLOYMENTS = 200
 WORKSPACE = "(select id from workspaces order by created_at limit 1)"
 PROJECT, DATASET, QUEUE = (UUID(int=number) for number in (1, 2, 3))
-ASSISTANT = UUID(int=4)
+ASSISTANT, LISTENER = (UUID(int=number) for number in (4, 5))
+# The project, the deployment and the revision with a number have ids that end in it.
+PROJECT_OF, DEPLOYMENT_OF, REVISION_OF = (f"0000000{place}-0000-0000-0000-" for place in (1, 2, 3))
 
 PROGRESS = """
 create table if not exists bench_lists (rows bigint not null);
@@ -67,6 +80,59 @@ cross join lateral (
     select n % 4 as part, now() - make_interval(secs => ($3 - n + n % 4) * 2.5) as at, md5('run ' || n)::uuid as id,
         md5('run ' || (n - n % 4))::uuid as trace
 ) m
+"""
+DEPLOYED = (
+    f"""
+    insert into listeners (id, workspace_id, compute_type, compute_id, version, last_seen_at)
+    select '{LISTENER}', {WORKSPACE}, 'process', 'bench', '1', now() + interval '1 day' on conflict do nothing
+    """,
+    f"""
+    insert into desired_generations (workspace_id, generation) select {WORKSPACE}, 1 on conflict do nothing
+    """,
+    f"""
+    insert into projects (id, workspace_id, name)
+    select ('{PROJECT_OF}' || lpad(n::text, 12, '0'))::uuid, {WORKSPACE}, 'agent-' || n
+    from generate_series(0, {DEPLOYMENTS - 1}) n on conflict do nothing
+    """,
+)
+DEPLOYMENT = f"""
+insert into deployments (
+    id, workspace_id, name, deployment_type, status, latest_revision_id, active_revision_id, source,
+    assigned_listener_id, direct_url, tracing_project_id, service_key_id, service_key_sealed
+)
+select ('{DEPLOYMENT_OF}' || $1::text)::uuid, {WORKSPACE}, 'agent-' || $1::text::int, 'dev', 'READY', $2::uuid,
+    $2::uuid, 'internal_source', '{LISTENER}', 'http://127.0.0.1:9', ('{PROJECT_OF}' || $1::text)::uuid,
+    (select id from api_keys order by created_at limit 1), $3::bytea
+on conflict do nothing
+"""
+# Ten revisions of each, of which the last one is served and has logs.
+REVISION = f"""
+insert into revisions (id, deployment_id, number, status, source, secrets_sealed, is_built, resource_spec)
+select $2::uuid, ('{DEPLOYMENT_OF}' || $1::text)::uuid, $4::int, 'DEPLOYED',
+    'internal_source', $3::bytea, true, '{{}}'
+"""
+SERVED = (
+    f"""
+    insert into revision_logs (deployment_id, revision_id, type, at, level, message)
+    select ('{DEPLOYMENT_OF}' || $1::text)::uuid, $2::uuid, case when n % 10 = 0 then 'build' else 'deploy' end,
+        now() - make_interval(secs => n), 'INFO', 'line ' || n
+    from generate_series(1, 1000) n
+    """,
+    f"""
+    insert into deployment_metrics (deployment_id, measured_at, metrics)
+    select ('{DEPLOYMENT_OF}' || $1::text)::uuid, now(),
+        jsonb_build_object('server_version', '1', 'replicas', 1, 'cpu', 0.01, 'revision', $2::uuid)
+    """,
+)
+SPREAD_RUNS = RUNS.replace(
+    f"'{PROJECT}', (array", f"('{PROJECT_OF}' || lpad((n / 4 % {DEPLOYMENTS})::text, 12, '0'))::uuid, (array"
+).replace("'run '", "'spread '")
+SPREAD_TRACES = f"""
+insert into traces (workspace_id, trace_id, project_id, api_key_id, user_id, received_at)
+select {WORKSPACE}, md5('spread ' || n)::uuid, ('{PROJECT_OF}' || lpad((n / 4 % {DEPLOYMENTS})::text, 12, '0'))::uuid,
+    (select id from api_keys order by created_at limit 1), (select id from users limit 1),
+    now() - make_interval(secs => ($3::int - n) * 2.5)
+from generate_series($1::int, $2::int) n where n % 4 = 0
 """
 EXAMPLES = f"""
 insert into examples (
@@ -117,6 +183,11 @@ FILLS = {
         (PROGRESS, PLACES),
         (RUNS, EXAMPLES, QUEUED, DATASETS),
         ("runs", "examples", "queued_runs", "datasets"),
+    ),
+    "deployments": (
+        (PROGRESS.replace("bench_lists", "bench_lists_deployments"), *DEPLOYED),
+        (SPREAD_RUNS, SPREAD_TRACES),
+        ("runs", "traces", "deployments", "revisions", "revision_logs"),
     ),
     "agent": ((PROGRESS,), (THREADS, AGENT_RUNS), ("portside.threads", "portside.runs")),
 }
@@ -179,7 +250,34 @@ REQUESTS: dict[str, dict[str, Request]] = {
         "queued runs, page 10,000": ("GET", f"/annotation-queues/{QUEUE}/runs?limit=50&offset=500000", None),
         "size of an annotation queue": ("GET", f"/annotation-queues/{QUEUE}/size", None),
     },
+    "deployments": {
+        "deployments, second page": ("GET", "/v2/deployments?limit=100&offset=100", None),
+        "deployments, by a part of the name": ("GET", "/v2/deployments?limit=100&name_contains=19", None),
+        "deployments, unknown (none)": ("GET", "/v2/deployments?limit=100&status=UNKNOWN", None),
+        "projects, without figures": ("GET", "/sessions?limit=100", None),
+        "traces of a project": traces(project_ids=[PROJECT_OF + f"{7:012}"]),
+        "conversations of a project": (
+            "POST",
+            "/v2/threads/query",
+            {"project_id": PROJECT_OF + f"{7:012}", "min_start_time": EVER},
+        ),
+        "figures of a project": ("POST", "/runs/stats", {"session": [PROJECT_OF + f"{7:012}"]}),
+        "figures of all projects": (
+            "POST",
+            "/runs/stats",
+            {"session": [PROJECT_OF + f"{number:012}" for number in range(DEPLOYMENTS)]},
+        ),
+    },
     "agent": {
+        "health": ("GET", "/ok", None),
+        "metrics": ("GET", "/metrics", None),
+        "assistants": ("POST", "/assistants/search", {"limit": 50}),
+        "crons": ("POST", "/runs/crons/search", {"limit": 50}),
+        "namespaces of the store": ("POST", "/store/namespaces", {}),
+        "a thread": ("GET", "/threads/c4ca4238-a0b9-2382-0dcc-509a6f75849b", None),
+        "its runs": ("GET", "/threads/c4ca4238-a0b9-2382-0dcc-509a6f75849b/runs", None),
+        "its history": ("GET", "/threads/c4ca4238-a0b9-2382-0dcc-509a6f75849b/history", None),
+        "its storage": ("GET", "/threads/c4ca4238-a0b9-2382-0dcc-509a6f75849b/storage", None),
         "threads": ("POST", "/threads/search", {"limit": 50}),
         "threads, interrupted": ("POST", "/threads/search", {"limit": 50, "status": "interrupted"}),
         "threads, busy (none)": ("POST", "/threads/search", {"limit": 50, "status": "busy"}),
@@ -200,20 +298,21 @@ REQUESTS: dict[str, dict[str, Request]] = {
 async def fill(url: str, part: str, count: int) -> None:
     """Write rows until there are as many."""
     places, fills, tables = FILLS[part]
+    progress = "bench_lists_deployments" if part == "deployments" else "bench_lists"
     connection = await asyncpg.connect(url)
     for statement in places:
         await connection.execute(statement)
 
     # No trigger: nothing has been counted that these rows could change.
     await connection.execute("set session_replication_role = replica")
-    done = await connection.fetchval("select rows from bench_lists")
+    done = await connection.fetchval(f"select rows from {progress}")
     began = time.perf_counter()
     for first in range(done, count, SLICE):
         last = min(first + SLICE, count) - 1
         async with connection.transaction():
             for statement in fills:
                 await connection.execute(statement, first, last, count, timeout=900)
-            await connection.execute("update bench_lists set rows = $1", last + 1)
+            await connection.execute(f"update {progress} set rows = $1", last + 1)
 
         print(f"{last + 1:,} of {count:,} after {time.perf_counter() - began:,.0f} s", flush=True)
 
@@ -224,26 +323,41 @@ async def fill(url: str, part: str, count: int) -> None:
     await connection.close()
 
 
-def measure(url: str, key: str, requests: dict[str, Request]) -> None:
-    """Print the milliseconds of each request: the first time, and the median."""
+def measure(url: str, key: str, requests: dict[str, Request], clock: Clock) -> None:
+    """Print the milliseconds of each request, the first time and later, with the CPU of server and Postgres."""
+    print(f"{'':50}{'first ms':>10}{'later ms':>10}{'CPU ms':>10}{'Postgres':>10}", flush=True)
     with httpx2.Client(base_url=url, headers={"X-Api-Key": key}, timeout=300) as client:
         for name, (method, path, body) in requests.items():
             times = []
-            for _ in range(TIMES):
+            before = clock.read()
+            for place in range(TIMES):
+                if place == 1:
+                    before = clock.read()
+
                 began = time.perf_counter()
                 answer = client.request(method, path, json=body) if body is not None else client.request(method, path)
                 times.append((time.perf_counter() - began) * 1000)
 
-            first = times[0]
-            median = statistics.median(times)
-            print(f"{name:38} {first:8,.0f} ms {median:8,.0f} ms  {answer.status_code} {_count(answer)}", flush=True)
+            used = [(now - then) / (TIMES - 1) * 1000 for now, then in zip(clock.read(), before, strict=True)]
+            later = statistics.median(times[1:])
+            mark = "!" if max(times) > SLOW_MS else " "
+            print(
+                f"{name:48} {mark}{times[0]:10,.0f}{later:10,.0f}{used[0]:10,.1f}{used[1]:10,.1f}  "
+                f"{answer.status_code} {len(answer.content) / 1000:,.1f} kB {_count(answer)}",
+                flush=True,
+            )
 
 
 def _count(answer: httpx2.Response) -> str:
     if not answer.is_success:
         return answer.text[:200]
 
-    found = answer.json()
+    try:
+        found = answer.json()
+    except ValueError:
+        # A page, a table or lines.
+        return ""
+
     if isinstance(found, dict) and "items" in found:
         more = " and more" if found.get("next_cursor") else ""
         return f"{len(found['items'])} rows{more}"
@@ -256,7 +370,72 @@ def measure_platform(folder: Path, count: int) -> None:
     with platform_database(folder) as (_, url):
         asyncio.run(fill(url, "platform", count))
         with start_platform(folder, url) as server:
-            measure(server.url, KEY, REQUESTS["platform"])
+            measure(server.url, KEY, REQUESTS["platform"], _clock(server, folder / "postgres"))
+
+
+def measure_deployments(folder: Path, count: int) -> None:
+    """Every read of the platform with many deployments, and lists of their traces."""
+    with platform_database(folder) as (_, url):
+        asyncio.run(deploy(url, SecretBox.from_file(folder / "home" / "master-key")))
+        asyncio.run(fill(url, "deployments", count))
+        with start_platform(folder, url) as server:
+            workspace = httpx2.get(f"{server.url}/settings", headers={"X-Api-Key": KEY}).json()
+            requests = {**dict(reads(workspace["id"])), **REQUESTS["deployments"]}
+            measure(server.url, KEY, requests, _clock(server, folder / "postgres"))
+
+
+async def deploy(url: str, box: SecretBox) -> None:
+    """Write the rows of the deployments, with the sealed values that the platform would write."""
+    connection = await asyncpg.connect(url)
+    for statement in DEPLOYED:
+        await connection.execute(statement)
+
+    if not await connection.fetchval("select exists (select from deployments)"):
+        # No trigger: the deployments' statuses have no history that somebody would read.
+        await connection.execute("set session_replication_role = replica")
+        for number in range(DEPLOYMENTS):
+            place = f"{number:012}"
+            served_id = UUID(REVISION_OF + place)
+            await connection.execute(DEPLOYMENT, place, served_id, encrypt_secrets(box, served_id, []))
+            for revision in range(1, 11):
+                revision_id = served_id if revision == 10 else uuid7()
+                sealed = encrypt_secrets(box, revision_id, [])
+                await connection.execute(REVISION, place, revision_id, sealed, revision)
+
+            for statement in SERVED:
+                await connection.execute(statement, place, served_id)
+
+    await connection.close()
+
+
+def reads(workspace_id: str) -> Iterator[tuple[str, Request]]:
+    """Yield a request for each GET of the platform's API whose parameters are known here, by its path."""
+    known = {
+        "deployment_id": DEPLOYMENT_OF + f"{7:012}",
+        "revision_id": REVISION_OF + f"{7:012}",
+        "session_id": PROJECT_OF + f"{7:012}",
+        "listener_id": str(LISTENER),
+    }
+    now = dt.datetime.now(dt.UTC)
+    month = f"start_time={now - dt.timedelta(days=31):%Y-%m-%dT%H:%M:%SZ}&end_time={now:%Y-%m-%dT%H:%M:%SZ}"
+    used = f"?{month}&workspace_ids={workspace_id}"
+    queries = {
+        "/audit-logs": f"?{month}",
+        "/orgs/current/billing/costs": used,
+        "/orgs/current/billing/costs/export": used,
+        "/orgs/current/billing/granular-usage": used,
+        "/orgs/current/billing/granular-usage/export": used,
+        "/orgs/current/billing/usage": f"?starting_on={EVER}&ending_before=2100-01-01T00:00:00Z",
+        "/sessions": "?limit=100&include_stats=true",
+        "/sessions/{session_id}": "?include_stats=true",
+        "/v2/deployments": "?limit=100",
+        "/v2/deployments/{deployment_id}/revisions/{revision_id}/logs": "?type=deploy",
+    }
+    for path, methods in json.loads((ROOT / "docs/reference/openapi-platform.json").read_text())["paths"].items():
+        names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+        # The desired state is answered when it changes.
+        if "get" in methods and not path.endswith("/desired") and all(name in known for name in names):
+            yield path, ("GET", path.format_map(known) + queries.get(path, ""), None)
 
 
 def measure_agent(folder: Path, count: int) -> None:
@@ -271,15 +450,23 @@ def measure_agent(folder: Path, count: int) -> None:
     try:
         server.start()
         asyncio.run(fill(url, "agent", count))
-        measure(server.url, "", REQUESTS["agent"])
+        measure(server.url, "", REQUESTS["agent"], _clock(server, folder / "agent"))
     finally:
         server.stop()
         embedded.release()
 
 
+def _clock(server: ServerProcess, embedded: Path) -> Clock:
+    assert server.process is not None
+    return Clock(server.process.pid, EmbeddedPostgres(embedded).data)
+
+
+MEASURED = {"platform": measure_platform, "deployments": measure_deployments, "agent": measure_agent}
+
+
 if __name__ == "__main__":
-    wanted = [each for each in sys.argv[1:] if not each.isdigit()] or ["platform", "agent"]
+    wanted = [each for each in sys.argv[1:] if not each.isdigit()] or ["platform", "deployments", "agent"]
     [rows] = [int(each) for each in sys.argv[1:] if each.isdigit()] or [COUNT]
     with open_folder() as kept_in:
         for each in wanted:
-            {"platform": measure_platform, "agent": measure_agent}[each](kept_in, rows)
+            MEASURED[each](kept_in, rows)
