@@ -2,7 +2,7 @@
 
 import pytest
 
-from portside.control.custom_hosts import CustomHosts, parse_custom_hosts
+from portside.control.custom_hosts import CustomHosts, parse_custom_hosts, read_host
 from portside.kernel.errors import UserMistake
 from portside.kernel.settings import load_settings
 from portside.platform.settings import PlatformSettings
@@ -59,3 +59,7 @@ def test_the_setting_refuses_what_would_allow_every_host() -> None:
 
     value = "chat.example.com, *.agents.example.com"
     assert load_settings(PlatformSettings, {"CUSTOM_HOSTS": value}).custom_hosts == value
+
+
+def test_an_address_that_cannot_be_read_has_no_host() -> None:
+    assert [read_host(url) for url in ("http://[::1", "http://a]b", "http://[x]/", "")] == ["", "", "", ""]

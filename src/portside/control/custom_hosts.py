@@ -52,8 +52,11 @@ NO_CUSTOM_HOSTS = CustomHosts()
 
 
 def read_host(url: str) -> str:
-    """Return the host of an address in lower case, "" if it has none."""
-    return (urlsplit(url).hostname or "").lower()
+    """Return the host of an address in lower case, "" if it has none: a client may send any Host header."""
+    try:
+        return (urlsplit(url).hostname or "").lower()
+    except ValueError:
+        return ""
 
 
 def parse_custom_hosts(text: str, platform_hosts: Collection[str]) -> CustomHosts:
