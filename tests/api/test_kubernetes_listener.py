@@ -78,6 +78,14 @@ def build_running_pod(component: str) -> dict[str, Any]:
     return pod
 
 
+async def send_not_found(send: Any) -> None:
+    """Answer that there is no such object: the deployments of these tests have no stores."""
+    status = {"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 404, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(status).encode()})
+
+
 class PassingApiServer:
     """The part of an API server that lists pods, and passes requests on to the server in a pod."""
 
@@ -90,6 +98,10 @@ class PassingApiServer:
         path = scope["path"]
         body = b""
         self.paths.add(path)
+
+        if "/statefulsets/" in path:
+            await send_not_found(send)
+            return
 
         if path.endswith("/pods"):
             body = json.dumps({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": self.pods}).encode()
@@ -196,6 +208,10 @@ class CuttingApiServer:
         self.queries: list[str] = []
 
     async def __call__(self, scope: Any, _receive: Any, send: Any) -> None:
+        if "/statefulsets/" in scope["path"]:
+            await send_not_found(send)
+            return
+
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 

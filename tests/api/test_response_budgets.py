@@ -358,7 +358,10 @@ async def test_searches_of_an_agent_say_how_many_fit_and_keep_memory_small(agent
             grown, responses = await asked.memory_over(calls)
             assert [response.status_code for response in responses] == [413] * CALLERS
             assert grown < MOST_MORE_MEMORY
-            said = re.search(r"(\d+) objects fit", responses[0].json()["detail"])
+
+            # A caller alone: how many fit depends on what others read at the same time.
+            refusal = await client.post(path, json={**body, "offset": 0})
+            said = re.search(r"(\d+) objects fit", refusal.json()["detail"])
             # A million bytes are free (kernel.large_reads), which is one object more.
             assert said is not None and 1 <= int(said[1]) <= ANSWER_BYTES // RUN_BYTES + 2
             assert (await client.post(path, json={**body, "limit": int(said[1])})).status_code == 200

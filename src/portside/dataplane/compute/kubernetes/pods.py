@@ -138,7 +138,9 @@ class PodFollower:
             pods = await self._api.list("Pod", self._scope.namespace, owned_by(self._scope.deployment_id))
             if time.monotonic() - self._asked_at >= ASK_IDLE_EVERY_S:
                 self._answers = await self._ask_servers(pods)
-                self._refused_stores = await find_refused_stores(self._api, self._scope, pods)
+                # What the cluster does not say of stores must not hide what it says of pods.
+                with contextlib.suppress(ClusterUnavailable, ClusterRefused):
+                    self._refused_stores = await find_refused_stores(self._api, self._scope, pods)
                 self._asked_at = time.monotonic()
 
             self.metrics = build_metrics(pods, self._answers, self._refused_stores)
