@@ -55,6 +55,7 @@ SHOWN = frozenset(
         "trace_tier",
         "trusted_proxies",
         "console_agent_origins",
+        "custom_hosts",
         "oidc_issuer",
         "oidc_client_id",
         "oidc_allowed_domains",
