@@ -25,6 +25,7 @@ import websockets.sync.client
 from packaging.version import Version
 
 from tests import certificates, databases, guard, servers
+from tests.copied_postgres import copy_data_folders
 from tests.databases import AGENT, AGENT_SCHEMA, MigratedDatabases, RunPostgres, get_schema, with_name
 from tests.preloaded import stop_forking
 from tests.progress import Progress
@@ -103,12 +104,13 @@ structlog.configure(
     ]
 )
 # Passwords of tests are hashed at the least cost; tests/unit/test_passwords.py knows the real one. An environment for
-# agents alone has no passwords.
+# agents alone has no passwords, and no backups.
 PASSWORD_COST: dict[str, int] = {}
 with contextlib.suppress(ModuleNotFoundError):
     _passwords = importlib.import_module("portside.identity.passwords")
     PASSWORD_COST.update(_passwords._COST)
     _passwords._COST["n"] = 2
+    importlib.import_module("tests.cheap_backups").derive_keys_cheaply()
 # A busy machine is no bug, so examples have no time limit. pytest-timeout bounds the test.
 hypothesis.settings.register_profile(
     "portside", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
@@ -125,9 +127,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Begin a run, in the process that starts the others if there are several."""
     if hasattr(config, "workerinput"):
+        copy_data_folders()
         return
 
     config.stash[GUARD] = guard.begin()
+    copy_data_folders()
 
     if config.getoption("numprocesses", None):
         config.pluginmanager.register(Progress(config), "portside-progress")

@@ -11,7 +11,7 @@ import secrets
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -36,18 +36,11 @@ class RunPostgres:
         self._server = EmbeddedPostgres(Path(self._folder.name))
         self.url = self._server.acquire()
         asyncio.run(sql_functions.count_calls(self.url))
-        run(self.url, _build_cheap_password(self.url))
 
     def stop(self) -> None:
         asyncio.run(sql_functions.note_all_calls(self.url))
         self._server.release()
         self._folder.cleanup()
-
-
-def _build_cheap_password(url: str) -> str:
-    """Return the statement that hashes a password once and not 4,096 times: tests connect thousands of times."""
-    parts = urlsplit(url)
-    return f"set scram_iterations = 1; alter role {parts.username} password '{unquote(parts.password or '')}'"
 
 
 class MigratedDatabases:
@@ -190,8 +183,3 @@ async def drop(url: str, name: str) -> None:
     """Drop a database of this server, whoever is connected to it."""
     await sql_functions.note_calls(with_name(url, name), name)
     await execute(url, f'drop database if exists "{name}" with (force)')
-
-
-def run(url: str, statement: str) -> None:
-    """Execute a statement where there is no event loop."""
-    asyncio.run(execute(url, statement))

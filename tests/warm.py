@@ -22,9 +22,13 @@ import portside.dataplane.listener
 import portside.platform.app
 import portside.platform.serving
 from tests import certificates
+from tests.cheap_backups import derive_keys_cheaply
+from tests.copied_postgres import copy_data_folders
 
 __all__ = ["httpcore2", "httpx2", "portside", "uvicorn", "uvloop"]
 
 certificates.share()
+copy_data_folders()
+derive_keys_cheaply()
 # The first client of a process reads the certificates.
 httpx2.Client().close()

@@ -161,6 +161,14 @@ def test_other_files_are_refused() -> None:
             decrypt(other)
 
 
+def test_guesses_at_a_passphrase_are_costly() -> None:
+    """128 MB and half a second for each; the backups of other tests are cheaper."""
+    made = Header(
+        kind="data", created_at=datetime(2030, 1, 2, tzinfo=UTC), version="1", postgres=18, installation="i", salt=SALT
+    )
+    assert made.scrypt_log_n == 17
+
+
 def test_costly_headers_are_refused() -> None:
     """A file must not make scrypt take gigabytes."""
     expensive = header()
