@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 import portside
 from portside.dataplane.builds.build import (
     BuildPlaces,
+    BuildRecord,
     BuildRequest,
     build_revision,
     discard_build,
@@ -52,8 +54,9 @@ LIMIT = 50_000_000
 
 
 class Repository:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, wheels: Path) -> None:
         self.folder = folder
+        self.wheels = wheels
         folder.mkdir()
         self.git("init", "--quiet", "--initial-branch=main")
 
@@ -73,9 +76,15 @@ class Repository:
         return self.git("rev-parse", "HEAD")
 
 
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The platform's own wheels, which a listener packs once for all its builds."""
+    return tmp_path_factory.mktemp("wheels")
+
+
 @pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    return Repository(tmp_path / "a repository")
+def repository(tmp_path: Path, wheels: Path) -> Repository:
+    return Repository(tmp_path / "a repository", wheels)
 
 
 class Lines:
@@ -255,35 +264,63 @@ def order(tmp_path: Path, repository: Repository, **changes: object) -> BuildReq
         "folder": tmp_path / "revision with space",
         "source": GitSource(str(repository.folder), "main", None, LIMIT),
         "config_path": "graph.json",
-        "places": BuildPlaces(tmp_path / "wheels"),
+        "places": BuildPlaces(repository.wheels),
         "timeout_s": 200.0,
     }
 
     return BuildRequest(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-async def test_a_build_has_what_its_layout_needs(repository: Repository, tmp_path: Path):
-    repository.commit(FILES)
-    log = RevisionLog(Lines().ship)
-    code = "import importlib.util as u; print(*(n for n in ('portside.agent', 'asyncpg') if u.find_spec(n)))"
-    for layout, found in (("split", ""), ("combined", "portside.agent asyncpg")):
-        asked = order(tmp_path, repository, layout=layout)
-        built = await build_revision(asked, log)
-        assert built.layout == layout
-        command = [str(python_path(asked.folder)), "-P", "-c", code]
-        assert (await asyncio.to_thread(subprocess.check_output, command, text=True, cwd="/")).strip() == found
+@dataclass(frozen=True)
+class Built:
+    """What a build made, and its log."""
 
+    asked: BuildRequest
+    record: BuildRecord
+    commit: str
+    text: str
+
+    def python(self, code: str) -> str:
+        return subprocess.check_output(
+            [str(python_path(self.asked.folder)), "-P", "-c", code], text=True, cwd="/"
+        ).strip()
+
+
+async def build(folder: Path, repository: Repository, **changes: object) -> Built:
+    commit = repository.commit(FILES)
+    lines = Lines()
+    asked = order(folder, repository, **changes)
+    log = RevisionLog(lines.ship)
+    record = await build_revision(asked, log)
     await log.close()
+    return Built(asked, record, commit, lines.text)
 
 
-async def test_a_split_build_gets_the_executor_of_a_newer_platform(repository: Repository, tmp_path: Path):
-    repository.commit(FILES)
-    log = RevisionLog(Lines().ship)
-    asked = order(tmp_path, repository)
-    await build_revision(asked, log)
-    await log.close()
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Built:
+    """A build of the layout split. Its tests leave it as it is."""
+    folder = tmp_path_factory.mktemp("built")
+    return asyncio.run(build(folder, Repository(folder / "a repository", wheels)))
 
-    venv = asked.folder / "venv"
+
+FIND_SERVER = "import importlib.util as u; print(*(n for n in ('portside.agent', 'asyncpg') if u.find_spec(n)))"
+
+
+def test_a_split_build_has_no_agent_server(built: Built):
+    assert built.record.layout == "split"
+    assert built.python(FIND_SERVER) == ""
+
+
+async def test_a_combined_build_has_an_agent_server(repository: Repository, tmp_path: Path):
+    built = await build(tmp_path, repository, layout="combined")
+    assert built.record.layout == "combined"
+    assert await asyncio.to_thread(built.python, FIND_SERVER) == "portside.agent asyncpg"
+
+
+async def test_a_split_build_gets_the_executor_of_a_newer_platform(built: Built):
+    folder = built.asked.folder
+    wheels = built.asked.places.wheels
+    venv = folder / "venv"
     [info] = venv.glob("lib/*/site-packages/portside-*.dist-info")
     older = info.rename(info.with_name("portside-0.0.1.dist-info"))
     for file, now, then in (("METADATA", wheel_version(EXECUTOR), "0.0.1"), ("RECORD", info.name, older.name)):
@@ -292,34 +329,25 @@ async def test_a_split_build_gets_the_executor_of_a_newer_platform(repository: R
         (older / file).unlink()
         (older / file).write_text(text.replace(now, then))
 
-    await update_wheel(asked.folder, asked.places.wheels)
+    await update_wheel(folder, wheels)
     assert read_wheel_version(venv) == wheel_version(EXECUTOR)
     assert len(list(venv.glob("lib/*/site-packages/portside-*.dist-info"))) == 1
-    command = [str(python_path(asked.folder)), "-P", "-c", "import portside.executor, portside.executor.messages"]
+    await asyncio.to_thread(built.python, "import portside.executor, portside.executor.messages")
 
-    await asyncio.to_thread(subprocess.check_call, command, cwd="/")
     before = next(venv.glob("lib/*/site-packages/portside-*.dist-info")).stat().st_mtime_ns
-    await update_wheel(asked.folder, asked.places.wheels)
+    await update_wheel(folder, wheels)
     assert next(venv.glob("lib/*/site-packages/portside-*.dist-info")).stat().st_mtime_ns == before
 
 
-async def test_project_is_built_and_importable(repository: Repository, tmp_path: Path):
-    commit = repository.commit(FILES)
-    lines = Lines()
-    asked = order(tmp_path, repository)
-    log = RevisionLog(lines.ship)
-    built = await build_revision(asked, log)
+def test_project_is_built_and_importable(built: Built):
+    folder = built.asked.folder
+    assert (built.record.commit, built.record.config) == (built.commit, "graph.json")
+    assert find_build(folder) == built.record
+    assert not (folder / "source" / ".git").exists()
+    assert str(folder) in built.python("import tiny_agent, portside; print(portside.__file__)")
 
-    await log.close()
-    assert (built.commit, built.config) == (commit, "graph.json")
-    assert find_build(asked.folder) == built
-    assert not (asked.folder / "source" / ".git").exists()
-    command = [str(python_path(asked.folder)), "-P", "-c", "import tiny_agent, portside; print(portside.__file__)"]
-    done = await asyncio.to_thread(subprocess.check_output, command, text=True, cwd="/")
-    assert str(asked.folder) in done
-
-    assert commit in lines.text
-    assert "tiny-agent" in lines.text
+    assert built.commit in built.text
+    assert "tiny-agent" in built.text
 
 
 @pytest.mark.parametrize(
@@ -334,8 +362,15 @@ async def test_project_is_built_and_importable(repository: Repository, tmp_path:
     ],
 )
 async def test_failed_install_shows_reason(
-    repository: Repository, tmp_path: Path, config: dict[str, object], words: str
+    repository: Repository,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, object],
+    words: str,
 ):
+    # uv asks each Python of the PATH for its version, and those of pyenv are scripts that take long to answer.
+    monkeypatch.setenv("PATH", os.pathsep.join(each for each in os.get_exec_path() if "pyenv" not in each))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
     repository.commit({**FILES, "graph.json": json.dumps({"graphs": {"a": "./tiny_agent.py:graph"}, **config})})
     lines = Lines()
 
@@ -421,7 +456,7 @@ async def test_build_stops_before_the_disk_is_full(repository: Repository, tmp_p
     commit_sleeping_project(repository)
     repository.commit({"slow.py": FILLER})
     with small_disk(tmp_path / "disk", 100) as disk:
-        asked = order(disk.path, repository, reserve=DiskReserve(percent=50), places=BuildPlaces(tmp_path / "wheels"))
+        asked = order(disk.path, repository, reserve=DiskReserve(percent=50), places=BuildPlaces(repository.wheels))
         log = RevisionLog(Lines().ship)
         with pytest.raises(BuildFailed, match="disk of the listener is nearly full"):
             await build_revision(asked, log)

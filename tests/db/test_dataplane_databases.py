@@ -6,7 +6,7 @@ A deployment for which there are no connections is refused, and the platform can
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -119,13 +119,27 @@ async def test_non_superuser_role_suffices(postgres: str, tmp_path: Path):
         await admin.close()
 
 
-@pytest.fixture
-def small_server() -> Iterator[str]:
-    """An embedded Postgres of 28 connections, 7 of which are the platform's and 6 in reserve: five deployments fit."""
+@pytest.fixture(scope="module")
+def running_server() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         server = EmbeddedPostgres(Path(folder), connections=28)
         yield server.acquire()
         server.release()
+
+
+@pytest.fixture
+async def small_server(running_server: str) -> AsyncIterator[str]:
+    """An embedded Postgres of 28 connections, 7 of which are the platform's and 6 in reserve: five deployments fit.
+
+    It has no deployments when a test begins.
+    """
+    yield running_server
+
+    admin = await asyncpg.connect(running_server)
+    left = await admin.fetch("select rolname as name from pg_roles where rolname like 'agent\\_%'")
+    await admin.close()
+    for role in left:
+        await Databases(running_server).drop(UUID(role["name"].removeprefix("agent_")))
 
 
 async def test_deployment_above_connection_budget_is_refused(small_server: str, tmp_path):
