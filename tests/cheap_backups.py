@@ -18,4 +18,5 @@ def derive_keys_cheaply() -> None:
         header.scrypt_log_n = min(header.scrypt_log_n, LEAST_LOG_N)
         write(self, out, header, passphrase)
 
-    EncryptedWriter.__init__ = write_cheaply  # type: ignore[method-assign]
+    changed: Any = EncryptedWriter
+    changed.__init__ = write_cheaply

@@ -40,8 +40,9 @@ def copy_data_folders() -> None:
 
         return _copy(self, Path(root), arguments)
 
-    EmbeddedPostgres._initialise = initialise  # type: ignore[method-assign]
-    EmbeddedPostgres._run = run  # type: ignore[method-assign]
+    changed: Any = EmbeddedPostgres
+    changed._initialise = initialise
+    changed._run = run
 
 
 def _copy(server: EmbeddedPostgres, root: Path, arguments: tuple[str, ...]) -> "subprocess.CompletedProcess[bytes]":

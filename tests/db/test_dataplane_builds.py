@@ -362,15 +362,8 @@ def test_project_is_built_and_importable(built: Built):
     ],
 )
 async def test_failed_install_shows_reason(
-    repository: Repository,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    config: dict[str, object],
-    words: str,
+    repository: Repository, tmp_path: Path, config: dict[str, object], words: str
 ):
-    # uv asks each Python of the PATH for its version, and those of pyenv are scripts that take long to answer.
-    monkeypatch.setenv("PATH", os.pathsep.join(each for each in os.get_exec_path() if "pyenv" not in each))
-    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
     repository.commit({**FILES, "graph.json": json.dumps({"graphs": {"a": "./tiny_agent.py:graph"}, **config})})
     lines = Lines()
 

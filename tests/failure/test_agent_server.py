@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.failure.cluster import is_closed
+from tests.preloaded import PreloadedProcess
 from tests.servers import PROJECTS, ServerProcess, agent_server, free_port
 
 
@@ -140,9 +140,7 @@ async def test_dev_reloads_when_a_file_changes(tmp_path: Path):
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "PORTSIDE_HOME": str(tmp_path / "home"), "DATABASE_URL": "", "DATABASE_URI": ""}
-    command = [sys.executable, "-m", "portside", "dev", "--port", str(port)]
-
-    dev = start_process(command, project, environment, tmp_path / "dev.log")
+    dev = PreloadedProcess(["dev", "--port", str(port)], environment, tmp_path / "dev.log", folder=project)
     http = httpx2.AsyncClient()
     try:
         await eventually(lambda: answers(http, url, "echo: hi"))
@@ -160,13 +158,6 @@ async def test_dev_reloads_when_a_file_changes(tmp_path: Path):
         await http.aclose()
         dev.send_signal(signal.SIGINT)
         assert dev.wait(120) == 0
-
-
-def start_process(command: list[str], folder: Path, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=output, stderr=output, start_new_session=True
-        )
 
 
 async def answers(http: httpx2.AsyncClient, url: str, expected: str) -> bool:
