@@ -22,6 +22,10 @@ _PLACES = ("-D", "--pwfile")
 
 def copy_data_folders() -> None:
     """From now on, copy the data folders of new homes in this process and those that are forked from it."""
+    # Outside a run nothing would remove the folder to copy.
+    if guard.FOLDER not in os.environ:
+        return
+
     root = guard.memory_folder() or os.environ[guard.FOLDER]
     new_homes: set[Path] = set()
 
