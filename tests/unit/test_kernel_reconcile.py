@@ -6,7 +6,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from portside.kernel.reconcile import Driver, Status, Task, get_pause
-from portside.kernel.supervision import Backoff
 from tests.conftest import eventually
 
 
@@ -130,13 +129,11 @@ async def test_again_starts_the_next_activation_immediately(run) -> None:
     assert task.report.did == {"left": 0}
 
 
-def test_again_without_anything_done_pauses_ever_longer() -> None:
-    """A batch of rows that cannot be deleted must not keep a processor busy."""
-    backoff = Backoff(first_s=0.01, limit_s=0.05)
-    idle = Status({"deleted": 0}, again=True)
-    assert [get_pause(idle, backoff) for _ in range(4)] == [0.01, 0.02, 0.04, 0.05]
-    assert get_pause(Status({"deleted": 5}, again=True), backoff) == 0
-    assert get_pause(idle, backoff) == 0.01
+def test_again_without_anything_done_pauses_a_moment() -> None:
+    """A batch of rows that cannot be deleted must not keep a processor busy, nor a search in parts take for ever."""
+    assert 0 < get_pause(Status({"deleted": 0}, again=True)) <= 0.05
+    assert 0 < get_pause(Status(again=True)) <= 0.05
+    assert get_pause(Status({"deleted": 5}, again=True)) == 0
 
 
 async def test_failure_is_reported_and_stops_no_task(run) -> None:

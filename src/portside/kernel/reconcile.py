@@ -13,19 +13,20 @@ import msgspec
 from portside.kernel.clock import now
 from portside.kernel.logs import get_logger
 from portside.kernel.pool import background
-from portside.kernel.supervision import Backoff, Supervision
+from portside.kernel.supervision import Supervision
 from portside.kernel.tasks import cancel_and_wait
 from portside.kernel.timeouts import wait_at_most
 from portside.kernel.transient_errors import log_failure
 
 log = get_logger(__name__)
-_AGAIN_FIRST_S = 0.01
+# Short, because a task that searches for something in parts counts nothing until it finds it.
+_PAUSE_S = 0.02
 
 
 class Status(msgspec.Struct):
     """The counts of an activation. With `again`, the next one starts immediately.
 
-    After an activation that counted nothing, it starts after a pause, which doubles up to the period of the task.
+    After an activation that counted nothing, it starts after a short pause.
     """
 
     did: dict[str, int] = {}
@@ -60,16 +61,12 @@ class Task:
         raise NotImplementedError
 
 
-def get_pause(status: Status, backoff: Backoff) -> float:
+def get_pause(status: Status) -> float:
     """Return the seconds before the next activation after one with `again`.
 
     Rows that can never be deleted fill each batch again, and that must not keep a processor busy.
     """
-    if any(status.did.values()):
-        backoff.reset()
-        return 0.0
-
-    return backoff.next()
+    return 0.0 if any(status.did.values()) else _PAUSE_S
 
 
 class Driver:
@@ -102,14 +99,12 @@ class Driver:
         return [task.report for task in self.tasks]
 
     async def _run(self, task: Task) -> None:
-        backoff = Backoff(first_s=_AGAIN_FIRST_S, limit_s=task.report.every_s)
         while True:
             status = await self._activate(task)
             if status.again:
-                await asyncio.sleep(get_pause(status, backoff))
+                await asyncio.sleep(get_pause(status))
                 continue
 
-            backoff.reset()
             await wait_at_most(task.report.every_s, task.signal.wait())
 
             task.signal.clear()
