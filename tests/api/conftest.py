@@ -54,6 +54,16 @@ async def plane(
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_hosted(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[hosted.Hosted]:
+    """The hosted API of a module whose tests have a workspace each."""
+    name = await migrated.copy(hosted.PACKAGES)
+    async with hosted.open_hosted(with_name(postgres, name)) as running:
+        yield running
+
+    await migrated.drop(name)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def hosted_api(
     postgres: str, migrated: MigratedDatabases
 ) -> AsyncIterator[tuple[hosted.HostedServer, EmptiedDatabase]]:

@@ -22,8 +22,7 @@ from portside.tracing.costs import RecomputedCosts
 from portside.tracing.prices import read_prices, sync_prices
 from portside.tracing.retention import TracesToDelete, delete_traces
 from portside.tracing.rollups import DailyRollups
-from tests.api.hosted import PACKAGES, Hosted, in_new_workspace, open_hosted
-from tests.databases import MigratedDatabases, with_name
+from tests.api.hosted import Hosted, in_new_workspace
 
 NOW = datetime.now(UTC)
 PRICE = {"name": "mine", "match_pattern": "mine-1", "prompt_cost": 0.000002, "completion_cost": "0.00001"}
@@ -32,18 +31,9 @@ PRICE = {"name": "mine", "match_pattern": "mine-1", "prompt_cost": 0.000002, "co
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Hosted]:
-    name = await migrated.copy(PACKAGES)
-    async with open_hosted(with_name(postgres, name)) as running:
-        yield running
-
-    await migrated.drop(name)
-
-
 @pytest_asyncio.fixture(loop_scope="module")
-async def server(shared: Hosted) -> AsyncIterator[Hosted]:
-    async with in_new_workspace(shared) as running:
+async def server(shared_hosted: Hosted) -> AsyncIterator[Hosted]:
+    async with in_new_workspace(shared_hosted) as running:
         yield running
 
 

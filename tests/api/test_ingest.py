@@ -12,8 +12,7 @@ import pytest
 import pytest_asyncio
 import zstandard
 
-from tests.api.hosted import MAX_BODY_BYTES, PACKAGES, Hosted, in_new_workspace, open_hosted
-from tests.databases import MigratedDatabases, with_name
+from tests.api.hosted import MAX_BODY_BYTES, Hosted, in_new_workspace
 
 RUN = UUID(int=1)
 BOUNDARY = "----LangSmithFormBoundaryjwr1g8tq44i"
@@ -23,18 +22,9 @@ MULTIPART = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Hosted]:
-    name = await migrated.copy(PACKAGES)
-    async with open_hosted(with_name(postgres, name)) as running:
-        yield running
-
-    await migrated.drop(name)
-
-
 @pytest_asyncio.fixture(loop_scope="module")
-async def server(shared: Hosted) -> AsyncIterator[Hosted]:
-    async with in_new_workspace(shared) as running:
+async def server(shared_hosted: Hosted) -> AsyncIterator[Hosted]:
+    async with in_new_workspace(shared_hosted) as running:
         yield running
 
 

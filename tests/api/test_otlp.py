@@ -20,8 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from portside.tracing.otlp_wire import MAX_SPANS
-from tests.api.hosted import PACKAGES, Hosted, in_new_workspace, open_hosted
-from tests.databases import MigratedDatabases, with_name
+from tests.api.hosted import Hosted, in_new_workspace
 
 TRACE = "0190a0c0000070008000000000000001"
 ROOT = "00000000000000aa"
@@ -33,18 +32,9 @@ AT = 1_790_000_000 * SECOND
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Hosted]:
-    name = await migrated.copy(PACKAGES)
-    async with open_hosted(with_name(postgres, name)) as running:
-        yield running
-
-    await migrated.drop(name)
-
-
 @pytest_asyncio.fixture(loop_scope="module")
-async def server(shared: Hosted) -> AsyncIterator[Hosted]:
-    async with in_new_workspace(shared) as running:
+async def server(shared_hosted: Hosted) -> AsyncIterator[Hosted]:
+    async with in_new_workspace(shared_hosted) as running:
         yield running
 
 

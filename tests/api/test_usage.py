@@ -13,8 +13,7 @@ from portside.kernel import spool
 from portside.usage.exports import export_usage
 from portside.usage.ranges import read_range
 from portside.usage.types import GroupBy, UsageQuery
-from tests.api.hosted import PACKAGES, Hosted, in_new_workspace, open_hosted
-from tests.databases import MigratedDatabases, with_name
+from tests.api.hosted import Hosted, in_new_workspace
 
 PATH = "/api/v1/orgs/current/billing/granular-usage"
 
@@ -22,18 +21,9 @@ PATH = "/api/v1/orgs/current/billing/granular-usage"
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Hosted]:
-    name = await migrated.copy(PACKAGES)
-    async with open_hosted(with_name(postgres, name)) as running:
-        yield running
-
-    await migrated.drop(name)
-
-
 @pytest_asyncio.fixture(loop_scope="module")
-async def server(shared: Hosted) -> AsyncIterator[Hosted]:
-    async with in_new_workspace(shared) as running:
+async def server(shared_hosted: Hosted) -> AsyncIterator[Hosted]:
+    async with in_new_workspace(shared_hosted) as running:
         yield running
 
 
