@@ -14,6 +14,7 @@ from portside.kernel.http.hosts import ANY, AllowedHosts
 from portside.kernel.http.middleware import RequestMiddleware
 from portside.kernel.http.prefixes import MountBelow
 from portside.kernel.http.proxies import ForwardedHeaders
+from portside.kernel.settings import split_names
 
 ALSO_AT_ROOT = frozenset({"/ok", "/metrics"})
 
@@ -23,7 +24,7 @@ def wrap_for_clients(
 ) -> Any:
     """Wrap an application for requests of clients, outermost last. The configuration file wins over the environment."""
     app = _limit_requests(app, http, settings)
-    names = [name.strip() for name in settings.allowed_hosts.split(",") if name.strip()]
+    names = split_names(settings.allowed_hosts)
     if ANY not in names:
         app = AllowedHosts(app, names)
 

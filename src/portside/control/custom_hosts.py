@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from portside.kernel.settings import split_names
+
 _LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _HOST = re.compile(rf"{_LABEL}(\.{_LABEL})+", re.ASCII)
 _MAX_HOST_LENGTH = 253
@@ -61,8 +63,7 @@ def read_host(url: str) -> str:
 
 def parse_custom_hosts(text: str, platform_hosts: Collection[str]) -> CustomHosts:
     """Read the value of the setting: names and patterns, separated by commas."""
-    allowed = (name.strip().lower() for name in text.split(","))
-    return CustomHosts(tuple(name for name in allowed if name), frozenset(platform_hosts))
+    return CustomHosts(tuple(split_names(text.lower())), frozenset(platform_hosts))
 
 
 def _matches(host: str, pattern: str) -> bool:

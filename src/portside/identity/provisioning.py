@@ -21,6 +21,7 @@ from portside.kernel.db import Database, Transaction
 from portside.kernel.errors import UserMistake
 from portside.kernel.ids import uuid7
 from portside.kernel.logs import get_logger
+from portside.kernel.settings import split_names
 
 log = get_logger(__name__)
 NEW_MEMBER = "Organization User"
@@ -52,7 +53,7 @@ class AdmissionRules(msgspec.Struct, frozen=True):
     @classmethod
     def read(cls, *, domains: str, groups_claim: str, role_map: str, default_role: str) -> "AdmissionRules":
         """Read the settings. Raises UserMistake, which names the bad one."""
-        allowed_domains = frozenset(part.strip().lower() for part in domains.split(",") if part.strip())
+        allowed_domains = frozenset(split_names(domains.lower()))
         if not allowed_domains:
             raise UserMistake(
                 "setting OIDC_ALLOWED_DOMAINS: name the e-mail domains whose people may sign in, or * for all that the "

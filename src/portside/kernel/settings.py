@@ -32,6 +32,11 @@ def setting(description: str, *names: str) -> msgspec.Meta:
     return msgspec.Meta(description=description, extra={"names": names})
 
 
+def split_names(text: str | None) -> list[str]:
+    """Return the parts of a value that lists names, separated by commas; none for an empty value."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
 def list_names(kind: type[msgspec.Struct], field: str) -> tuple[str, ...]:
     """Return the environment names of a field, the preferred one first."""
     return _describe_fields(kind)[field].names

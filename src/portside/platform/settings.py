@@ -10,7 +10,7 @@ from portside.ingress.options import AgentAddresses, FrontOptions, TlsMode
 from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent
 from portside.kernel.errors import UserMistake
 from portside.kernel.local_addresses import to_local_url
-from portside.kernel.settings import setting
+from portside.kernel.settings import setting, split_names
 from portside.limits.types import Region
 
 DEFAULT_HOME = str(Path("~/.portside"))
@@ -380,7 +380,7 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
             acme_root=_absolute(self.acme_root),
             http_port=self.http_port,
             https_port=self.https_port,
-            trusted_proxies=tuple(part.strip() for part in self.trusted_proxies.split(",") if part.strip()),
+            trusted_proxies=tuple(split_names(self.trusted_proxies)),
         )
 
     @property

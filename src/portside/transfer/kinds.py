@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from portside.kernel.errors import UserMistake
+from portside.kernel.settings import split_names
 from portside.transfer.annotation_queues import carry_annotation_queues, carry_feedback_configs
 from portside.transfer.assistants import carry_assistants
 from portside.transfer.crons import carry_crons
@@ -42,7 +43,7 @@ def select_kinds(kinds: Sequence[str], only: str | None, skip: str | None) -> li
 
 
 def _parse(kinds: Sequence[str], text: str | None) -> set[str]:
-    names = {name.strip() for name in (text or "").split(",") if name.strip()}
+    names = set(split_names(text))
     if unknown := sorted(names - set(kinds)):
         raise UserMistake(f"{unknown[0]} is no kind that is carried; use {', '.join(kinds)}")
 

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from portside.kernel.errors import Forbidden
 from portside.kernel.http.error_responses import build_error_response
 from portside.kernel.http.headers import Header
+from portside.kernel.settings import split_names
 
 METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY"]
 EXPOSED = ["x-pagination-total", "x-pagination-next", "content-location"]
@@ -52,7 +53,7 @@ class CorsRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def of(cls, origins: str) -> "CorsRules":
         """Make rules of a comma-separated list of origins; `*` allows all pages, `none` allows none."""
-        names = [origin.strip() for origin in origins.split(",") if origin.strip()]
+        names = split_names(origins)
         return cls(allow_origins=[] if names == ["none"] else names)
 
     def allows(self, origin: str) -> bool:

@@ -10,6 +10,7 @@ import grpc
 from portside.agent.settings import AgentSettings
 from portside.kernel.errors import UserMistake
 from portside.kernel.local_addresses import is_loopback
+from portside.kernel.settings import split_names
 
 MIN_KEY_BYTES = 32
 
@@ -93,7 +94,7 @@ class PeerCredentials:
 
 def read_credentials(settings: AgentSettings) -> PeerCredentials:
     """Read the keys and certificates that the settings name. Raises UserMistake."""
-    keys = tuple(key.strip().encode() for key in (settings.core_api_key or "").split(",") if key.strip())
+    keys = tuple(key.encode() for key in split_names(settings.core_api_key))
     if any(len(key) < MIN_KEY_BYTES or not key.isascii() for key in keys):
         raise UserMistake(f"setting CORE_API_KEY: use keys of at least {MIN_KEY_BYTES} ASCII characters")
 

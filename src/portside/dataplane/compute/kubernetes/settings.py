@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from portside.kernel.settings import setting
+from portside.kernel.settings import setting, split_names
 
 Image = Annotated[str, msgspec.Meta(min_length=1)]
 PositiveInt = Annotated[int, msgspec.Meta(gt=0)]
@@ -174,22 +174,22 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def namespaces(self) -> list[str]:
         """The namespaces in the order they were given."""
-        return _split(self.kubernetes_namespaces)
+        return split_names(self.kubernetes_namespaces)
 
     @property
     def volume_kinds(self) -> frozenset[str]:
         """The kinds of volumes that a resource_spec may have."""
-        return frozenset(_split(self.kubernetes_volumes))
+        return frozenset(split_names(self.kubernetes_volumes))
 
     @property
     def annotation_patterns(self) -> list[str]:
         """The keys with a domain that labels and annotations may have."""
-        return _split(self.kubernetes_annotations)
+        return split_names(self.kubernetes_annotations)
 
     @property
     def image_pull_secrets(self) -> list[str]:
         """The names of the Secrets for pulling images."""
-        return _split(self.kubernetes_image_pull_secrets or "")
+        return split_names(self.kubernetes_image_pull_secrets)
 
     @property
     def proxies(self) -> dict[str, str]:
@@ -198,10 +198,6 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
         proxies = {name: value for name, value in values.items() if value}
         if proxies:
             exceptions = ["localhost", "127.0.0.1", "::1", ".svc", f".{self.kubernetes_cluster_domain}"]
-            proxies["NO_PROXY"] = ",".join([*exceptions, *_split(self.kubernetes_no_proxy or "")])
+            proxies["NO_PROXY"] = ",".join([*exceptions, *split_names(self.kubernetes_no_proxy)])
 
         return proxies
-
-
-def _split(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
