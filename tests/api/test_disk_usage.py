@@ -133,6 +133,21 @@ async def test_database_that_is_dropped_meanwhile_is_left_out(server: ServerProc
         await database.close()
 
 
+async def test_table_that_is_dropped_meanwhile_takes_no_space(server: ServerProcess, home: Path):
+    database = await Database.connect(EmbeddedPostgres(home).url("postgres"), max_size=2)
+    try:
+        await database.pool.execute("create table dropped as select 1")
+        # The snapshot still lists the table when its size is measured.
+        async with database.transaction(isolation="repeatable_read") as tx:
+            assert "dropped" in {row["name"] for row in await tx.fetch(sql.table_sizes)}
+            await database.pool.execute("drop table dropped")
+            rows = await tx.fetch(sql.table_sizes)
+
+        assert {row["name"]: row["bytes"] for row in rows}["dropped"] == 0
+    finally:
+        await database.close()
+
+
 def test_command_shows_kinds_and_deployments(server: ServerProcess, home: Path, deployment: UUID):
     done = run_here("disk", "--url", server.url, "--api-key", KEY)
     assert done.returncode == 0, done.stderr

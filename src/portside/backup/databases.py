@@ -31,9 +31,10 @@ _CONNECT_WITHIN_S = 60.0
 _SLOT = "portside_backup_"
 DUMPS = "dumps"
 DUMP_SUFFIX = ".dump"
-# The platform's database, and those of deployments, which `portside.dataplane` names `agent_` and their id.
+# The platform's database, and those of deployments, which `portside.dataplane` names `agent_` and their id. One that is
+# dropped meanwhile has no size.
 _DATABASES = """
-select datname as name, pg_database_size(oid) as size_bytes, current_database() = datname as is_platform
+select datname as name, coalesce(pg_database_size(oid), 0) as size_bytes, current_database() = datname as is_platform
 from pg_database
 where (datname = current_database() or datname ~ '^agent_[0-9a-f]{32}$') and has_database_privilege(oid, 'connect')
 order by is_platform desc, datname"""

@@ -16,8 +16,9 @@ where d.bytes is not null
 order by d.bytes desc, d.name
 
 -- name: table_sizes
--- With indexes and out-of-line values. Rows that were deleted or replaced take space until autovacuum frees it.
-select n.nspname as schema, c.relname as name, pg_total_relation_size(c.oid) as bytes,
+-- With indexes and out-of-line values. Rows that were deleted or replaced take space until autovacuum frees it. A table
+-- that is dropped meanwhile has no size, and takes no space.
+select n.nspname as schema, c.relname as name, coalesce(pg_total_relation_size(c.oid), 0) as bytes,
        coalesce(s.n_live_tup, 0) as live_rows, coalesce(s.n_dead_tup, 0) as dead_rows
 from pg_class c
 join pg_namespace n on n.oid = c.relnamespace
