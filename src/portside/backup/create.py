@@ -51,6 +51,7 @@ LEFT_OUT = (
     "address",
     "dataplane/listener.lock",
     "dataplane/uv-cache",
+    "dataplane/compiled-modules",
     "dataplane/wheels",
     "dataplane/node",
     "dataplane/node-cache",

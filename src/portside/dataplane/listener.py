@@ -25,10 +25,12 @@ import msgspec
 from portside.dataplane.api import ControlPlane
 from portside.dataplane.build_slots import BuildSlots
 from portside.dataplane.builds.build import discard_unfinished
-from portside.dataplane.builds.caches import is_cache_too_large, limit_cache
+from portside.dataplane.builds.bytecode import CompiledModules
+from portside.dataplane.builds.caches import is_cache_too_large, limit_cache, modules_folder
 from portside.dataplane.builds.commands import kill_strays
 from portside.dataplane.compute.interface import Compute
 from portside.dataplane.compute.replica import kill_replicas
+from portside.dataplane.compute.start_queue import count_start_slots
 from portside.dataplane.failures import ControlPlaneRefused, ControlPlaneUnreachable, CreateFailed, RevisionFailed
 from portside.dataplane.rollout import ListenerContext, Rollout, describe_failure
 from portside.dataplane.settings import ListenerSettings
@@ -47,7 +49,6 @@ log = get_logger(__name__)
 _WAIT_S = 25
 _LOCK_WAIT_S = 30.0
 _PARENT_CHECK_S = 1.0
-_MAX_BUILDS = 2
 _REPORT_METRICS_EVERY_S = 5.0
 # Also after each build; while builds run more often.
 _LIMIT_CACHE_EVERY_S = 3600.0
@@ -98,12 +99,14 @@ async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute:
             settings.control_plane_url, settings.control_plane_api_key, settings.control_plane_api_key_file
         )
         starts = FirstStarts()
+        modules = CompiledModules(modules_folder(settings.folder))
         context = ListenerContext(
             settings=settings,
             control=control,
             compute=compute,
-            build_slots=BuildSlots(_MAX_BUILDS),
+            build_slots=BuildSlots(count_start_slots()),
             wait_for_starts=starts.wait,
+            modules=modules,
         )
 
         reconcilers = ReconcilerSet(context, starts)
@@ -125,6 +128,7 @@ async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute:
         finally:
             await cancel_and_wait(*tasks)
             await reconcilers.close()
+            await modules.close()
             await compute.close()
             await control.close()
 

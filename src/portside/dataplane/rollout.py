@@ -31,6 +31,7 @@ from portside.dataplane.builds.build import (
     find_build,
     wants_one_process,
 )
+from portside.dataplane.builds.bytecode import CompiledModules
 from portside.dataplane.builds.caches import cache_folder, node_cache_folder
 from portside.dataplane.builds.git import GitSource
 from portside.dataplane.builds.javascript import Scripts
@@ -94,6 +95,8 @@ class ListenerContext:
     build_slots: BuildSlots
     # Waits until the agents that served before a restart of the listener are started again.
     wait_for_starts: Callable[[], Awaitable[None]] = _nothing_starts
+    # What builds share of their packages' compiled modules; None means nothing.
+    modules: CompiledModules | None = None
 
 
 @dataclass(frozen=True)
@@ -240,7 +243,7 @@ class Rollout:
         self._builder = Builder(
             settings=context.settings,
             folder=self._folder,
-            places=_find_places(context.settings.folder),
+            places=_find_places(context),
             open_log=self._log_opener("build"),
             fetch_archive=fetch_archive,
         )
@@ -504,6 +507,9 @@ class Rollout:
         await self._report_revision(revision, "DEPLOYED")
         self._has_unreported_switch = False
 
+        if release.build is not None and self._context.modules is not None:
+            self._context.modules.keep(release.build.folder.resolve())
+
         await asyncio.to_thread(self._folder.remove_revisions_except, self.target.list_revisions())
 
     async def _report_status(self, status: ReportedDeploymentStatus, message: str | None) -> None:
@@ -537,13 +543,15 @@ class Rollout:
         return lambda revision_id: RevisionLog(partial(add_logs, self._deployment_id, revision_id, kind))
 
 
-def _find_places(folder: Path) -> BuildPlaces:
+def _find_places(context: ListenerContext) -> BuildPlaces:
     """Return the folders that all builds share, below the folder of the data plane."""
+    folder = context.settings.folder
     return BuildPlaces(
         wheels=folder / "wheels",
         cache=cache_folder(folder),
         node_cache=node_cache_folder(folder),
         runtimes=folder / RUNTIMES,
+        modules=context.modules,
     )
 
 

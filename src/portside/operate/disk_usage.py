@@ -63,6 +63,7 @@ _FILES_OF_HOME = {
     "logs": "logs",
     "examples": "other",
     "dataplane/uv-cache": "build cache",
+    "dataplane/compiled-modules": "build cache",
     "dataplane/wheels": "build cache",
     "dataplane/node-cache": "build cache",
     "dataplane/node-runtimes": "build cache",

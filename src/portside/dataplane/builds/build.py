@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from portside.dataplane.builds.bytecode import CompiledModules
 from portside.dataplane.builds.commands import kill_leftovers, kill_strays
 from portside.dataplane.builds.config import BuildConfig, read_config
 from portside.dataplane.builds.environment import Environment
@@ -83,6 +84,8 @@ class BuildPlaces:
     node_cache: Path | None = None
     # The JavaScript executor, by versions; None means a folder of the build.
     runtimes: Path | None = None
+    # Compiled modules of packages; None means that builds share none.
+    modules: CompiledModules | None = None
 
 
 @dataclass(frozen=True)
@@ -216,6 +219,8 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
         wheel = await asyncio.to_thread(pack_wheel, places.wheels, content)
         environment = Environment(request.folder, output, cache=places.cache, content=content)
         await environment.create(config, wheel)
+        if places.modules is not None:
+            await places.modules.link(request.folder)
 
     await asyncio.to_thread(checkout.keep_history, request.history_folder)
     await asyncio.to_thread(kill_strays, request.folder)

@@ -28,13 +28,19 @@ def node_cache_folder(dataplane: Path) -> Path:
     return dataplane / "node-cache"
 
 
+def modules_folder(dataplane: Path) -> Path:
+    """Return the folder of the compiled modules of packages."""
+    return dataplane / "compiled-modules"
+
+
 async def is_cache_too_large(dataplane: Path, limit_bytes: int) -> bool:
     """Whether the package caches are together larger than the limit; builds may run meanwhile."""
     return await _sum_of_sizes(_limited_folders(dataplane)) > limit_bytes
 
 
 def _limited_folders(dataplane: Path) -> list[Path]:
-    return [node_cache_folder(dataplane), *([] if os.environ.get(_VARIABLE) else [cache_folder(dataplane)])]
+    own_folders = [node_cache_folder(dataplane), modules_folder(dataplane)]
+    return own_folders if os.environ.get(_VARIABLE) else [*own_folders, cache_folder(dataplane)]
 
 
 async def limit_cache(dataplane: Path, limit_bytes: int) -> None:

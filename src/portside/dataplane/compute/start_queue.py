@@ -32,11 +32,16 @@ class Urgency(NamedTuple):
     minus_used_at: float = 0.0
 
 
+def count_start_slots() -> int:
+    """Return how many builds, or starts, run at once: as many as the machine has cores, and at least two."""
+    return max(2, os.cpu_count() or 1)
+
+
 class StartQueue:
     """Gives slots to starts. Without a number there are as many slots as cores, and at least two."""
 
     def __init__(self, slots: int | None = None, slot_for_s: float = SLOT_FOR_S) -> None:
-        self._free = slots or max(2, os.cpu_count() or 1)
+        self._free = slots or count_start_slots()
         self._slot_for_s = slot_for_s
         self._waiting: list[tuple[Callable[[], Urgency], asyncio.Future[None]]] = []
 
