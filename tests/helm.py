@@ -39,11 +39,17 @@ def _to_yaml(value: Any) -> str:
     return str(yaml.safe_dump(value, default_flow_style=False)).strip("\n")
 
 
+def _to_json(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "quote": lambda value: json.dumps(_to_text(value)),
     "default": lambda default, value=None: value or default,
     "printf": _print_formatted,
     "toYaml": _to_yaml,
+    "toJson": _to_json,
     "nindent": lambda count, text: "\n" + "\n".join(" " * count + line for line in text.split("\n")),
     "join": lambda separator, items: separator.join(items),
     "concat": lambda *lists: [item for items in lists for item in items],

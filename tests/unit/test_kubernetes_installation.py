@@ -9,7 +9,8 @@ import yaml
 from click.testing import CliRunner
 
 from portside.agent.settings import AgentSettings
-from portside.cli.manifests import manifests
+from portside.cli.manifest_values import read_values
+from portside.cli.manifests import build_objects, manifests
 from portside.dataplane.compute.kubernetes.rights import OPTIONAL_RIGHTS, list_rights
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.settings import ListenerSettings
@@ -242,6 +243,17 @@ def test_schema_describes_every_value() -> None:
     for part in (schema, *schema["definitions"].values()):
         if part["title"] != "Variable":
             assert all("description" in value or "$ref" in str(value) for value in part["properties"].values())
+
+
+def test_platform_knows_its_own_host_and_those_that_owners_may_request(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("host: p.example.com\nagents: {customHosts: [chat.example.com, '*.bots.example.com']}\n")
+    objects = [one for part in build_objects(read_values(file, {})).values() for one in part]
+    (platform,) = [one for one in objects if (one["kind"], one["metadata"]["name"]) == ("Deployment", "portside")]
+    (container,) = platform["spec"]["template"]["spec"]["containers"]
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert variables["PORTSIDE_PUBLIC_HOST"] == "p.example.com"
+    assert variables["CUSTOM_HOSTS"] == "chat.example.com,*.bots.example.com"
 
 
 def test_home_is_a_folder_of_its_own_in_the_volume() -> None:

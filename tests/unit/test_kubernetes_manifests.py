@@ -1,6 +1,7 @@
 """From a release to the objects of its cluster: every field is applied, and the objects match the published schemas."""
 
 import dataclasses
+import json
 from typing import Any
 
 import jsonschema
@@ -18,9 +19,10 @@ from portside.control.types import (
     Volume,
     VolumeMount,
 )
-from portside.dataplane.compute.kubernetes.objects import is_data, object_name
+from portside.dataplane.compute.kubernetes.objects import COMPONENT, is_data, object_name
 from portside.dataplane.compute.kubernetes.resources import Resources
 from portside.dataplane.failures import DeployFailed
+from portside.kernel.errors import UserMistake
 from portside.listener_api import Scale, Secret
 from tests.kubernetes import (
     DEPLOYMENT_ID,
@@ -553,6 +555,47 @@ def test_custom_url_is_kept() -> None:
     (rule,) = find_object(found, "Ingress")["spec"]["rules"]
     assert (rule["host"], found.address.url) == ("chat.example.com", "https://chat.example.com/v1")
     assert variables(found)["MOUNT_PREFIX"] == "/v1"
+
+
+def test_address_at_a_gateway_is_a_route_and_no_ingress() -> None:
+    gateways = '[{"name": "public", "namespace": "gateways"}]'
+    found = objects(
+        kubernetes=settings(kubernetes_ingress_url="https://example.com/agents", kubernetes_gateways=gateways)
+    )
+    (route,) = found.of_kind("HTTPRoute")
+    (rule,) = route["spec"]["rules"]
+    assert route["spec"]["parentRefs"] == [{"name": "public", "namespace": "gateways"}]
+    assert route["spec"]["hostnames"] == ["example.com"]
+    assert rule["matches"][0]["path"] == {"type": "PathPrefix", "value": variables(found)["MOUNT_PREFIX"]}
+    assert rule["backendRefs"] == [{"name": found.scope.name, "port": 8000}]
+    assert found.of_kind("Ingress") == []
+
+
+def test_operator_chooses_nodes_and_priority_of_every_pod() -> None:
+    tolerations = [{"key": "pool", "operator": "Equal", "value": "agents", "effect": "NoSchedule"}]
+    pool = settings(
+        kubernetes_node_selector='{"pool": "agents"}',
+        kubernetes_tolerations=json.dumps(tolerations),
+        kubernetes_priority_class="low",
+    )
+    found = objects(kubernetes=pool)
+    validate_all(found)
+    workloads = [*found.of_kind("Deployment"), *found.of_kind("StatefulSet")]
+    assert {manifest["metadata"]["labels"][COMPONENT] for manifest in workloads} >= {"api", "postgres", "redis"}
+    for manifest in workloads:
+        pod = manifest["spec"]["template"]["spec"]
+        assert pod["nodeSelector"] == {"pool": "agents"}, manifest["metadata"]["name"]
+        assert (pod["tolerations"], pod["priorityClassName"]) == (tolerations, "low")
+
+    (cluster,) = objects(kubernetes=pool, has_operator=True).of_kind("Cluster")
+    assert cluster["spec"]["affinity"] == {"nodeSelector": {"pool": "agents"}, "tolerations": tolerations}
+    assert cluster["spec"]["priorityClassName"] == "low"
+
+
+@pytest.mark.parametrize("text", ["pool=agents", '["pool"]', '{"pool": 1}'])
+def test_setting_that_is_not_the_json_it_should_be_is_named(text: str) -> None:
+    with pytest.raises(UserMistake, match="KUBERNETES_NODE_SELECTOR"):
+        _ = settings(kubernetes_node_selector=text).scheduling
 
 
 def test_service_is_the_address_without_ingress() -> None:

@@ -64,6 +64,14 @@ def test_objects_for_keda_match_its_schema() -> None:
     assert validate_operators(found) == {"ScaledObject"}
 
 
+def test_routes_match_the_schema_of_gateway_api() -> None:
+    gateways = settings(
+        kubernetes_ingress_url="https://*.agents.example.com",
+        kubernetes_gateways='[{"name": "public", "namespace": "gateways", "sectionName": "https"}]',
+    )
+    assert validate_operators(objects(kubernetes=gateways)) == {"HTTPRoute"}
+
+
 def test_databases_for_cloudnative_pg_match_its_schemas() -> None:
     spec = {
         **with_defaults({"db_cpu": 1, "db_memory_mb": 512}),

@@ -149,6 +149,26 @@ class CommaSeparated(Expression):
 
 
 @dataclass(frozen=True)
+class JsonText(Expression):
+    """A list or an object of the values as a text in JSON."""
+
+    path: str
+
+    def evaluate(self, scope: Scope) -> str:
+        """Return the text as Go writes it: fields in order of their names, and no sign that HTML knows."""
+        value = Value(self.path).evaluate(scope)
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        for sign in "<>&":
+            text = text.replace(sign, f"\\u{ord(sign):04x}")
+
+        return text
+
+    def to_helm(self) -> str:
+        """Return a `toJson`."""
+        return f"(toJson $.Values.{self.path})"
+
+
+@dataclass(frozen=True)
 class Computed(Expression):
     """A whole number: `sub`, `mul`, `div` or `max` of two."""
 

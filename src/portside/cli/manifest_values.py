@@ -19,7 +19,8 @@ _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _MAX_FILE_BYTES = 1_000_000
 
 Name = Annotated[str, msgspec.Meta(pattern=rf"^{_LABEL}$(?!\n)", max_length=63)]
-HostName = Annotated[str, msgspec.Meta(pattern=rf"^(\*\.)?{_LABEL}(\.{_LABEL})*$(?!\n)", max_length=253)]
+HostName = Annotated[str, msgspec.Meta(pattern=rf"^{_LABEL}(\.{_LABEL})*$(?!\n)", max_length=253)]
+HostPattern = Annotated[str, msgspec.Meta(pattern=rf"^(\*\.)?{_LABEL}(\.{_LABEL})+$(?!\n)", max_length=253)]
 Image = Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern=r"^[^\s]+$(?!\n)")]
 Labels = Annotated[
     dict[str, str],
@@ -134,6 +135,21 @@ class Agents(Section, frozen=True, kw_only=True):
             "ObjectStore of CloudNativePG's Barman plugin in each namespace, to which these databases are backed up."
         ),
     ] = None
+    parent_refs: Annotated[
+        list[Json],
+        described(
+            "Gateways, in the form of Gateway API; with any, their public addresses are HTTPRoutes, not Ingresses."
+        ),
+    ] = []
+    node_selector: Annotated[dict[str, str], described("Labels of the nodes that may run their pods.")] = {}
+    tolerations: Annotated[list[Json], described("Taints of nodes that their pods tolerate.")] = []
+    priority_class_name: Annotated[str | None, described("Priority class of their pods.")] = None
+    custom_hosts: Annotated[
+        list[HostPattern],
+        described(
+            "Host names that owners may request for them by `custom_url`; `*.agents.example.com` allows all below it."
+        ),
+    ] = []
     postgres_image: Annotated[Image, described("Image of their Postgres.")] = "pgvector/pgvector:pg15"
     redis_image: Annotated[Image, described("Image of their Redis.")] = "redis:6"
 

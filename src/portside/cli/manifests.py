@@ -24,6 +24,7 @@ from portside.cli.manifest_templates import (
     Image,
     Item,
     Joined,
+    JsonText,
     Namespace,
     Not,
     Scope,
@@ -63,7 +64,11 @@ _EXTERNAL_LITERALS = (
     "--from-literal=api-key=KEY --from-literal=database-url=postgresql://USER:PASSWORD@HOST:5432/DATABASE"
 )
 # The kinds of other operators that the listener makes, by the values that ask for them.
-_OPERATOR_KINDS = {"agents.keda": ["ScaledObject"], "agents.cloudnativePg": ["Cluster", "ScheduledBackup"]}
+_OPERATOR_KINDS = {
+    "agents.keda": ["ScaledObject"],
+    "agents.cloudnativePg": ["Cluster", "ScheduledBackup"],
+    "agents.parentRefs": ["HTTPRoute"],
+}
 # The values that each flag replaces.
 _FLAGS = {
     "namespace": ["namespace"],
@@ -365,6 +370,12 @@ def _build_platform() -> list[Any]:
                 {"name": "PORTSIDE_OWN_LISTENER", "value": "false"},
                 # The cluster's Ingress is the front, and no agent runs here.
                 {"name": "PORTSIDE_FRONT", "value": "false"},
+                # No deployment may have the platform's own host, by whatever address an owner calls.
+                When(Value("host"), {"name": "PORTSIDE_PUBLIC_HOST", "value": Value("host")}),
+                When(
+                    Value("agents.customHosts"),
+                    {"name": "CUSTOM_HOSTS", "value": CommaSeparated((), Value("agents.customHosts"))},
+                ),
                 {"name": "LOG_LEVEL", "value": Value("logLevel")},
                 {"name": "LOG_JSON", "value": "true"},
                 _build_secret_variable("DATABASE_URL", "platform.secretName", "database-url"),
@@ -412,6 +423,7 @@ def _build_listener() -> list[Any]:
         "KUBERNETES_INGRESS_URL": "agents.url",
         "KUBERNETES_INGRESS_CLASS": "agents.ingressClass",
         "KUBERNETES_INGRESS_TLS_SECRET": "agents.tlsSecret",
+        "KUBERNETES_PRIORITY_CLASS": "agents.priorityClassName",
         "KUBERNETES_STORAGE_CLASS": "storageClass",
         "KUBERNETES_POSTGRES_OBJECT_STORE": "agents.objectStore",
         "KUBERNETES_HTTP_PROXY": "proxy.http",
@@ -419,10 +431,17 @@ def _build_listener() -> list[Any]:
     }
     lists = {"KUBERNETES_IMAGE_PULL_SECRETS": "imagePullSecrets", "KUBERNETES_NO_PROXY": "proxy.noProxy"}
 
+    documents = {
+        "KUBERNETES_GATEWAYS": "agents.parentRefs",
+        "KUBERNETES_NODE_SELECTOR": "agents.nodeSelector",
+        "KUBERNETES_TOLERATIONS": "agents.tolerations",
+    }
+
     variables = [
         *({"name": name, "value": value} for name, value in always.items()),
         *(When(Value(path), {"name": name, "value": Value(path)}) for name, path in if_set.items()),
         *(When(Value(path), {"name": name, "value": CommaSeparated((), Value(path))}) for name, path in lists.items()),
+        *(When(Value(path), {"name": name, "value": JsonText(path)}) for name, path in documents.items()),
         When(Value("agents.keda"), {"name": "KUBERNETES_KEDA", "value": "true"}),
         When(Value("agents.cloudnativePg"), {"name": "KUBERNETES_POSTGRES_OPERATOR", "value": "cloudnative-pg"}),
         _build_secret_variable("CONTROL_PLANE_API_KEY", "listener.secretName", "api-key"),

@@ -6,7 +6,7 @@ requested, each by one deployment.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
 import msgspec
@@ -61,7 +61,7 @@ def read_host(url: str) -> str:
         return ""
 
 
-def parse_custom_hosts(text: str, platform_hosts: Collection[str]) -> CustomHosts:
+def parse_custom_hosts(text: str, platform_hosts: Iterable[str]) -> CustomHosts:
     """Read the value of the setting: names and patterns, separated by commas."""
     return CustomHosts(tuple(split_names(text.lower())), frozenset(platform_hosts))
 

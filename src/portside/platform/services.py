@@ -140,7 +140,7 @@ def build_control_services(parts: PlatformParts) -> ControlServices:
         outbound_rules=_build_outbound_rules(settings.allow_private_git_hosts),
         addresses=addresses,
         router=front or NO_ROUTER,
-        custom_hosts=parse_custom_hosts(settings.custom_hosts, [settings.domain] if settings.domain else []),
+        custom_hosts=parse_custom_hosts(settings.custom_hosts, filter(None, (settings.domain, settings.public_host))),
         disk=parts.disk,
         revision_log_days=settings.revision_log_days,
         repository_poll_s=settings.repository_poll_s,

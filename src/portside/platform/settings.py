@@ -242,6 +242,14 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
             "`http://agents.example.com:*` name several."
         ),
     ] = ""
+    public_host: Annotated[
+        HostName | None,
+        setting(
+            "Host name of the platform at a front that is not its own, such as an Ingress. No deployment on a cluster "
+            "may request it, nor the domain.",
+            "PORTSIDE_PUBLIC_HOST",
+        ),
+    ] = None
     custom_hosts: Annotated[
         str,
         msgspec.Meta(pattern=rf"^ *((\*\.)?{_LABEL}(\.{_LABEL})+ *(, *(?!$)|$))*$"),

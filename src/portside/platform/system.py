@@ -55,6 +55,7 @@ SHOWN = frozenset(
         "trace_tier",
         "trusted_proxies",
         "console_agent_origins",
+        "public_host",
         "custom_hosts",
         "oidc_issuer",
         "oidc_client_id",

@@ -120,6 +120,14 @@ def _build_cluster(scope: KubernetesScope, resources: Resources, settings: Kuber
     if settings.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": secret_name} for secret_name in settings.image_pull_secrets]
 
+    scheduling = dict(settings.scheduling)
+    priority_class = scheduling.pop("priorityClassName", None)
+    if scheduling:
+        spec["affinity"] = scheduling
+
+    if priority_class:
+        spec["priorityClassName"] = priority_class
+
     if settings.kubernetes_postgres_object_store:
         parameters = {"barmanObjectName": settings.kubernetes_postgres_object_store}
         spec["plugins"] = [{"name": _PLUGIN, "isWALArchiver": True, "parameters": parameters}]

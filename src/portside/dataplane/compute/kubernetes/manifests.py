@@ -367,6 +367,7 @@ def build_pod_template(pods: PodContext, workload: Workload) -> Json:
         # Agents need no access to the API server, unless they were given a service account for it.
         "automountServiceAccountToken": resources.service_account_name is not None,
         "enableServiceLinks": False,
+        **pods.settings.scheduling,
         "terminationGracePeriodSeconds": round(environment.grace_s + _PRE_STOP_S + _MARGIN_S),
         "topologySpreadConstraints": [
             {
@@ -455,12 +456,14 @@ def _build_user_container(container: Json, *, is_restricted: bool) -> Json:
 
 
 def build_entry_points(scope: KubernetesScope, address: Address, settings: KubernetesSettings) -> list[Json]:
-    """Return the Service of the API, and its Ingress when the deployment has a public address."""
+    """Return the Service of the API, and its Ingress or its route when the deployment has a public address."""
     port = {"name": "http", "port": API_PORT, "targetPort": "http", "protocol": "TCP"}
     service = {"type": "ClusterIP", "selector": scope.build_selector("api"), "ports": [port]}
 
     manifests = [scope.manifest("Service", scope.name, "api", {"spec": service})]
-    if address.host is not None:
+    if address.host is not None and settings.gateways:
+        manifests.append(_build_route(scope, address, settings))
+    elif address.host is not None:
         backend = {"service": {"name": scope.name, "port": {"name": "http"}}}
         path = {"path": address.path or "/", "pathType": "Prefix", "backend": backend}
 
@@ -474,6 +477,16 @@ def build_entry_points(scope: KubernetesScope, address: Address, settings: Kuber
         manifests.append(scope.manifest("Ingress", scope.name, "api", {"spec": spec}))
 
     return manifests
+
+
+def _build_route(scope: KubernetesScope, address: Address, settings: KubernetesSettings) -> Json:
+    """Return the route of a public address at the operator's gateways, which end TLS."""
+    rule = {
+        "matches": [{"path": {"type": "PathPrefix", "value": address.path or "/"}}],
+        "backendRefs": [{"name": scope.name, "port": API_PORT}],
+    }
+    spec = {"parentRefs": settings.gateways, "hostnames": [address.host], "rules": [rule]}
+    return scope.manifest("HTTPRoute", scope.name, "api", {"spec": spec})
 
 
 def build_scaling(

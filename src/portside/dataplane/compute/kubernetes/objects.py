@@ -30,6 +30,7 @@ OPTIONAL_KINDS: dict[str, tuple[str, str, str]] = {
     "Cluster": ("postgresql.cnpg.io", "v1", "clusters"),
     "ScheduledBackup": ("postgresql.cnpg.io", "v1", "scheduledbackups"),
     "ScaledObject": ("keda.sh", "v1alpha1", "scaledobjects"),
+    "HTTPRoute": ("gateway.networking.k8s.io", "v1", "httproutes"),
 }
 ALL_KINDS = {**OPTIONAL_KINDS, **KINDS}
 # Objects with a deployment's data, which are only deleted together with the deployment.

@@ -34,6 +34,7 @@ _REASONS = {
     "scaledobjects": "their autoscalers, with --keda only",
     "clusters": "their databases where CloudNativePG makes them",
     "scheduledbackups": "the backups of these",
+    "httproutes": "their public addresses at a gateway of the Gateway API",
 }
 
 RIGHTS = (

@@ -1,10 +1,13 @@
 """The settings of a listener that deploys to Kubernetes, read from the environment beside those of every listener."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from portside.kernel.errors import UserMistake
 from portside.kernel.settings import setting, split_names
+
+T = TypeVar("T")
 
 Image = Annotated[str, msgspec.Meta(min_length=1)]
 PositiveInt = Annotated[int, msgspec.Meta(gt=0)]
@@ -36,6 +39,20 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
     kubernetes_ingress_tls_secret: Annotated[
         str | None, setting("Secret with the certificate of the Ingress, in each namespace.")
     ] = None
+    kubernetes_gateways: Annotated[
+        str,
+        setting(
+            'Gateways of the Gateway API for deployments, as a JSON list of parentRefs such as [{"name": "public", '
+            '"namespace": "gateways"}]. With any, a public address is an HTTPRoute at them instead of an Ingress.'
+        ),
+    ] = ""
+    kubernetes_node_selector: Annotated[
+        str, setting("Labels of the nodes that may run pods of deployments, as a JSON object.")
+    ] = ""
+    kubernetes_tolerations: Annotated[
+        str, setting("Taints of nodes that pods of deployments tolerate, as a JSON list in the form of Kubernetes.")
+    ] = ""
+    kubernetes_priority_class: Annotated[str | None, setting("Priority class of pods of deployments.")] = None
     kubernetes_health_check: Annotated[
         Literal["service", "ingress", "none"],
         setting(
@@ -177,6 +194,21 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
         return split_names(self.kubernetes_namespaces)
 
     @property
+    def gateways(self) -> list[dict[str, Any]]:
+        """The gateways of public addresses. Raises UserMistake."""
+        return _decode("KUBERNETES_GATEWAYS", self.kubernetes_gateways, list[dict[str, Any]], "[]")
+
+    @property
+    def scheduling(self) -> dict[str, Any]:
+        """The fields of a pod that say on which nodes it may run, and before which others. Raises UserMistake."""
+        fields = {
+            "nodeSelector": _decode("KUBERNETES_NODE_SELECTOR", self.kubernetes_node_selector, dict[str, str], "{}"),
+            "tolerations": _decode("KUBERNETES_TOLERATIONS", self.kubernetes_tolerations, list[dict[str, Any]], "[]"),
+            "priorityClassName": self.kubernetes_priority_class,
+        }
+        return {name: value for name, value in fields.items() if value}
+
+    @property
     def volume_kinds(self) -> frozenset[str]:
         """The kinds of volumes that a resource_spec may have."""
         return frozenset(split_names(self.kubernetes_volumes))
@@ -201,3 +233,11 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
             proxies["NO_PROXY"] = ",".join([*exceptions, *split_names(self.kubernetes_no_proxy)])
 
         return proxies
+
+
+def _decode(name: str, text: str, kind: type[T], default: str) -> T:
+    """Return the value of a setting in JSON. Raises UserMistake, which names the setting."""
+    try:
+        return msgspec.json.decode(text or default, type=kind)
+    except msgspec.MsgspecError as exc:
+        raise UserMistake(f"setting {name}: {exc}; write JSON, as the reference shows it") from exc

@@ -160,6 +160,7 @@ def _build_postgres_pod(name: str, resources: Resources, settings: KubernetesSet
     return {
         "securityContext": build_pod_security(None if settings.kubernetes_arbitrary_uids else POSTGRES_USER),
         **_build_pull_secrets(settings),
+        **settings.scheduling,
         "terminationGracePeriodSeconds": 60,
         "containers": [container],
         "volumes": [
@@ -192,6 +193,7 @@ def _build_redis_pod(name: str, resources: Resources, settings: KubernetesSettin
     return {
         "securityContext": build_pod_security(None if settings.kubernetes_arbitrary_uids else _REDIS_USER),
         **_build_pull_secrets(settings),
+        **settings.scheduling,
         "containers": [container],
         "volumes": [{"name": "configuration", "secret": {"secretName": name, "items": items}}, TMP_VOLUME],
     }

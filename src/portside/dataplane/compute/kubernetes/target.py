@@ -69,7 +69,8 @@ class KubernetesCompute:
 
     @classmethod
     def from_environment(cls, listener: ListenerSettings, settings: KubernetesSettings) -> "KubernetesCompute":
-        """Find the cluster. Raises UserMistake."""
+        """Find the cluster. Raises UserMistake, also for a setting that is not valid."""
+        _ = (settings.gateways, settings.scheduling)
         return cls(ClusterSettings(listener, settings), KubernetesApi.from_environment(settings))
 
     def target(self, deployment_id: UUID, open_log: OpenLog) -> "KubernetesTarget":
