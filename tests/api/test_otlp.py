@@ -155,6 +155,15 @@ async def test_a_root_gets_its_run_id_back(server: Hosted):
     assert run["id"] == run["trace_id"] == str(UUID(TRACE))
 
 
+async def test_a_root_has_the_tokens_of_its_trace(server: Hosted):
+    # The root's id is not that of the trace.
+    model = {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 3, "gen_ai.usage.output_tokens": 4}
+    await send(server, span("root"), span("child", model, spanId=CHILD, parentSpanId=ROOT))
+
+    runs = await read_runs(server)
+    assert {name: run["total_tokens"] for name, run in runs.items()} == {"root": 7, "child": 7}
+
+
 async def test_span_attributes_set_project_type_tags_and_metadata(server: Hosted):
     run = await run_from(
         server,

@@ -1,6 +1,6 @@
 -- name: runs_by_id
 -- Large fields are read only if they are selected. They are returned as bytes, which become part of the JSON unchanged.
--- Tokens and costs of a root are those of its trace.
+-- Tokens and costs of a root are those of its trace, whose id need not be that of the root: spans have other ids.
 select r.id, r.name, r.run_type, r.status, r.trace_id, r.dotted_order, r.parent_run_id, r.session_id,
        r.reference_example_id, r.start_time, r.end_time, r.tags, r.error,
        case when 'inputs' = any(:fields::text[]) then convert_to(r.inputs, 'UTF8') end as inputs,
@@ -22,7 +22,7 @@ left join lateral (
            least(coalesce(sum(m.total_tokens), 0), 9e18)::bigint as total_tokens, sum(m.prompt_cost) as prompt_cost,
            sum(m.completion_cost) as completion_cost, sum(m.total_cost) as total_cost
     from readable_runs m
-    where m.workspace_id = r.workspace_id and m.trace_id = r.id and m.run_type = 'llm'
+    where m.workspace_id = r.workspace_id and m.trace_id = r.trace_id and m.run_type = 'llm'
 ) u on r.is_root and r.run_type <> 'llm'
 left join traces t on t.workspace_id = r.workspace_id and t.trace_id = r.trace_id
 left join lateral (
