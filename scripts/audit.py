@@ -26,7 +26,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 ROOT = Path(__file__).parents[1]
-LOCK = ROOT / "requirements.lock"
+LOCKS = (ROOT / "requirements.lock", ROOT / "docs" / "requirements.lock")
 SNAPSHOT = ROOT / "scripts" / "advisories.json"
 CACHE = ROOT / ".venv" / ".audit"
 COMMAND = (
@@ -66,7 +66,7 @@ class Audit(NamedTuple):
 
 def main() -> int:
     options = _options()
-    pins = read_pins(LOCK.read_text("utf-8").splitlines())
+    pins = read_pins(line for lock in LOCKS for line in lock.read_text("utf-8").splitlines())
 
     database = options.database
     audit = ask(pins, options.within) if database is None else audit_with_database(database, pins)

@@ -60,6 +60,8 @@ ABOUT_NOTHING = {
     "GET /prompts/{prompt_name}/{commit}": 307,
     "GET /context/{prompt_name}/{commit}": 307,
     "GET /console/{path...}": 200 if site.is_built() else 503,
+    "GET /help": 307,
+    "GET /help/{path...}": 404,
     # Forms must come from a page of the platform.
     "POST /login/key": 403,
     "POST /login/out": 403,

@@ -1,7 +1,8 @@
-"""`portside deploy` on a real platform: its output while a project fails, and once it serves."""
+"""`portside deploy` on a real platform: its output while a project fails, once it serves, and in tutorials."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -15,6 +16,7 @@ from tests.repositories import AGENT, CONFIG
 from tests.servers import KEY, ServerProcess, platform_server
 
 pytestmark = pytest.mark.timeout(900)
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +126,48 @@ def test_a_missing_variable_is_named_once_and_an_env_file_mends_it(environment: 
     assert "deployments token needy" in example
     result = subprocess.run(["sh", "-c", example], env=environment, capture_output=True, text=True, check=True)
     assert [one["graph_id"] for one in json.loads(result.stdout)] == ["agent"]
+
+
+@pytest.mark.parametrize(
+    ("page", "awaited", "printed"),
+    [
+        ("start-here", {"runs/query": '"success"', "$READER": "403"}, ["You said: Ahoy!", "401", "403"]),
+        ("tutorials/ask-a-person", {}, ["The thread is interrupted", "Two tickets for the ferry", "It is paid."]),
+        (
+            "tutorials/remember-users",
+            {},
+            ["Who am I? -> Hello Ada!", "Who am I? -> Hello stranger!", "Ben sees 1 thread"],
+        ),
+    ],
+)
+def test_commands_of_a_page_do_what_it_says(
+    platform: ServerProcess,
+    environment: dict[str, str],
+    tmp_path: Path,
+    *,
+    page: str,
+    awaited: dict[str, str],
+    printed: list[str],
+):
+    """The commands are run as a reader types them, in one shell; `awaited` ones until they print what they should."""
+    (tmp_path / ".portside").mkdir()
+    (tmp_path / ".portside" / "api-key").write_text(KEY)
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+
+    commands = ["set -eu"]
+    for block in re.findall(r"^```sh\n(.*?)^```$", (DOCS / f"{page}.md").read_text("utf-8"), re.DOTALL | re.MULTILINE):
+        texts = [text for mark, text in awaited.items() if mark in block]
+        repeat = (
+            f"until output=$(step) && printf '%s' \"$output\" | grep -qF '{texts[0]}'; do sleep 0.2; done"
+            if texts
+            else ""
+        )
+        commands.append(f"step() {{\n{block}}}\n{repeat}\nprintf '%s\\n' \"$output\"" if texts else block)
+
+    script = "\n".join(commands).replace("http://127.0.0.1:8700", platform.url)
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for text in printed:
+        assert text in done.stdout, done.stdout

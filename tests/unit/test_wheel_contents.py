@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = "examples/hello-agent/"
 # git ignores them. Without the second one no graph in JavaScript runs, and without the first one there are no pages.
 BUILT = (
+    "src/portside/console/help/index.html",
+    "src/portside/console/help/search.json.gz",
     "src/portside/console/static/index.html",
     "src/portside/console/static/assets/index-a1b2.js",
     "src/portside/executor_js/main.js",

@@ -591,6 +591,8 @@ export interface Operations {
   "GET /feedback/{feedback_id}": { path: { feedback_id: string }; query: Record<never, never>; body: undefined; response: Feedback };
   "PATCH /feedback/{feedback_id}": { path: { feedback_id: string }; query: Record<never, never>; body: FeedbackPatch; response: Feedback };
   "POST /generate": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Accepted };
+  "GET /help": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: undefined };
+  "GET /help/{path}": { path: { path: string }; query: Record<never, never>; body: undefined; response: undefined };
   "GET /info": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: PlatformInfo };
   "GET /info/health": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: unknown };
   "DELETE /internal/deployments/{deployment_id}": { path: { deployment_id: string }; query: Record<never, never>; body: undefined; response: undefined };

@@ -143,6 +143,7 @@ function useEntries(text: string): Entry[] {
         ? [{ id: "alerts", title: "Alerts", detail: "place", icon: "bell", run: go("/alerts") } as Entry]
         : []),
       { id: "system", title: "System", detail: "place", icon: "system", run: go("/system") },
+      { id: "help", title: "Help", detail: "documentation", icon: "help", run: () => void open("/help/", "_blank") },
       {
         id: "theme",
         title: "Switch between light and dark",

@@ -192,14 +192,26 @@ function AllPlaces({ onLeave }: { onLeave?: () => void }) {
   const { permissions } = useSession().identity;
   const mayGo = (place: Place) => !("needs" in place) || place.needs.some((each) => covers(permissions, each));
 
-  return SHOWN.map((group) => (
-    <div key={group.title} className="places">
-      {group.title && <p className="places-title">{group.title}</p>}
-      {group.places.filter(mayGo).map((place) => (
-        <PlaceLink key={place.to} place={place} onLeave={onLeave} />
+  return (
+    <>
+      {SHOWN.map((group) => (
+        <div key={group.title} className="places">
+          {group.title && <p className="places-title">{group.title}</p>}
+          {group.places.filter(mayGo).map((place) => (
+            <PlaceLink key={place.to} place={place} onLeave={onLeave} />
+          ))}
+        </div>
       ))}
-    </div>
-  ));
+      {ownAgent === null && (
+        <div className="places">
+          <a href="/help/" target="_blank" rel="noopener" className="place" title="Help: the documentation">
+            <Icon name="help" />
+            <span>Help</span>
+          </a>
+        </div>
+      )}
+    </>
+  );
 }
 
 function PlaceLink({ place, onLeave }: { place: Place; onLeave?: (() => void) | undefined }) {

@@ -1,4 +1,4 @@
-"""The routes of the console: its files, and the redirect of browsers to it."""
+"""The routes of the console: its files, those of the documentation, and the redirect of browsers to it."""
 
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from portside.console import site
 from portside.console.links import LinkQuery, find_page
-from portside.console.site import FileNotBuilt
+from portside.console.site import FileNotBuilt, HelpPageNotFound
 from portside.identity.pages import render_note
 from portside.kernel.errors import NotFound
 from portside.kernel.http.routes import BaseServices, RouteOptions
@@ -18,6 +18,7 @@ from portside.kernel.http.routes import Routes as KernelRoutes
 _PAGE: RouteOptions = {"public": True, "media_type": "text/html"}
 _ROOT: RouteOptions = {**_PAGE, "raises": (NotFound,)}
 _FILE: RouteOptions = {**_PAGE, "raises": (FileNotBuilt,)}
+_HELP: RouteOptions = {**_PAGE, "raises": (HelpPageNotFound,)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,21 @@ async def get_console_file(ctx: Context, path: str) -> Response:
     if not site.is_built():
         return render_note(*site.MISSING, status=503)
     return site.respond(path, dict(ctx.request.headers), agent_origins=ctx.services.agent_origins)
+
+
+@routes.get("/help", operation="console_complete_help_address", **_PAGE)
+async def complete_help_address(_ctx: Context) -> Response:
+    """Send browsers to the address with the slash."""
+    return _redirect("/help/")
+
+
+@routes.get("/help/{path...}", **_HELP)
+async def get_help_page(ctx: Context, path: str) -> Response:
+    """Return a page of the documentation, or a file that its pages load."""
+    is_browser = "text/html" in ctx.request.headers.get("accept", "")
+    if is_browser and not site.is_built(site.HELP_FILES):
+        return render_note(*site.HELP_MISSING, status=404)
+    return site.respond_with_help(path, dict(ctx.request.headers))
 
 
 def _redirect(address: str = site.HOME) -> Response:

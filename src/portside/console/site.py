@@ -1,7 +1,8 @@
-"""The built files of the console, as responses: for the platform's routes, or in front of one agent.
+"""The built files of the console and of the documentation, as responses.
 
-Every path that is not a file is an address inside the application, so it answers `index.html`. Files below `assets/`
-have a hash of their content in their name, so browsers may keep them.
+The platform serves both by its routes; the console alone is also served in front of one agent. In the console, every
+path that is not a file is an address inside the application, so it answers `index.html`. Its files below `assets/` have
+a hash of their content in their name, so browsers may keep them.
 """
 
 import gzip
@@ -19,6 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 from portside.kernel.errors import NotFound
 
 STATIC = Path(__file__).parent / "static"
+HELP_FILES = Path(__file__).parent / "help"
 INDEX = "index.html"
 HOME = "/console/"
 ASSETS = "assets/"
@@ -40,6 +42,18 @@ _SECURITY = {
     # An address with a share token may be posted somewhere.
     "X-Robots-Tag": "noindex",
 }
+# The documentation calls nobody but this server, for its own search.
+HELP_POLICY = (
+    "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HELP_MISSING = (
+    "The documentation is not built here",
+    (
+        "Its pages are the files in the folder docs of the repository. Run “make docs” there to have them here, with "
+        "search; released packages and images have them."
+    ),
+)
 MISSING = (
     "The console is not built here",
     (
@@ -53,6 +67,12 @@ class FileNotBuilt(NotFound):
     """The console has no such file; it may be of an older version: load the page again."""
 
     code = "console_file_not_found"
+
+
+class HelpPageNotFound(NotFound):
+    """The documentation has no such page; /help/ has the list of its pages, and a search."""
+
+    code = "help_page_not_found"
 
 
 class _File(NamedTuple):
@@ -90,16 +110,35 @@ def respond(
         else:
             file = _read(folder, INDEX, own_agent)
     except FileNotFoundError as exc:
-        # The console was built again while the platform runs.
-        _list_names.cache_clear()
-        _read.cache_clear()
+        _forget_files()
         raise FileNotBuilt from exc
 
     other_origins = "".join(f" {origin}" for origin in agent_origins)
+    policy = CONTENT_SECURITY_POLICY.format(other_origins)
+    return _to_response(file, headers, policy=policy, is_kept=is_asset)
+
+
+def respond_with_help(path: str, headers: dict[str, str], folder: Path = HELP_FILES) -> Response:
+    """Return the file of the documentation at a path below `/help/`. Raises HelpPageNotFound, also if it is not built."""
+    name = path or INDEX
+    if name not in _list_names(folder):
+        raise HelpPageNotFound
+
+    try:
+        file = _read(folder, name)
+    except FileNotFoundError as exc:
+        _forget_files()
+        raise HelpPageNotFound from exc
+
+    return _to_response(file, headers, policy=HELP_POLICY)
+
+
+def _to_response(file: "_File", headers: dict[str, str], *, policy: str, is_kept: bool = False) -> Response:
+    """Return a file as the response to a request with these headers; browsers may keep it for a year if `is_kept`."""
     response_headers = {
         **_SECURITY,
-        "Content-Security-Policy": CONTENT_SECURITY_POLICY.format(other_origins),
-        "Cache-Control": f"public, max-age={_A_YEAR_S}, immutable" if is_asset else "no-cache",
+        "Content-Security-Policy": policy,
+        "Cache-Control": f"public, max-age={_A_YEAR_S}, immutable" if is_kept else "no-cache",
         "ETag": file.etag,
         "Vary": "Accept-Encoding",
     }
@@ -151,6 +190,12 @@ class ServeConsole:
             return PlainTextResponse(str(exc), exc.status)
 
 
+def _forget_files() -> None:
+    """Read everything again: it was built again while the platform runs."""
+    _list_names.cache_clear()
+    _read.cache_clear()
+
+
 @cache
 def _list_names(folder: Path) -> frozenset[str]:
     return frozenset(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
@@ -165,7 +210,10 @@ def _read(folder: Path, name: str, own_agent: str | None = None) -> _File:
         content = content.replace(b"<title>", mark.encode(), 1)
 
     is_text = Path(name).suffix in _COMPRESSED
-    media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    media_type, encoding = mimetypes.guess_type(name)
+    if media_type is None or encoding is not None:
+        media_type = "application/octet-stream"
+
     digest = hashlib.sha256(content).hexdigest()[:32]
 
     return _File(
