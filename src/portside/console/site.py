@@ -119,7 +119,7 @@ def respond(
 
 
 def respond_with_help(path: str, headers: dict[str, str], folder: Path = HELP_FILES) -> Response:
-    """Return the file of the documentation at a path below `/help/`. Raises HelpPageNotFound, also if it is not built."""
+    """Return the file at a path below `/help/`. Raises HelpPageNotFound, also where the documentation is not built."""
     name = path or INDEX
     if name not in _list_names(folder):
         raise HelpPageNotFound
