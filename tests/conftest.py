@@ -264,9 +264,11 @@ async def fresh_database(postgres: str) -> AsyncIterator[Callable[[], Awaitable[
 
 
 @pytest.fixture(scope="session")
-def migrated(postgres: str) -> MigratedDatabases:
+def migrated(postgres: str) -> Iterator[MigratedDatabases]:
     """The databases to copy."""
-    return MigratedDatabases(postgres)
+    made = MigratedDatabases(postgres)
+    yield made
+    made.close()
 
 
 def build_databases_fixture(packages: Sequence[str]) -> Any:
@@ -283,7 +285,7 @@ def build_databases_fixture(packages: Sequence[str]) -> Any:
         yield create
 
         for name in names:
-            await migrated.drop(name)
+            await migrated.give_back(name)
 
     return copies
 
@@ -299,7 +301,7 @@ def _build_shared_database_fixture(packages: Sequence[str]) -> Any:
     def database(postgres: str, migrated: MigratedDatabases) -> Iterator[str]:
         name = asyncio.run(migrated.copy(packages))
         yield with_name(postgres, name)
-        asyncio.run(migrated.drop(name))
+        asyncio.run(migrated.give_back(name))
 
     return database
 

@@ -172,7 +172,8 @@ async def test_an_idle_server_holds_three_connections_at_most(
     """Two servers here, each of them: after runs that took many connections, and all chores at their start."""
     await asyncio.gather(*(client.runs.wait(None, "echo", input=HI) for _ in range(20)))
     admin = await asyncpg.connect(module_database)
-    count = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    ours = "datname = current_database() and application_name = 'portside'"
+    count = f"select count(*) from pg_stat_activity where {ours}"
 
     async def are_few_left() -> bool:
         return bool(await admin.fetchval(count) <= 3 * len(tiers))

@@ -1,4 +1,4 @@
-"""A database for each test that has its tables already: copied from one that each process of tests migrates once."""
+"""A database for each test that has its tables already: copied from one that is migrated once in a run."""
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ async def db(request: pytest.FixtureRequest, postgres: str, migrated: MigratedDa
     opened = await Database.connect(with_name(postgres, name), max_size=12, schema=get_schema(packages))
     yield opened
     await opened.close()
-    await migrated.drop(name)
+    await migrated.give_back(name)
 
 
 @pytest.fixture
