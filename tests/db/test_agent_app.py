@@ -15,7 +15,7 @@ class Failed(Exception):
     """The failure of a test."""
 
 
-async def test_connections_of_authentication_are_closed_after_a_failure(fresh_database, monkeypatch):
+async def test_connections_of_authentication_are_closed_after_a_failure(agent_databases, monkeypatch):
     closed: list[str] = []
     close = Access.close
 
@@ -24,7 +24,7 @@ async def test_connections_of_authentication_are_closed_after_a_failure(fresh_da
         await close(access)
 
     monkeypatch.setattr(Access, "close", note_close)
-    url = await fresh_database()
+    url = await agent_databases()
     config = load_config(PROJECTS / "graphs" / "langgraph.json")
     with pytest.raises(Failed):
         async with open_app(config, load_graphs(config.project), AgentSettings(database_url=url), url) as app:

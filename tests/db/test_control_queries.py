@@ -8,18 +8,15 @@ from portside.control.revision_logs import OldRevisionLogs
 from portside.control.server_rollouts import get_servers, resume_rollout
 from portside.control.sql import sql
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
-from tests.api.control_server import PACKAGES
+from tests.api import control_server
+
+PACKAGES = control_server.PACKAGES
 
 
-async def test_every_query_fits_the_schema(fresh_database) -> None:
-    db = await Database.connect(await fresh_database())
-    await migrate(db, PACKAGES)
+async def test_every_query_fits_the_schema(db: Database) -> None:
     async with db.pool.acquire() as connection:
         for query in sql:
             await connection.prepare(query.sql)
-
-    await db.close()
 
 
 async def add_deployment(db: Database) -> None:
@@ -44,10 +41,8 @@ REVISION = """
 """
 
 
-async def test_logs_of_old_replaced_revisions_end(fresh_database) -> None:
+async def test_logs_of_old_replaced_revisions_end(db: Database) -> None:
     """Those of the serving and of the newest revision stay, however old they are, and so do those with new entries."""
-    db = await Database.connect(await fresh_database())
-    await migrate(db, PACKAGES)
     await add_deployment(db)
 
     replaced, served_until_now, active, recent, newest = [
@@ -72,27 +67,19 @@ async def test_logs_of_old_replaced_revisions_end(fresh_database) -> None:
     left = await db.pool.fetch("select distinct revision_id from revision_logs")
     assert {row["revision_id"] for row in left} == {served_until_now, active, recent, newest}
 
-    await db.close()
-
 
 @pytest.mark.parametrize("status", ["CREATING", "QUEUED"])
-async def test_the_database_enforces_one_revision_in_progress_and_one_waiting(fresh_database, status: str) -> None:
+async def test_the_database_enforces_one_revision_in_progress_and_one_waiting(db: Database, status: str) -> None:
     import asyncpg
 
-    db = await Database.connect(await fresh_database())
-    await migrate(db, PACKAGES)
     await add_deployment(db)
     await db.pool.execute(REVISION, 1, status, 0)
 
     with pytest.raises(asyncpg.UniqueViolationError):
         await db.pool.execute(REVISION, 2, status, 0)
 
-    await db.close()
 
-
-async def test_deployments_can_be_skipped_while_a_rollout_runs(fresh_database) -> None:
-    db = await Database.connect(await fresh_database())
-    await migrate(db, PACKAGES)
+async def test_deployments_can_be_skipped_while_a_rollout_runs(db: Database) -> None:
 
     first = uuid4()
     second = uuid4()
@@ -102,4 +89,3 @@ async def test_deployments_can_be_skipped_while_a_rollout_runs(fresh_database) -
     rollout = (await get_servers(db, "2")).rollout
     assert rollout is not None
     assert (rollout.status, set(rollout.skipped)) == ("running", {first, second})
-    await db.close()

@@ -28,7 +28,6 @@ from portside.executor.encryption_handlers import CannotDecrypt
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
-from portside.kernel.migrations import migrate
 from tests.db.queued import admit_run, end_run
 
 OLD = "o" * 32
@@ -47,15 +46,14 @@ async def open_database(url: str, under: Encryptor | None) -> AsyncIterator[Data
     codec = None if under is None else EncryptionCodec(under)
     database = await Database.connect(url, max_size=2, schema="portside", codec=codec)
     try:
-        await migrate(database, ["portside.agent"], schema="portside")
         await prepare_codec(database)
         yield database
     finally:
         await database.close()
 
 
-async def test_wrong_key_is_a_clear_error_and_both_keys_read_everything(fresh_database):
-    url = await fresh_database()
+async def test_wrong_key_is_a_clear_error_and_both_keys_read_everything(agent_databases):
+    url = await agent_databases()
     async with open_database(url, None) as db:
         plain = await create_thread(db, ThreadCreate(metadata={"title": "before"}))
 
@@ -83,8 +81,8 @@ def old_envelope(value: Any, key: str) -> dict[str, Any]:
     return {"__sealed__": {"aes": base64.b64encode(encrypted).decode(), "of": key}}
 
 
-async def test_envelopes_stored_before_encryption_stay_data(fresh_database):
-    url = await fresh_database()
+async def test_envelopes_stored_before_encryption_stay_data(agent_databases):
+    url = await agent_databases()
     thread_id = uuid7()
     stolen = await encryptor(OLD).encrypt_document(
         {"title": "swordfish"}, ModelField("thread", "metadata"), identify_row({"thread_id": uuid7()})
@@ -113,8 +111,8 @@ async def test_envelopes_stored_before_encryption_stay_data(fresh_database):
             assert json.loads(bytes(changed.metadata)) == {**given, "title": "herring"}
 
 
-async def test_unbound_envelopes_of_an_older_database_decrypt(fresh_database):
-    url = await fresh_database()
+async def test_unbound_envelopes_of_an_older_database_decrypt(agent_databases):
+    url = await agent_databases()
     async with open_database(url, None) as db:
         thread = await create_thread(db, ThreadCreate(metadata={"title": old_envelope("swordfish", "title")}))
         await db.pool.execute("update encryption set may_contain_unbound = true")
@@ -129,14 +127,14 @@ async def test_unbound_envelopes_of_an_older_database_decrypt(fresh_database):
         assert bytes((await get_thread(db, thread.thread_id)).metadata) == b'{"title":"herring"}'
 
 
-async def test_new_database_accepts_no_unbound_envelopes(fresh_database):
-    async with open_database(await fresh_database(), encryptor(OLD)) as db:
+async def test_new_database_accepts_no_unbound_envelopes(agent_databases):
+    async with open_database(await agent_databases(), encryptor(OLD)) as db:
         assert db.codec.encryptor.accepts_unbound is False
 
 
-async def test_events_moved_to_another_thread_do_not_decrypt(fresh_database):
+async def test_events_moved_to_another_thread_do_not_decrypt(agent_databases):
     own = encryptor(OLD)
-    async with open_database(await fresh_database(), own) as db:
+    async with open_database(await agent_databases(), own) as db:
         first, second = [(await create_thread(db, ThreadCreate())).thread_id for _ in range(2)]
         body = await own.encrypt_blob(pack_events([]), EVENTS, events_binding(first))
         await db.execute(
@@ -157,9 +155,9 @@ async def test_events_moved_to_another_thread_do_not_decrypt(fresh_database):
 
 
 @pytest.mark.parametrize("names", ["*", "title,word"])
-async def test_webhook_payload_decrypts_in_the_outbox(fresh_database, names):
+async def test_webhook_payload_decrypts_in_the_outbox(agent_databases, names):
     worker = uuid4()
-    async with open_database(await fresh_database(), encryptor(OLD, names)) as db:
+    async with open_database(await agent_databases(), encryptor(OLD, names)) as db:
         asked = admission("swordfish")
         asked.kwargs["webhook"] = "http://127.0.0.1:9/never"
         thread = await create_thread(db, ThreadCreate(thread_id=asked.thread_id, metadata={"word": "of the thread"}))
@@ -211,8 +209,8 @@ def admission(word: str) -> Admission:
     )
 
 
-async def test_undecryptable_run_is_claimed_with_a_reason(fresh_database):
-    url = await fresh_database()
+async def test_undecryptable_run_is_claimed_with_a_reason(agent_databases):
+    url = await agent_databases()
     async with open_database(url, encryptor(OLD)) as db:
         await admit_run(db, admission("swordfish"), uuid4(), starts=False)
 
@@ -228,8 +226,8 @@ async def test_undecryptable_run_is_claimed_with_a_reason(fresh_database):
     assert fine.kwargs["input"] == {"word": "herring"}
 
 
-async def test_checkpoints_are_encrypted_and_clear_labels_are_found(fresh_database):
-    url = await fresh_database()
+async def test_checkpoints_are_encrypted_and_clear_labels_are_found(agent_databases):
+    url = await agent_databases()
     config = generate_config()
     checkpoint = generate_checkpoint(channel_values={"x": ["swordfish"] * 100}, channel_versions={"x": "1"})
     async with open_database(url, encryptor(OLD)) as db:
@@ -266,8 +264,8 @@ async def test_checkpoints_are_encrypted_and_clear_labels_are_found(fresh_databa
     ],
     ids=["equal", "nested"],
 )
-async def test_access_filter_on_encrypted_key_is_refused(fresh_database, access):
-    async with open_database(await fresh_database(), encryptor(OLD, "title")) as db:
+async def test_access_filter_on_encrypted_key_is_refused(agent_databases, access):
+    async with open_database(await agent_databases(), encryptor(OLD, "title")) as db:
         thread = await create_thread(db, ThreadCreate(metadata={"title": "x", "owner": "ada"}))
         with pytest.raises(Invalid, match="'title' is encrypted"):
             await db.fetchval(sql.thread_matches, thread_id=thread.thread_id, access=access)

@@ -13,19 +13,17 @@ from portside.agent.sql import sql
 from portside.agent.sql.declarations import Declarations
 from portside.agent.store.search_index import open_generation
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
 
 DOCUMENT_TYPES = {"jsonb", "json", "bytea", "jsonb[]", "json[]", "bytea[]"}
 ID_COLUMNS = {"cron_id", "thread_id", "assistant_id", "namespace"}
 
 
 @pytest.fixture
-async def prepared_statements(fresh_database) -> dict[str, Any]:
+async def prepared_statements(agent_databases) -> dict[str, Any]:
     """The statements as Postgres understands them: by name, the types of parameters and the names of columns."""
-    db = await Database.connect(await fresh_database(), max_size=2, schema="portside")
+    db = await Database.connect(await agent_databases(), max_size=2, schema="portside")
     found = {}
     try:
-        await migrate(db, ["portside.agent"], schema="portside")
         await open_generation(db, StoreIndex(embed="./embed.py:embed", dims=3))
         async with db.pool.acquire() as connection:
             for query in sql:

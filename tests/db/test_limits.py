@@ -13,7 +13,6 @@ import pytest
 from portside.identity import first_start
 from portside.identity.authentication import Authenticator
 from portside.kernel.db import Database, Query
-from portside.kernel.migrations import migrate
 from portside.limits import callers as callers_module
 from portside.limits.callers import MAX_UNVERIFIED_PER_ADDRESS, Callers
 from portside.limits.middleware import LimitScope, RateLimits
@@ -45,7 +44,6 @@ class Clock:
 @pytest.fixture
 async def db(platform_database: str) -> AsyncIterator[Database]:
     database = await Database.connect(platform_database)
-    await migrate(database, ["portside.identity", "portside.limits"])
     yield database
     await database.close()
 

@@ -25,8 +25,8 @@ from portside.platform.settings import PlatformSettings
 POD_USER = 10001
 
 
-async def test_keys_are_private_and_a_missing_master_key_is_refused(fresh_database, tmp_path):
-    url = await fresh_database()
+async def test_keys_are_private_and_a_missing_master_key_is_refused(platform_databases, tmp_path):
+    url = await platform_databases()
     home = Home(tmp_path)
     settings = PlatformSettings()
     async with open_platform(home, settings, url) as first:
@@ -140,8 +140,8 @@ def run_as_pod(program: str, *arguments: str, **variables: str) -> tuple[str, st
     return done.stdout, done.stderr
 
 
-async def test_used_home_is_refused_on_an_empty_database(fresh_database, tmp_path):
-    url = await fresh_database()
+async def test_used_home_is_refused_on_an_empty_database(platform_databases, fresh_database, tmp_path):
+    url = await platform_databases()
     home = Home(tmp_path)
     settings = PlatformSettings()
     async with open_platform(home, settings, url) as first:
@@ -165,8 +165,8 @@ async def test_used_home_is_refused_on_an_empty_database(fresh_database, tmp_pat
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-async def test_wrong_master_key_is_refused_at_start(fresh_database, tmp_path, *, is_old: bool):
-    url = await fresh_database()
+async def test_wrong_master_key_is_refused_at_start(platform_databases, tmp_path, *, is_old: bool):
+    url = await platform_databases()
     home = Home(tmp_path)
     settings = PlatformSettings()
     async with open_platform(home, settings, url):

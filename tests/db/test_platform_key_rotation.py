@@ -32,9 +32,9 @@ select gen_random_uuid(), id, 'github', $1, 'https://github.com', ''::bytea from
 """
 
 
-async def test_interrupted_key_rotation_continues(fresh_database, tmp_path: Path) -> None:
+async def test_interrupted_key_rotation_continues(platform_databases, tmp_path: Path) -> None:
     home = Home(tmp_path)
-    url = await fresh_database()
+    url = await platform_databases()
     async with open_platform(home, PlatformSettings(), url):
         pass
 
@@ -65,9 +65,11 @@ async def test_interrupted_key_rotation_continues(fresh_database, tmp_path: Path
     await connection.close()
 
 
-async def test_running_platform_rotates_and_keeps_the_previous_key(fresh_database, tmp_path: Path, monkeypatch) -> None:
+async def test_running_platform_rotates_and_keeps_the_previous_key(
+    platform_databases, tmp_path: Path, monkeypatch
+) -> None:
     home = Home(tmp_path)
-    url = await fresh_database()
+    url = await platform_databases()
     async with open_platform(home, PlatformSettings(), url):
         pass
 
@@ -228,12 +230,12 @@ async def test_damaged_key_file_ends_no_rotation(platform_databases, tmp_path: P
 
 
 @pytest.mark.thorough
-async def test_interrupted_rotation_ends_after_the_next_start(fresh_database, tmp_path: Path, monkeypatch) -> None:
+async def test_interrupted_rotation_ends_after_the_next_start(platform_databases, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(master_key, "REMOVE_AFTER", timedelta(0))
     monkeypatch.setattr(KeyRotation, "every_s", 0.1)
 
     home = Home(tmp_path)
-    url = await fresh_database()
+    url = await platform_databases()
     async with open_platform(home, PlatformSettings(), url):
         pass
 

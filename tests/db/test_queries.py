@@ -11,7 +11,6 @@ import portside
 from portside.agent.config import StoreIndex
 from portside.agent.store.search_index import open_generation
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
 from portside.platform.modules import PACKAGES
 
 SOURCE = Path(portside.__file__).parent
@@ -20,12 +19,9 @@ WITH_SQL = sorted(folder.parent.name for folder in SOURCE.glob("*/sql"))
 OF_AGENTS = ("agent", "dataplane")
 
 
-async def open_migrated(url: str, package: str) -> Database:
+async def open_database(url: str, package: str) -> Database:
     """Open a database as the program that runs the package does."""
-    schema = "portside" if package in OF_AGENTS else None
-    db = await Database.connect(url, schema=schema)
-    await migrate(db, ["portside.agent"] if schema else PACKAGES, schema=schema)
-
+    db = await Database.connect(url, schema="portside" if package in OF_AGENTS else None)
     if package == "agent":
         await open_generation(db, StoreIndex(embed="./embed.py:embed", dims=3))
 
@@ -33,11 +29,12 @@ async def open_migrated(url: str, package: str) -> Database:
 
 
 @pytest.mark.parametrize("package", WITH_SQL)
-async def test_every_query_of_a_package_can_be_prepared(fresh_database, package: str) -> None:
+async def test_every_query_of_a_package_can_be_prepared(agent_databases, platform_databases, package: str) -> None:
     queries = list(importlib.import_module(f"portside.{package}.sql").sql)
     assert queries
 
-    db = await open_migrated(await fresh_database(), package)
+    copied = await (agent_databases() if package in OF_AGENTS else platform_databases())
+    db = await open_database(copied, package)
     wrong = {}
     async with db.pool.acquire() as connection:
         for query in queries:

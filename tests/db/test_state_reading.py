@@ -28,7 +28,6 @@ from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadPrune
 from portside.executor.load import GraphFactory, Graphs
 from portside.kernel.codec import load
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
 from tests.db.test_checkpoint_writer import start_attempt
 
 LATEST = StateAtCheckpoint(Checkpoint(), None, None)
@@ -83,7 +82,6 @@ class Process(NamedTuple):
 async def process(url: str, memory_bytes: int = MEMORY_BYTES) -> Process:
     connect = partial(Database.connect, url, max_size=4, schema="portside")
     db = await connect()
-    await migrate(db, ["portside.agent"], schema="portside")
     engine = await LocalGraphs.start(
         Graphs(GRAPHS, {}), connect, make_saver=partial(PostgresSaver, writer=CheckpointWriter(db))
     )
@@ -92,9 +90,9 @@ async def process(url: str, memory_bytes: int = MEMORY_BYTES) -> Process:
 
 
 @pytest.fixture
-async def processes(fresh_database) -> AsyncIterator[list[Process]]:
+async def processes(agent_databases) -> AsyncIterator[list[Process]]:
     """One that is asked, another that changes things, and one that remembers nothing."""
-    url = await fresh_database()
+    url = await agent_databases()
     made = [await process(url), await process(url), await process(url, 0)]
     yield made
 

@@ -20,13 +20,13 @@ SLOW = {"assistant_id": "steps", "input": {"done": [], "pause_s": 600}}
 
 @pytest.fixture
 async def apps(
-    fresh_database: Callable[[], Awaitable[str]], monkeypatch: pytest.MonkeyPatch
+    agent_databases: Callable[[], Awaitable[str]], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[list[AgentApp]]:
     """Two servers whose workers check their runs only when they are notified."""
     for module in (active_run, worker):
         monkeypatch.setattr(module, "LEASE_S", 36000.0)
 
-    url = await fresh_database()
+    url = await agent_databases()
 
     config = load_config(PROJECTS / "graphs" / "langgraph.json")
     graphs = load_graphs(config.project)
