@@ -32,19 +32,17 @@ from portside.agent.types.threads import ThreadPrune
 from portside.executor.encryption_handlers import CannotDecrypt
 from portside.executor.graph_operations import read_history, reads_without_code
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
 from portside.kernel.user_json import dump_user
 
 
 @pytest.fixture
-async def url(fresh_database) -> str:
-    return await fresh_database()
+async def url(agent_databases) -> str:
+    return await agent_databases()
 
 
 @pytest.fixture
 async def db(url) -> AsyncIterator[Database]:
     database = await Database.connect(url, max_size=5, schema="portside")
-    await migrate(database, ["portside.agent"], schema="portside")
     yield database
     await database.close()
 
@@ -251,8 +249,10 @@ class Conversation:
         self.written.append(self.latest)
 
 
-@pytest.mark.parametrize("is_encrypted", [False, True], ids=["clear", "encrypted"])
-async def test_every_state_equals_that_of_the_saver_for_memory(db, is_encrypted):
+@pytest.mark.parametrize(
+    ("is_encrypted", "steps"), [(False, 60), (False, 150), (True, 150)], ids=["clear", "clear and long", "encrypted"]
+)
+async def test_every_state_equals_that_of_the_saver_for_memory(db, is_encrypted, steps):
     options: dict[str, Any] = {}
     if is_encrypted:
         options["encryptor"] = Encryptor(keys=AesKeys(b"k" * 32))
@@ -262,7 +262,7 @@ async def test_every_state_equals_that_of_the_saver_for_memory(db, is_encrypted)
     rng = random.Random(random.randrange(2**32))  # a run prints its seed
 
     conversation = Conversation(rng, lambda: tee(db, memory, **options))
-    for number in range(150):
+    for number in range(steps):
         await conversation.step(number)
 
     saver = conversation.saver
@@ -331,7 +331,8 @@ def large_graph(rng: random.Random, saver: Any) -> Any:
     return builder.compile(checkpointer=saver)
 
 
-async def test_graphs_that_fork_and_lose_their_worker_keep_every_state(db):
+@pytest.mark.parametrize("runs", [12, 25])
+async def test_graphs_that_fork_and_lose_their_worker_keep_every_state(db, runs):
     rng = random.Random(random.randrange(2**32))
     memory = InMemorySaver(serde=PostgresSaver(db).serde)
     thread_id = str(uuid4())
@@ -341,7 +342,7 @@ async def test_graphs_that_fork_and_lose_their_worker_keep_every_state(db):
     shared = 0
 
     was_cut = False
-    for _ in range(25):
+    for _ in range(runs):
         # Some runs write all in one batch, and others step by step.
         saver = tee(db, memory, writer=CheckpointWriter(db, delay_s=rng.choice((0, 600))))
         graph = large_graph(rng, saver)
@@ -499,7 +500,6 @@ class SharedThreads:
 async def test_every_state_is_kept_while_other_tasks_prune_convert_and_take_runs(url):
     db = await Database.connect(url, max_size=10, schema="portside")
     try:
-        await migrate(db, ["portside.agent"], schema="portside")
         shared = SharedThreads(db)
         acts = (shared.prune, shared.kill, shared.store_whole, shared.copy, shared.read)
         async with asyncio.TaskGroup() as tasks:
@@ -605,7 +605,6 @@ async def test_pieces_are_encrypted_by_themselves_and_read_under_a_newer_key(url
     async def opened(*keys: bytes) -> tuple[Database, PostgresSaver]:
         encryptor = Encryptor(keys=AesKeys(*keys))
         database = await Database.connect(url, max_size=2, schema="portside", codec=EncryptionCodec(encryptor))
-        await migrate(database, ["portside.agent"], schema="portside")
         return database, PostgresSaver(database, encryptor=encryptor)
 
     old = b"o" * 32

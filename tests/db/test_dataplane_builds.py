@@ -362,8 +362,11 @@ def test_project_is_built_and_importable(built: Built):
     ],
 )
 async def test_failed_install_shows_reason(
-    repository: Repository, tmp_path: Path, config: dict[str, object], words: str
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, object], words: str
 ):
+    # Those of pyenv are scripts, which uv executes one by one to find a Python that nobody has.
+    folders = [folder for folder in os.environ["PATH"].split(os.pathsep) if not folder.endswith("shims")]
+    monkeypatch.setenv("PATH", os.pathsep.join(folders))
     repository.commit({**FILES, "graph.json": json.dumps({"graphs": {"a": "./tiny_agent.py:graph"}, **config})})
     lines = Lines()
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -277,28 +277,52 @@ async def test_restored_deployments_start_two_at_once_and_the_urgent_first(tmp_p
         await asyncio.gather(*(harness.target.close() for harness in all_of.harnesses.values()))
 
 
+# Forks a listener for each folder that it reads. The listener dies at once; how it ended is printed.
 ORPHAN_MAKER = """
 import asyncio, os, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
+sys.path.insert(0, sys.argv[1])
 from tests.db.test_dataplane_compute import Harness, REVISION
 
-async def main():
-    harness = Harness(Path(sys.argv[1]))
+async def start_and_die(folder):
+    harness = Harness(Path(folder))
     await harness.switch(harness.plan("orphan", revision=REVISION))
     os._exit(0)
 
-asyncio.run(main())
+for line in sys.stdin:
+    listener = os.fork()
+    if listener == 0:
+        try:
+            asyncio.run(start_and_die(line.rstrip("\\n")))
+        finally:
+            os._exit(1)
+
+    print(os.waitpid(listener, 0)[1], flush=True)
 """
 REVISION = UUID(int=7)
 
 
-@pytest.fixture
-async def orphan_harness(tmp_path: Path) -> AsyncIterator[Harness]:
-    """A harness for a replica that another listener started before it died."""
+@pytest.fixture(scope="module")
+def orphan_maker() -> Iterator["subprocess.Popen[str]"]:
+    """A process that has imported what a listener needs, which takes more than a CPU-second."""
     root = str(Path(__file__).parent.parent.parent)
-    command = [sys.executable, "-c", ORPHAN_MAKER, str(tmp_path), root]
-    await asyncio.to_thread(subprocess.run, command, check=True, timeout=200, cwd="/")
+    command = [sys.executable, "-c", ORPHAN_MAKER, root]
+    with subprocess.Popen(command, cwd="/", text=True, stdin=PIPE, stdout=PIPE) as process:
+        yield process
+        process.communicate()
+
+
+@pytest.fixture
+async def orphan_harness(orphan_maker: "subprocess.Popen[str]", tmp_path: Path) -> AsyncIterator[Harness]:
+    """A harness for a replica that another listener started before it died."""
+
+    def make_orphan() -> str:
+        assert orphan_maker.stdin is not None and orphan_maker.stdout is not None
+        orphan_maker.stdin.write(f"{tmp_path}\n")
+        orphan_maker.stdin.flush()
+        return orphan_maker.stdout.readline()
+
+    assert await asyncio.to_thread(make_orphan) == "0\n"
     harness = Harness(tmp_path)
 
     yield harness
@@ -318,6 +342,8 @@ class Clients:
     async def _ask(self) -> None:
         while not self._done:
             self.answers.append(await get(self._port))
+            # Without a pause they would take a core, and show no more.
+            await asyncio.sleep(0.01)
 
     async def after(self, count: int) -> None:
         """Wait for this many more answers."""

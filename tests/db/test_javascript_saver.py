@@ -20,21 +20,19 @@ from portside.agent.checkpoints.postgres_backend import PostgresBackend
 from portside.agent.executors.serving import ExecutorRequests, Scopes
 from portside.executor.link import Link
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
 from tests.javascript import build_bundle, run_command
 
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
-async def url(fresh_database: Callable[[], Awaitable[str]]) -> str:
-    return await fresh_database()
+async def url(agent_databases: Callable[[], Awaitable[str]]) -> str:
+    return await agent_databases()
 
 
 @pytest.fixture
 async def db(url: str) -> AsyncIterator[Database]:
     database = await Database.connect(url, max_size=5, schema="portside")
-    await migrate(database, ["portside.agent"], schema="portside")
     yield database
     await database.close()
 
@@ -73,11 +71,18 @@ async def test_validation_suite(db: Database, tmp_path: Path):
     assert " failed" not in output
 
 
-async def test_random_long_values_are_read_as_they_were_put(db: Database, url: str, tmp_path: Path):
+@pytest.mark.parametrize("runs", [20, 60])
+async def test_random_long_values_are_read_as_they_were_put(db: Database, url: str, tmp_path: Path, runs: int):
     bundle = await build_bundle("pieces", tmp_path)
-    places = {"PORTSIDE_SOCKET": str(tmp_path / "link"), "PORTSIDE_PROJECT": str(bundle.parent)}
+    given = {
+        "PORTSIDE_SOCKET": str(tmp_path / "link"),
+        "PORTSIDE_PROJECT": str(bundle.parent),
+        "SEED": str(random.randrange(2**31)),
+        "RUNS": str(runs),
+    }
+
     async with serve_checkpoints(db, tmp_path / "link"):
-        output = await run_command("node", bundle.name, cwd=bundle.parent, SEED=str(random.randrange(2**31)), **places)
+        output = await run_command("node", bundle.name, cwd=bundle.parent, **given)
 
     found = json.loads(output)
     assert (found["seen"], found["failures"]) == (found["wanted"], [])

@@ -156,7 +156,8 @@ async def test_totals_equal_the_counts_of_traces(db: Database, *, has_days: bool
     while (status := await chore.activate()).again:
         done.update(status.did)
         steps += 1
-        if steps < 8:
+        # With one day counted, and with several.
+        if steps in {1, 4}:
             assert await all_counts(db, workspaces) == before
 
     assert done["hours"] > 120

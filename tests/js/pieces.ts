@@ -8,7 +8,7 @@ import { makeSaver } from "../../executor-js/src/saver.js";
 import { currentWork, Server, type Work } from "../../executor-js/src/server.js";
 import { encode } from "../../executor-js/src/values.js";
 
-const { PORTSIDE_SOCKET: socket = "", PORTSIDE_PROJECT: project = "", SEED = "1" } = process.env;
+const { PORTSIDE_SOCKET: socket = "", PORTSIDE_PROJECT: project = "", SEED = "1", RUNS = "60" } = process.env;
 const link = new Link(connect(socket), { handlers: new Map(), onHello: () => {}, pong: () => null });
 const libraries = await importLibraries(`${project}/package.json`);
 const saver = makeSaver(libraries, new Server(link, false));
@@ -157,7 +157,7 @@ function compare(what: string, read: unknown, stored: Buffer): void {
 
 const thread = `thread ${SEED}`;
 const all: (string | null)[] = [null];
-for (let runs = 0; runs < 60; runs++) {
+for (let runs = 0; runs < Number(RUNS); runs++) {
   // Mostly from the latest checkpoint, as runs do; sometimes a fork.
   const from = random() < 0.9 ? (all.at(-1) as string | null) : pick(all);
   all.push(...(await currentWork.run(work(), () => run(thread, from))));
