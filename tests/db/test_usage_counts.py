@@ -152,12 +152,12 @@ async def test_totals_equal_the_counts_of_traces(db: Database, *, has_days: bool
 
     chore = PastHours(db)
     done = Counter[str]()
-    steps = 0
-    while (status := await chore.activate()).again:
+    # The days of the traces, and some more.
+    for step in range(10):
+        status = await chore.activate()
+        assert status.again
         done.update(status.did)
-        steps += 1
-        # With one day counted, and with several.
-        if steps in {1, 4}:
+        if step in {0, 3}:
             assert await all_counts(db, workspaces) == before
 
     assert done["hours"] > 120
@@ -170,7 +170,6 @@ async def test_totals_equal_the_counts_of_traces(db: Database, *, has_days: bool
     after = await all_counts(db, workspaces)
     assert [after[number] for number in whole] == [before[number] for number in whole]
     assert after != before
-    assert not (await chore.activate()).did
 
 
 async def test_traces_after_the_counted_hours_are_counted(db: Database):
