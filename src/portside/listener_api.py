@@ -12,6 +12,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from portside.size_limits import SizeLimits
+
 ONE_LINE = "^[^\\u0000-\\u001f]*$(?!\\n)"
 Line = Annotated[str, Meta(max_length=1024, pattern=ONE_LINE)]
 Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
@@ -96,11 +98,15 @@ class Secret(msgspec.Struct, frozen=True):
 
 
 class Connect(msgspec.Struct, frozen=True):
-    """A listener introduces itself; `compute_id` stays the same when the listener restarts."""
+    """A listener introduces itself; `compute_id` stays the same when the listener restarts.
+
+    `size_limits` are those of its operator; the control plane refuses requests above them. A null is unknown.
+    """
 
     compute_type: ComputeType
     compute_id: ComputeId
     version: Line | None = None
+    size_limits: SizeLimits | None = None
 
 
 class Connected(msgspec.Struct, frozen=True):

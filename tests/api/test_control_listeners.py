@@ -385,3 +385,58 @@ async def test_a_deployment_on_a_cluster_gets_only_a_host_that_the_operator_allo
     }
     for url, status in moves.items():
         assert (await plane.client.patch(path, json={"source_config": {"custom_url": url}})).status_code == status
+
+
+async def test_sizes_above_the_limits_of_a_cluster_are_refused_with_their_field(plane: Control) -> None:
+    limits = {"cpu": 4, "memory_mb": 8192, "scale": 3}
+    listener_id = await plane.listener.connect("cluster", compute_type="k8s", size_limits=limits)
+
+    def build(name: str, spec: dict[str, object]) -> dict[str, object]:
+        return {
+            "name": name,
+            "source": "external_image",
+            "source_config": {"listener_id": listener_id, "resource_spec": spec},
+            "source_revision_config": {"image_uri": "a:1"},
+        }
+
+    async def read_problem(response: httpx2.Response) -> tuple[list[object], str]:
+        assert response.status_code == 422, response.text
+        (problem,) = response.json()["detail"]
+        return problem["loc"], problem["msg"]
+
+    sidecar = {"name": "proxy", "image": "p:1", "resources": {"limits": {"memory": "9Gi"}}}
+    large: dict[str, tuple[dict[str, object], list[object]]] = {
+        "cpu": ({"db_cpu": 8}, ["db_cpu"]),
+        "sidecar": ({"sidecars": [sidecar]}, ["sidecars", 0, "resources", "limits", "memory"]),
+    }
+    for name, (spec, path) in large.items():
+        loc, message = await read_problem(await plane.client.post("/v2/deployments", json=build(name, spec)))
+        assert loc == ["body", "source_config", "resource_spec", *path]
+        assert "this listener allows at most" in message
+
+    made = await plane.client.post("/v2/deployments", json=build("fits", {"cpu": 2}))
+    assert made.status_code == 201, made.text
+    deployment = f"/v2/deployments/{made.json()['id']}"
+    change = {"source_config": {"resource_spec": {"cpu": 6}}}
+    assert (await read_problem(await plane.client.patch(deployment, json=change)))[0][-1] == "cpu"
+    assert (await read_problem(await plane.client.put(f"{deployment}/scale", json={"max_scale": 4})))[0] == [
+        "body",
+        "max_scale",
+    ]
+
+    # What it says when it connects again counts; what it has is left alone.
+    await plane.listener.connect("cluster", compute_type="k8s", size_limits=None)
+    allowed = await plane.client.patch(deployment, json=change)
+    assert allowed.status_code == 200, allowed.text
+
+
+async def test_a_deployment_that_cannot_be_deleted_yet_says_why(plane: Control) -> None:
+    made = await plane.create("agent")
+    path = f"/internal/deployments/{made['id']}/status"
+    assert (await plane.client.delete(f"/v2/deployments/{made['id']}")).status_code == 204
+    assert (await plane.client.put(path, json={"status": "READY"})).status_code == 409
+
+    report = {"status": "UNKNOWN", "reason": "It could not be deleted yet: the namespace is gone."}
+    assert (await plane.client.put(path, json=report)).status_code == 204
+    shown = await plane.get(made["id"])
+    assert (shown["status"], shown["status_message"]) == ("AWAITING_DELETE", report["reason"])

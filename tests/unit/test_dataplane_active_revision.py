@@ -56,6 +56,7 @@ class Machine:
 
     compute_type = "process"
     builds_sources = True
+    size_limits = None
     url = "http://127.0.0.1:1"
     is_starting = False
 

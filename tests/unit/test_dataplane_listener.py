@@ -5,13 +5,17 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
+import pytest
+from structlog.testing import capture_logs
+
 from portside.dataplane.api import ControlPlane
 from portside.dataplane.build_slots import BuildSlots
 from portside.dataplane.compute.interface import OpenLog
-from portside.dataplane.listener import FirstStarts, ReconcilerSet
+from portside.dataplane.failures import ComputeFailed
+from portside.dataplane.listener import FirstStarts, Reconciler, ReconcilerSet
 from portside.dataplane.rollout import ListenerContext
 from portside.dataplane.settings import ListenerSettings
-from portside.listener_api import Desired, DesiredDeployment
+from portside.listener_api import DeploymentReport, DeploymentStatus, Desired, DesiredDeployment
 from tests.conftest import eventually
 from tests.desired import build_desired_deployment
 
@@ -21,6 +25,7 @@ class SlowlyClosing:
 
     compute_type = "process"
     builds_sources = True
+    size_limits = None
     url = "http://127.0.0.1:1"
     is_running = False
     is_starting = False
@@ -86,4 +91,43 @@ async def test_unlisted_deployment_is_closed_once_however_often_it_is_not_listed
     await eventually(lambda: asyncio.sleep(0, compute.ends > 0))
     assert (compute.closes, compute.ends) == (1, 1)
     await reconcilers.close()
+    await api.close()
+
+
+class Undeletable(SlowlyClosing):
+    """A compute whose deployments cannot be deleted."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__()
+        self.failure = failure
+
+    async def destroy(self, deployment: DesiredDeployment) -> None:
+        raise self.failure
+
+
+@pytest.mark.parametrize(
+    ("failure", "has_traceback"),
+    [(ComputeFailed("the namespace agents is gone"), False), (KeyError("a mistake in the code"), True)],
+)
+async def test_failure_of_a_known_kind_is_one_line_and_shown_at_the_deployment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, *, has_traceback: bool
+):
+    reports: list[DeploymentReport] = []
+
+    async def report(_control: ControlPlane, _deployment_id: UUID, body: DeploymentReport) -> None:
+        reports.append(body)
+
+    monkeypatch.setattr(ControlPlane, "report_deployment", report)
+    settings = ListenerSettings(
+        control_plane_url="http://127.0.0.1:1", control_plane_api_key="key", portside_home=str(tmp_path)
+    )
+    api = ControlPlane(settings.control_plane_url, "key")
+    context = ListenerContext(settings, api, Undeletable(failure), BuildSlots(1))  # type: ignore[arg-type]
+    deployment = build_desired_deployment(status=DeploymentStatus.AWAITING_DELETE)
+
+    with capture_logs() as lines:
+        assert await Reconciler(context, deployment)._reconcile_logged()
+
+    assert [(line["reason"], line["exc_info"] is not None) for line in lines] == [(str(failure), has_traceback)]
+    assert [(body.status, str(failure) in (body.reason or "")) for body in reports] == [("UNKNOWN", True)]
     await api.close()

@@ -14,9 +14,9 @@ import pytest
 from portside.dataplane.compute.interface import Release
 from portside.dataplane.compute.kubernetes.manifests import ClusterSettings
 from portside.dataplane.compute.kubernetes.objects import owned_by
-from portside.dataplane.compute.kubernetes.quantities import parse_quantity
 from portside.dataplane.failures import CreateFailed, DeployFailed
 from portside.dataplane.logs import RevisionLog
+from portside.kernel.quantities import parse_quantity
 from portside.listener_api import Secret
 from tests.kubernetes import DEPLOYMENT_ID, LISTENER, deployment, revision, settings
 
@@ -280,6 +280,23 @@ async def test_missing_namespace_blocks_only_its_own_deployments(harness: Harnes
         await harness.target.destroy(deployment(SERVING, k8s_namespace="more-agents"))
     await harness.target.destroy(deployment(SERVING))
     assert harness.cluster.objects == {}
+
+
+@pytest.mark.parametrize(
+    ("group", "plural", "remedy"),
+    [
+        ("postgresql.cnpg.io", "clusters", r"CloudNativePG \(portside manifests --cloudnative-pg\)"),
+        ("keda.sh", "scaledobjects", r"KEDA \(portside manifests --keda\)"),
+        ("gateway.networking.k8s.io", "httproutes", r"agents\.parentRefs"),
+    ],
+)
+async def test_missing_right_to_objects_of_an_operator_names_what_gives_it(
+    harness: Harness, group: str, plural: str, remedy: str
+) -> None:
+    refusal = 403, f'{plural}.{group} is forbidden: User "x" cannot patch resource "{plural}" in API group "{group}"'
+    harness.cluster.rules.append(lambda *_: refusal)
+    with pytest.raises(ClusterDenied, match=remedy):
+        await harness.compute.api.list("Secret", "agents", {})
 
 
 async def test_roles_that_the_api_server_does_not_know_yet_are_waited_for(harness: Harness) -> None:

@@ -49,7 +49,7 @@ def build_node(cpu: str, memory: str, **spec: Any) -> dict[str, Any]:
         ),
         (
             {"sidecars": [{"name": "a", "resources": {"limits": {"cpu": "lots"}}}]},
-            r"sidecars\[0\]\.resources\.limits\.cpu: 'lots' is no quantity",
+            r"sidecars\[0\]\.resources\.limits\.cpu is 'lots', which is no quantity",
         ),
     ],
 )

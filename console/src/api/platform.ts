@@ -74,7 +74,7 @@ export type ConfigPatch = { feedback_key: string; feedback_config?: FeedbackScal
 
 export type ConfigRequest = { feedback_key: string; feedback_config: FeedbackScale; is_lower_score_better?: boolean | null; is_enforced?: false };
 
-export type Connect = { compute_type: "k8s" | "process"; compute_id: string; version?: string | null };
+export type Connect = { compute_type: "k8s" | "process"; compute_id: string; version?: string | null; size_limits?: SizeLimits | null };
 
 export type Connected = { listener_id: string };
 
@@ -411,6 +411,8 @@ export type SignInLink = { path: string; expires_at: string };
 export type Silence = { id: string; rule: string; subject: string | null; until: string; comment: string; created_at: string };
 
 export type SilenceRequest = { rule: string; hours: number; subject?: string | null; comment?: string };
+
+export type SizeLimits = { cpu?: number | null; memory_mb?: number | null; storage_gi?: number | null; scale?: number | null };
 
 export type SourceConfig = { integration_id?: string | null; repo_url?: string | null; deployment_type?: "dev" | "dev_free" | "dev_free_zero" | "dev_zero" | "prod" | null; build_on_push?: boolean | null; custom_url?: string | null; resource_spec?: ResourceSpec | null; listener_id?: string | null; listener_config?: ListenerConfig | null; install_command?: string | null; build_command?: string | null };
 

@@ -22,7 +22,7 @@ from portside.control.content import (
 from portside.control.custom_hosts import read_host
 from portside.control.errors import BadCombination, BeingDeleted, DeploymentNotFound, NameTaken, NoRegistry
 from portside.control.integrations import check_integration
-from portside.control.listeners import Placement, check_compute, choose_placement, get_placement
+from portside.control.listeners import Placement, check_compute, check_sizes, choose_placement, get_placement
 from portside.control.revisions import lock_deployment, read_deployment
 from portside.control.scope import Scope
 from portside.control.secrets import encrypt_secrets
@@ -66,6 +66,7 @@ async def create_deployment(scope: Scope, body: DeploymentCreate) -> Deployment:
 
         placement = await choose_placement(tx, scope, canonical_source(body.source), body.source_config)
         check_compute(placement, body)
+        check_sizes(placement, body.source_config.resource_spec)
         await _check_address(tx, scope, placement, deployment_id, body.source_config.custom_url)
         await _insert_deployment(tx, scope, deployment_id, body=body, placement=placement)
 
@@ -194,6 +195,7 @@ async def _apply_change(
 
     placement = await get_placement(tx, scope, row)
     check_compute(placement, body)
+    check_sizes(placement, body.source_config.resource_spec if body.source_config else None)
     check_push(build_on_push=build_on_push, repo_ref=content.repo_ref)
 
     config = body.source_config or SourceConfig()

@@ -153,17 +153,25 @@ def _to_desired_revision(scope: Scope, row: Record) -> DesiredRevision:
 
 
 async def report_deployment(scope: Scope, deployment_id: UUID, report: DeploymentReport) -> None:
-    """Store a listener's report about a deployment. Raises DeploymentNotFound and BeingDeleted."""
+    """Store a listener's report about a deployment. Raises DeploymentNotFound and BeingDeleted.
+
+    One that is being deleted stays in that status: only why it is not deleted yet is stored.
+    """
+    reason = storable(report.reason, MAX_TEXT_BYTES) if report.reason else None
     async with scope.db.transaction() as tx:
         row = await lock_deployment(tx, scope, deployment_id)
         if row["status"] == DeploymentStatus.AWAITING_DELETE:
-            raise BeingDeleted
+            if report.status != DeploymentStatus.UNKNOWN or reason is None:
+                raise BeingDeleted
+
+            await tx.execute(sql.report_delete_failure, id=deployment_id, reason=reason)
+            return
 
         await tx.execute(
             sql.report_deployment,
             id=deployment_id,
             status=report.status,
-            reason=storable(report.reason, MAX_TEXT_BYTES) if report.reason else None,
+            reason=reason,
             direct_url=report.custom_url,
         )
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from portside.control.errors import BadCombination, ListenerExists, ListenerInUse, ListenerNotFound, OtherCompute
+from portside.control.resources import to_stored_fields, with_defaults
 from portside.control.scope import Scope
 from portside.control.secrets import CLUSTER_ONLY
 from portside.control.sources import IMAGE
@@ -21,14 +22,18 @@ from portside.control.types import (
     ListenerCreate,
     ListenerList,
     ListenerPatch,
+    ResourceSpec,
     SourceConfig,
 )
 from portside.kernel.clock import iso
 from portside.kernel.db import Record, Transaction
+from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
-from portside.listener_api import ComputeType, Connect, Connected
+from portside.listener_api import ComputeType, Connect, Connected, Scale
+from portside.size_limits import SizeLimits, find_excess
 
 _MAX_NAMED_LISTENERS = 100
+NO_LIMITS = SizeLimits()
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -37,6 +42,8 @@ class Placement(msgspec.Struct, frozen=True):
     listener_id: UUID | None = None
     compute_type: ComputeType = "process"
     k8s_namespace: str | None = None
+    # What the operator of the listener allows, as far as it said so.
+    size_limits: SizeLimits = NO_LIMITS
 
 
 async def connect_listener(scope: Scope, body: Connect) -> Connected:
@@ -49,6 +56,7 @@ async def connect_listener(scope: Scope, body: Connect) -> Connected:
         compute_id=body.compute_id,
         version=body.version,
         key_id=scope.actor.key_id,
+        size_limits=None if body.size_limits is None else msgspec.to_builtins(body.size_limits),
     )
     if listener_id is None:
         raise OtherCompute
@@ -161,6 +169,7 @@ async def choose_placement(tx: Transaction, scope: Scope, source: str, config: S
         listener_id=listener["id"],
         compute_type=listener["compute_type"],
         k8s_namespace=_choose_namespace(listener, _get_namespace(config)),
+        size_limits=_read_size_limits(listener),
     )
 
 
@@ -175,7 +184,29 @@ async def get_placement(tx: Transaction, scope: Scope, deployment: Record) -> Pl
         listener_id=listener_id,
         compute_type=listener["compute_type"],
         k8s_namespace=deployment["k8s_namespace"],
+        size_limits=_read_size_limits(listener),
     )
+
+
+def _read_size_limits(listener: Record) -> SizeLimits:
+    return NO_LIMITS if listener["size_limits"] is None else msgspec.convert(listener["size_limits"], SizeLimits)
+
+
+def check_sizes(placement: Placement, spec: ResourceSpec | None) -> None:
+    """Refuse sizes that the operator of the placement's listener does not allow. Raises Invalid."""
+    if spec is None:
+        return
+
+    excess = find_excess(with_defaults(to_stored_fields(spec)), placement.size_limits)
+    if excess is not None:
+        raise Invalid.field(["body", "source_config", "resource_spec", *excess.path], excess.reason)
+
+
+def check_scale(placement: Placement, scale: Scale) -> None:
+    """Refuse more replicas than the operator of the placement's listener allows. Raises Invalid."""
+    excess = find_excess(msgspec.structs.asdict(scale), placement.size_limits)
+    if excess is not None:
+        raise Invalid.field(["body", *excess.path], excess.reason)
 
 
 def check_compute(placement: Placement, body: DeploymentCreate | DeploymentPatch) -> None:

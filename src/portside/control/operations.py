@@ -10,6 +10,7 @@ import msgspec
 from prometheus_client import Gauge
 
 from portside.control.errors import BadCombination, BeingDeleted, DeploymentNotFound
+from portside.control.listeners import check_scale, get_placement
 from portside.control.revisions import lock_deployment
 from portside.control.scope import Scope
 from portside.control.sql import sql
@@ -37,7 +38,7 @@ _GAUGES = {
 async def update_scale(scope: Scope, deployment_id: UUID, scale: Scale) -> Scale:
     """Set all four limits; null restores the revision's own limit.
 
-    Raises DeploymentNotFound, BeingDeleted and BadCombination.
+    Raises DeploymentNotFound, BeingDeleted, BadCombination and Invalid.
     """
     _check_scale(scale)
     async with scope.change() as tx:
@@ -45,6 +46,7 @@ async def update_scale(scope: Scope, deployment_id: UUID, scale: Scale) -> Scale
         if row["status"] == DeploymentStatus.AWAITING_DELETE:
             raise BeingDeleted
 
+        check_scale(await get_placement(tx, scope, row), scale)
         await tx.execute(sql.set_scale, id=deployment_id, **msgspec.structs.asdict(scale))
 
     return scale

@@ -21,7 +21,6 @@ from portside.kernel.local_addresses import is_loopback_url
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff
 from portside.listener_api import (
-    ComputeType,
     Connect,
     Connected,
     DeploymentReport,
@@ -57,9 +56,9 @@ class ControlPlane:
         """Close the connections."""
         await self._client.aclose()
 
-    async def connect(self, compute_type: ComputeType, compute_id: str, version: str) -> UUID:
+    async def connect(self, body: Connect) -> UUID:
         """Introduce this listener and return its id. Raises ControlPlaneUnreachable and ControlPlaneRefused."""
-        raw = await self._call("POST", "/internal/listeners/connect", Connect(compute_type, compute_id, version))
+        raw = await self._call("POST", "/internal/listeners/connect", body)
         return msgspec.json.decode(raw, type=Connected).listener_id
 
     async def get_desired(self, listener_id: UUID, after: int, wait_s: int) -> Desired:

@@ -6,6 +6,7 @@ RevisionFailed                    ends the revision in status UNKNOWN
 └── DeployFailed                  DEPLOY_FAILED
     ├── ServerFailed
     └── NoConnectionsLeft
+ComputeFailed                     what runs deployments does not answer, or refuses a change; tried again later
 ControlPlaneUnreachable           the same call may succeed later
 ControlPlaneRefused               the same call would fail again
 """
@@ -52,6 +53,10 @@ class NoConnectionsLeft(DeployFailed):
 def describe_without_output(failure: Exception) -> str:
     """Return the message of a failure for a log that already has the server's output."""
     return failure.how if isinstance(failure, ServerFailed) else str(failure)
+
+
+class ComputeFailed(Exception):
+    """What runs deployments does not answer, or refuses a change; the message says why."""
 
 
 class ControlPlaneUnreachable(Exception):

@@ -31,7 +31,14 @@ from portside.dataplane.builds.commands import kill_strays
 from portside.dataplane.compute.interface import Compute
 from portside.dataplane.compute.replica import kill_replicas
 from portside.dataplane.compute.start_queue import count_start_slots
-from portside.dataplane.failures import ControlPlaneRefused, ControlPlaneUnreachable, CreateFailed, RevisionFailed
+from portside.dataplane.failures import (
+    ComputeFailed,
+    ControlPlaneRefused,
+    ControlPlaneUnreachable,
+    CreateFailed,
+    RevisionFailed,
+)
+from portside.dataplane.masking import mask_values
 from portside.dataplane.rollout import ListenerContext, Rollout, describe_failure
 from portside.dataplane.settings import ListenerSettings
 from portside.kernel import interruption
@@ -42,10 +49,20 @@ from portside.kernel.settings import load_settings
 from portside.kernel.supervision import Backoff, Supervision
 from portside.kernel.tasks import cancel_and_wait
 from portside.kernel.timeouts import wait_at_most
+from portside.kernel.transient_errors import is_transient
 from portside.kernel.version import full_version
-from portside.listener_api import ABANDONED, IN_PROGRESS, DeploymentReport, Desired, DesiredDeployment, DesiredRevision
+from portside.listener_api import (
+    ABANDONED,
+    IN_PROGRESS,
+    Connect,
+    DeploymentReport,
+    Desired,
+    DesiredDeployment,
+    DesiredRevision,
+)
 
 log = get_logger(__name__)
+_KNOWN_FAILURES = (ComputeFailed, ControlPlaneRefused, ControlPlaneUnreachable, RevisionFailed, TimeoutError)
 _WAIT_S = 25
 _LOCK_WAIT_S = 30.0
 _PARENT_CHECK_S = 1.0
@@ -240,9 +257,14 @@ class ReconcilerSet:
     async def _poll(self) -> Desired:
         control = self._context.control
         if self._listener_id is None:
-            kind = self._context.compute.compute_type
-            compute_id = self._context.settings.compute_id
-            self._listener_id = await control.connect(kind, compute_id, full_version())
+            compute = self._context.compute
+            introduction = Connect(
+                compute_type=compute.compute_type,
+                compute_id=self._context.settings.compute_id,
+                version=full_version(),
+                size_limits=compute.size_limits,
+            )
+            self._listener_id = await control.connect(introduction)
             self._generation = 0
             await self._context.compute.claim(self._listener_id)
 
@@ -395,8 +417,15 @@ class Reconciler:
 
         error = None if self._work.cancelled() else self._work.exception()
         if error is not None:
-            log.error("a deployment is not in its desired state", deployment=str(self._desired.id), exc_info=error)
-            await self._report_down(error, "soon")
+            # A kind of failure that is known repeats for as long as its cause stays: its reason is enough.
+            is_known = isinstance(error, _KNOWN_FAILURES) or is_transient(error)
+            log.error(
+                "a deployment is not in its desired state",
+                deployment=str(self._desired.id),
+                reason=self._describe(error),
+                exc_info=None if is_known else error,
+            )
+            await self._report_unfinished(error)
 
         return error is not None
 
@@ -473,6 +502,24 @@ class Reconciler:
                 return
 
         self._was_restored = True
+
+    async def _report_unfinished(self, error: BaseException) -> None:
+        """Report why the deployment is not deleted yet, or why nothing of it runs."""
+        if self._desired.status != "AWAITING_DELETE":
+            await self._report_down(error, "soon")
+            return
+
+        # A control plane of an earlier version refuses reports about a deployment that is being deleted.
+        with contextlib.suppress(ControlPlaneRefused):
+            await self._rollout.report_down(
+                f"It could not be deleted yet, which is tried again soon. {self._describe(error)}"
+            )
+
+    def _describe(self, error: BaseException) -> str:
+        """Return why something failed, without secrets."""
+        revisions = self._desired.revisions
+        secrets = [secret.value for revision in revisions for secret in revision.secrets]
+        return mask_values(str(error) or type(error).__name__, secrets)
 
     async def _report_down(self, error: BaseException, next_attempt: str) -> None:
         """Report why nothing runs of a deployment that has an active revision."""

@@ -148,6 +148,9 @@ update deployments set
     updated_at = now()
 where id = :id
 
+-- name: report_delete_failure
+update deployments set status_message = :reason, updated_at = now() where id = :id
+
 -- name: report_stopped_deployments
 -- A deployment that is new, being deleted or already said to be down keeps its status and the reason.
 update deployments set status = 'UNKNOWN', status_message = :reason, updated_at = now()

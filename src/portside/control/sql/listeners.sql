@@ -1,10 +1,11 @@
 -- name: connect_listener
 -- A restarted listener keeps its id and its deployments. Returns no row if the compute id belongs to a listener of
 -- another compute type.
-insert into listeners (id, workspace_id, compute_type, compute_id, version, key_id, last_seen_at)
-values (:id, :workspace_id, :compute_type, :compute_id, :version, :key_id, now())
+insert into listeners (id, workspace_id, compute_type, compute_id, version, key_id, size_limits, last_seen_at)
+values (:id, :workspace_id, :compute_type, :compute_id, :version, :key_id, :size_limits, now())
 on conflict (workspace_id, compute_id) do update set
-    version = excluded.version, key_id = excluded.key_id, updated_at = now(), last_seen_at = now()
+    version = excluded.version, key_id = excluded.key_id, size_limits = excluded.size_limits, updated_at = now(),
+    last_seen_at = now()
 where listeners.compute_type = excluded.compute_type
 returning id
 
@@ -44,7 +45,7 @@ update listeners set last_seen_at = now(), key_id = :key_id where id = :id and w
 
 -- name: find_listeners
 -- One listener by its id, or a page of all, or of those of a compute type.
-select id, compute_type, compute_id, compute_config, version, last_seen_at, created_at, updated_at
+select id, compute_type, compute_id, compute_config, version, size_limits, last_seen_at, created_at, updated_at
 from listeners
 where workspace_id = :workspace_id
   and (:id::uuid is null or id = :id)

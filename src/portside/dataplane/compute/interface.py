@@ -14,6 +14,7 @@ from uuid import UUID
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.processes import ProcessIdentity
 from portside.listener_api import ComputeType, DesiredDeployment, DesiredRevision, MetricsReport
+from portside.size_limits import SizeLimits
 
 OpenLog = Callable[[UUID], RevisionLog]
 OnServing = Callable[[], Awaitable[None]]
@@ -148,6 +149,8 @@ class Compute(Protocol):
     compute_type: ComputeType
     # Whether sources are built here; otherwise only images are served.
     builds_sources: bool
+    # The largest sizes that its operator allows; None if it has no such limits.
+    size_limits: SizeLimits | None
 
     def target(self, deployment_id: UUID, open_log: OpenLog) -> Target:
         """Return the target of a deployment; creates nothing before `provision`."""

@@ -53,6 +53,7 @@ from portside.kernel.tasks import cancel_and_wait
 from portside.kernel.timeouts import wait_at_most
 from portside.kernel.version import full_version
 from portside.listener_api import ComputeType, DesiredDeployment, MetricsReport
+from portside.size_limits import SizeLimits
 
 log = get_logger(__name__)
 SERVE = ("-P", "-m", "portside", "serve")
@@ -68,6 +69,7 @@ class MachineCompute:
 
     compute_type: ComputeType = "process"
     builds_sources = True
+    size_limits: SizeLimits | None = None
 
     def __init__(self, settings: ListenerSettings, serve_arguments: Sequence[str] = SERVE) -> None:
         self.settings = settings

@@ -21,6 +21,7 @@ from lightkube.types import CascadeType, PatchType
 
 from portside.dataplane.compute.kubernetes.objects import ALL_KINDS, API_PORT, MANAGER, Json
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
+from portside.dataplane.failures import ComputeFailed
 from portside.kernel.errors import UserMistake
 
 # Objects that the listener reads and that no deployment has; it makes the Lease alone.
@@ -34,10 +35,16 @@ _READ = {
 _RETRYABLE = frozenset({408, 409, 425, 429})
 # What a role lacks. Quotas and admission answer 403 as well, and name no verb.
 _LACKS_RIGHT = re.compile(r'User ".*" cannot ')
+# What gives the right to the objects of an operator, which a Role has only if that is asked for; by API group.
+_OPERATORS = {
+    "postgresql.cnpg.io": "CloudNativePG (portside manifests --cloudnative-pg)",
+    "keda.sh": "KEDA (portside manifests --keda)",
+    "gateway.networking.k8s.io": "the Gateway API (portside manifests with the value agents.parentRefs)",
+}
 _TIMEOUT_S = 30.0
 
 
-class ClusterUnavailable(Exception):
+class ClusterUnavailable(ComputeFailed):
     """The API server does not answer, or not now; the same call may succeed later."""
 
 
@@ -45,7 +52,7 @@ class ClusterDenied(ClusterUnavailable):
     """The listener has no right to make the call, or the cluster does not know the listener."""
 
 
-class ClusterRefused(Exception):
+class ClusterRefused(ComputeFailed):
     """The API server refused a call; the message says why."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -238,7 +245,7 @@ def _translated(what: str) -> Iterator[None]:
         code = exc.response.status_code
         message = f"{what}: {exc.status.message or exc.status.reason}"
         if code == 401 or (code == 403 and _LACKS_RIGHT.search(message)):
-            raise ClusterDenied(f"{code}: {message}") from exc
+            raise ClusterDenied(f"{code}: {message}{_describe_missing_right(message)}") from exc
 
         if code in _RETRYABLE or code >= 500:
             raise ClusterUnavailable(f"{code}: {message}") from exc
@@ -248,3 +255,12 @@ def _translated(what: str) -> Iterator[None]:
         raise ClusterUnavailable(f"{what}: {exc.response.status_code}") from exc
     except httpx2.HTTPError as exc:
         raise ClusterUnavailable(f"{what}: {type(exc).__name__}: {exc}") from exc
+
+
+def _describe_missing_right(message: str) -> str:
+    """Return what to do about a refusal by the API server, if the objects of an operator are concerned."""
+    for group, operator in _OPERATORS.items():
+        if f'"{group}"' in message:
+            return f". The listener's Role lacks the right to objects of {operator}: apply the manifests again with it"
+
+    return ""

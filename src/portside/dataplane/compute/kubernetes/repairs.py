@@ -19,7 +19,7 @@ from typing import Any
 
 from portside.dataplane.compute.kubernetes.api import ClusterRefused, ClusterUnavailable, KubernetesApi
 from portside.dataplane.compute.kubernetes.objects import Json, is_data
-from portside.dataplane.compute.kubernetes.quantities import parse_quantity
+from portside.kernel.quantities import parse_quantity
 
 OnNote = Callable[[str], None]
 _INVALID = 422

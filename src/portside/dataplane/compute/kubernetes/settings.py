@@ -6,6 +6,7 @@ import msgspec
 
 from portside.kernel.errors import UserMistake
 from portside.kernel.settings import setting, split_names
+from portside.size_limits import SizeLimits
 
 T = TypeVar("T")
 
@@ -207,6 +208,16 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
             "priorityClassName": self.kubernetes_priority_class,
         }
         return {name: value for name, value in fields.items() if value}
+
+    @property
+    def size_limits(self) -> SizeLimits:
+        """The largest sizes that a deployment may ask for."""
+        return SizeLimits(
+            cpu=self.kubernetes_max_cpu,
+            memory_mb=self.kubernetes_max_memory_mb,
+            storage_gi=self.kubernetes_max_storage_gi,
+            scale=self.kubernetes_max_scale,
+        )
 
     @property
     def volume_kinds(self) -> frozenset[str]:

@@ -6,81 +6,34 @@ Role of `portside manifests` does not allow.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
 from portside.dataplane.compute.kubernetes.api import ClusterRefused, ClusterUnavailable, KubernetesApi
 from portside.dataplane.compute.kubernetes.manifests import Objects
 from portside.dataplane.compute.kubernetes.objects import Json
-from portside.dataplane.compute.kubernetes.quantities import parse_quantity
 from portside.dataplane.compute.kubernetes.resources import Resources
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.failures import DeployFailed
+from portside.kernel.quantities import parse_quantity
+from portside.size_limits import find_excess
 
 _SPEC = "source_config.resource_spec"
 _MB = 1024 * 1024
 
 
-class _Limit(NamedTuple):
-    """The setting of a largest size, its value, and its unit."""
-
-    setting: str
-    value: float | None
-    unit: str
-
-
 def check_sizes(resources: Resources, settings: KubernetesSettings) -> None:
     """Check a spec against the operator's limits. Raises DeployFailed, which names the field and the limit."""
-    cpu = _Limit("KUBERNETES_MAX_CPU", settings.kubernetes_max_cpu, "CPUs")
-    memory = _Limit("KUBERNETES_MAX_MEMORY_MB", settings.kubernetes_max_memory_mb, "MB")
-    storage = _Limit("KUBERNETES_MAX_STORAGE_GI", settings.kubernetes_max_storage_gi, "GiB")
-    scale = _Limit("KUBERNETES_MAX_SCALE", settings.kubernetes_max_scale, "replicas")
-
-    for name, value in msgspec.structs.asdict(resources).items():
-        if name.endswith(("cpu", "cpu_limit")):
-            _check(name, value, cpu)
-        elif name.endswith(("memory_mb", "memory_limit_mb")):
-            _check(name, value, memory)
-        elif name.endswith("storage_gi"):
-            _check(name, value, storage)
-        elif name.endswith("scale"):
-            _check(name, value, scale)
-
-    for field, quantities in _list_container_sizes(resources):
-        _check(f"{field}.cpu", _read(field, quantities, "cpu"), cpu)
-        memory_bytes = _read(field, quantities, "memory")
-        _check(f"{field}.memory", None if memory_bytes is None else memory_bytes / _MB, memory)
+    excess = find_excess(msgspec.structs.asdict(resources), settings.size_limits)
+    if excess is not None:
+        raise DeployFailed(f"{_SPEC}.{_to_text(excess.path)} {excess.reason}")
 
 
-def _check(field: str, value: float | None, limit: _Limit) -> None:
-    if value is not None and limit.value is not None and value > limit.value:
-        raise DeployFailed(
-            f"{_SPEC}.{field} is {value:g}, and this listener allows at most {limit.value:g} {limit.unit} "
-            f"({limit.setting})"
-        )
-
-
-def _list_container_sizes(resources: Resources) -> Iterator[tuple[str, Json]]:
-    """Yield the requests and the limits of the user's containers, with the names of their fields."""
-    for kind in ("init_containers", "sidecars"):
-        for number, container in enumerate(getattr(resources, kind) or []):
-            for part in ("requests", "limits"):
-                quantities = (container.get("resources") or {}).get(part)
-                if isinstance(quantities, dict):
-                    yield f"{kind}[{number}].resources.{part}", quantities
-
-
-def _read(field: str, quantities: Json, name: str) -> float | None:
-    value = quantities.get(name)
-    if value is None:
-        return None
-
-    try:
-        return parse_quantity(value)
-    except ValueError as exc:
-        raise DeployFailed(f"{_SPEC}.{field}.{name}: {exc}; write an amount such as 500m or 2Gi") from exc
+def _to_text(path: Iterable[str | int]) -> str:
+    """Return a path as people write it: `sidecars[0].resources`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
 async def check_nodes(api: KubernetesApi, objects: Objects) -> None:

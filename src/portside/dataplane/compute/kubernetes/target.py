@@ -48,6 +48,7 @@ from portside.kernel.supervision import Backoff, Supervision
 from portside.kernel.tasks import cancel_and_wait
 from portside.kernel.timeouts import timeout, wait_at_most
 from portside.listener_api import IN_PROGRESS, ComputeType, DesiredDeployment, MetricsReport
+from portside.size_limits import SizeLimits
 
 log = get_logger(__name__)
 _APPLY_AGAIN_S = 120.0
@@ -64,6 +65,7 @@ class KubernetesCompute:
         self.cluster = cluster
         self.api = api
         self.timing = timing
+        self.size_limits: SizeLimits | None = cluster.kubernetes.size_limits
         self._lease: Lease | None = None
         self._claimed_id: UUID | None = None
 
