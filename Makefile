@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help install console docs up test test-all test-loaded thorough floors chaos coverage check audit format generate lock wheel bench steps parity clean
+.PHONY: help install console docs up test test-all test-loaded thorough floors chaos coverage check audit format generate lock wheel release bench steps parity clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | sort
 
@@ -63,7 +63,10 @@ lock: $(STAMP) ## resolve the dependencies into requirements.lock
 	@sh scripts/lock $(ARGS)
 
 wheel: install docs ## build the wheel that people install, into dist/
-	@$(BIN)/python -m uv build --quiet --wheel --build-constraints requirements.lock --require-hashes --out-dir dist
+	@$(BIN)/python -m uv build --wheel --build-constraints requirements.lock --require-hashes --out-dir dist
+
+release: install ## make a release: files in dist/VERSION, a commit and a tag (make release VERSION=0.2.0 ARGS=--dry-run)
+	@$(BIN)/python scripts/release.py "$(VERSION)" $(ARGS)
 
 bench: $(STAMP) ## measure; prints figures without a verdict
 	@sh scripts/bench $(ARGS)

@@ -40,14 +40,14 @@ RUN mkdir -p /node src/portside && if [ -n "$NODE" ]; then \
 FROM ${PYTHON} AS platform
 # Shown by /info next to the version: --build-arg COMMIT=$(git rev-parse HEAD)
 ARG COMMIT=
-COPY pyproject.toml requirements.lock README.md LICENSE CHANGELOG.md /src/
+COPY pyproject.toml hatch_build.py requirements.lock README.md LICENSE CHANGELOG.md /src/
 COPY src /src/src
 COPY examples /src/examples
 # The platform packs the wheels that deployments get: like them, the image contains only the agent server. Its packages have
-# the versions of requirements.lock, so that two builds of one commit are equal.
+# the versions of requirements.lock, so that two builds of one commit are equal. An editable installation needs no console.
 RUN if [ -n "$COMMIT" ]; then echo "$COMMIT" > /src/src/portside/commit.txt; fi \
  && sed '/^ *--hash/d; s/ *\\$//' /src/requirements.lock > /versions.txt \
- && PIP_CONSTRAINT=/versions.txt pip install --no-cache-dir /src \
+ && PIP_CONSTRAINT=/versions.txt pip install --no-cache-dir --editable /src \
  && python -c "from pathlib import Path; from portside.dataplane.builds.wheel import EXECUTOR, SERVER, pack_wheel; pack_wheel(Path('/wheels/server'), SERVER); pack_wheel(Path('/wheels/executor'), EXECUTOR)"
 
 FROM platform AS server

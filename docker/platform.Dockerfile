@@ -43,7 +43,7 @@ RUN sed '/^ *--hash/d; s/ *\\$//' requirements.lock > /versions.txt \
  && /opt/portside/bin/pip install --no-cache-dir --constraint /versions.txt --requirement /required.txt
 # Shown by /info next to the version: --build-arg COMMIT=$(git rev-parse HEAD)
 ARG COMMIT=
-COPY README.md LICENSE CHANGELOG.md ./
+COPY hatch_build.py README.md LICENSE CHANGELOG.md ./
 COPY src src
 COPY examples examples
 COPY --from=javascript /src/src/portside/console/static src/portside/console/static
