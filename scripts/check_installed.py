@@ -1,6 +1,6 @@
 """Installs a wheel of Portside into an empty environment and uses it as a stranger does, in a home folder of its own.
 
-    check_installed.py WHEEL [--python PROGRAM] [--with pip|pipx|uvx] [--agent FOLDER]
+    check_installed.py WHEEL [--python PROGRAM] [--with pip|pipx|uvx] [--agent FOLDER] [--only-version]
 
 It starts the platform, which deploys the example agent, then asks the agent, opens the console and runs the doctor.
 `--agent` deploys the agent in a folder too, for example one in JavaScript. Nothing stays behind. It needs a package
@@ -151,41 +151,43 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable, help="the interpreter, by its path")
     parser.add_argument("--with", dest="installer", choices=INSTALLERS, default="pip")
     parser.add_argument("--agent", type=Path, help="a folder with an agent to deploy and ask, beside the example")
+    parser.add_argument("--only-version", action="store_true", help="install it, and ask for its version alone")
     options = parser.parse_args()
 
+    folder = Path(tempfile.mkdtemp(prefix="portside-check-"))
     try:
-        check(options.wheel.resolve(), python=options.python, installer=options.installer, agent=options.agent)
+        installation = install(options.wheel.resolve(), options.installer, Installation(folder, options.python))
+        if not options.only_version:
+            use(installation, options.agent)
     except CheckError as problem:
         print(f"check_installed: {problem}", file=sys.stderr)
         return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
     return 0
 
 
-def check(wheel: Path, *, python: str, installer: str, agent: Path | None = None) -> None:
-    """Install a wheel and use it. Raises CheckError."""
-    folder = Path(tempfile.mkdtemp(prefix="portside-check-"))
-    try:
-        installation = Installation(folder, python)
-        say(f"installing {wheel.name} with {installer} for {read_version(installation)}")
-        installation.install(wheel, installer)
-        check_version(installation, wheel)
-
-        say("starting the platform, which deploys the example and asks it")
-        with RunningPlatform(installation) as platform:
-            check_example(platform)
-            check_console(platform)
-            check_doctor(platform)
-            if agent is not None:
-                check_agent(platform, agent.resolve())
-
-        say("stopped")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def install(wheel: Path, installer: str, installation: Installation) -> Installation:
+    """Install a wheel, and look which version it says it is. Raises CheckError."""
+    version = installation.run([installation.python, "--version"]).strip()
+    say(f"installing {wheel.name} with {installer} for {version}")
+    installation.install(wheel, installer)
+    check_version(installation, wheel)
+    return installation
 
 
-def read_version(installation: Installation) -> str:
-    return installation.run([installation.python, "--version"]).strip()
+def use(installation: Installation, agent: Path | None) -> None:
+    """Start the platform of an installation, and do what a stranger does first. Raises CheckError."""
+    say("starting the platform, which deploys the example and asks it")
+    with RunningPlatform(installation) as platform:
+        check_example(platform)
+        check_console(platform)
+        check_doctor(platform)
+        if agent is not None:
+            check_agent(platform, agent.resolve())
+
+    say("stopped")
 
 
 def check_version(installation: Installation, wheel: Path) -> None:

@@ -31,7 +31,9 @@ from hatch_build import find_missing  # noqa: E402 - it stands at the top of the
 UNRELEASED = "## Unreleased\n"
 # The images of a release: the Dockerfile, and the name of the image.
 IMAGES = {"platform": "portside", "agent": "portside-agent"}
+ENGINES = ("podman", "docker")
 CHECKSUMS = "SHA256SUMS"
+NOTES = "NOTES.md"
 _RELEASE = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
 _POLL_S = 2.0
 # Only ends a check that failed.
@@ -50,6 +52,7 @@ class Options(NamedTuple):
     has_tag: bool
     only_files: bool
     has_images: bool
+    engine: str | None
     image_base: str | None
     image_options: list[str]
 
@@ -77,7 +80,7 @@ class Release:
 
     @property
     def bill(self) -> Path:
-        return self.files / f"portside-{self.version}.cdx.json"
+        return self.files / "bill-of-materials.cdx.json"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -137,6 +140,7 @@ def parse_options() -> Options:
         help="this commit is the release already: only build and check its files, as the workflow on a tag does",
     )
     parser.add_argument("--no-images", action="store_true", help="leave out the images")
+    parser.add_argument("--engine", choices=ENGINES, help="what builds the images [default: what is installed]")
     parser.add_argument(
         "--image-base", metavar="IMAGE", help="the base of the images [default: that of the Dockerfiles]"
     )
@@ -151,6 +155,7 @@ def parse_options() -> Options:
         has_tag=not arguments.no_tag,
         only_files=arguments.files,
         has_images=not arguments.no_images,
+        engine=arguments.engine or find_engine(),
         image_base=arguments.image_base,
         image_options=shlex.split(arguments.image_options),
     )
@@ -162,10 +167,11 @@ def list_steps(release: Release) -> list[Step]:
         Step("javascript", "build the console and the executor of JavaScript graphs", build_javascript),
         Step("packages", "build the sdist, and the wheel from it", build_packages),
         Step("bill", "write the bill of materials", write_bill),
+        Step("notes", "write the notes, which are the changelog's section", write_notes),
     ]
-    if release.options.has_images and find_engine() is not None:
+    if release.options.has_images and release.options.engine is not None:
         steps += [
-            Step("images", f"build the images with {find_engine()}", build_images),
+            Step("images", f"build the images with {release.options.engine}", build_images),
             Step("started", "start the platform's image", check_images),
             Step("archives", "save the images", save_images),
         ]
@@ -195,7 +201,7 @@ def examine(release: Release) -> None:
     if problems:
         raise ReleaseError("\n  - ".join(["", *problems]))
 
-    if release.options.has_images and find_engine() is None:
+    if release.options.has_images and release.options.engine is None:
         say("neither podman nor docker is installed: the release will have no images")
 
 
@@ -357,9 +363,14 @@ def replace_text(file: Path, before: str, after: str) -> None:
 
 def read_entries(changelog: str) -> list[str]:
     """Return the lines that are not released yet, without headings."""
-    _, _, rest = changelog.partition(UNRELEASED)
-    section = re.split(r"^## ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+    section = read_section(changelog, "Unreleased")
     return [line for line in section.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def read_section(changelog: str, name: str) -> str:
+    """Return the text of a section, which is empty if there is none."""
+    section = re.search(rf"^## {re.escape(name)}\b.*\n(?P<text>(?:(?!## ).*\n)*)", changelog, re.MULTILINE)
+    return section["text"].strip() + "\n" if section else ""
 
 
 def add_section(changelog: str, version: str, day: date) -> str:
@@ -411,6 +422,11 @@ def write_bill(release: Release) -> None:
     release.run(sys.executable, "scripts/bill_of_materials.py", release.bill, "--commit", release.commit)
 
 
+def write_notes(release: Release) -> None:
+    changelog = (release.source / "CHANGELOG.md").read_text("utf-8")
+    (release.files / NOTES).write_text(read_section(changelog, release.version), "utf-8")
+
+
 def write_checksums(release: Release) -> None:
     files = sorted(file for file in release.files.iterdir() if file.name != CHECKSUMS)
     lines = [f"{hash_file(file)}  {file.name}\n" for file in files]
@@ -433,7 +449,7 @@ def check_wheel(release: Release) -> None:
 
 def find_engine() -> str | None:
     """Return what builds and runs images on this machine, if there is something."""
-    return next((program for program in ("podman", "docker") if shutil.which(program)), None)
+    return next((program for program in ENGINES if shutil.which(program)), None)
 
 
 def get_image(release: Release, name: str) -> str:
@@ -441,7 +457,7 @@ def get_image(release: Release, name: str) -> str:
 
 
 def build_images(release: Release) -> None:
-    engine = str(find_engine())
+    engine = str(release.options.engine)
     options = list(release.options.image_options)
     if release.options.image_base:
         options += ["--build-arg", f"PYTHON={release.options.image_base}"]
@@ -459,7 +475,7 @@ def build_images(release: Release) -> None:
 
 def check_images(release: Release) -> None:
     """Each image says its version, and the platform's starts and serves the console. Raises ReleaseError."""
-    engine = str(find_engine())
+    engine = str(release.options.engine)
     expected = f"portside, version {release.version}+g{release.commit[:7]}"
     for name in IMAGES.values():
         answer = read_output(
@@ -497,7 +513,7 @@ def wait_for_console(engine: str, container: str) -> None:
 
 def save_images(release: Release) -> None:
     """Write each image as an archive that 'podman load' and 'docker load' read."""
-    engine = str(find_engine())
+    engine = str(release.options.engine)
     for name in IMAGES.values():
         archive = release.files / f"{name}-image-{release.version}.tar.gz"
         with subprocess.Popen([engine, "save", get_image(release, name)], stdout=subprocess.PIPE) as saving:

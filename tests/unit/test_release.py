@@ -57,6 +57,7 @@ def make_release(script: ModuleType, version: str = "0.2.0", *, only_files: bool
         has_tag=True,
         only_files=only_files,
         has_images=False,
+        engine=None,
         image_base=None,
         image_options=[],
     )
@@ -106,6 +107,8 @@ def test_section_of_the_changelog_gets_the_version_and_the_day(script: ModuleTyp
     assert "## Unreleased\n\n## 0.2.0 - 2026-05-06\n\n### Added\n\n- Something.\n\n## 0.1.0" in changelog
     assert script.read_entries(CHANGELOG) == ["- Something."]
     assert script.read_entries(changelog) == []
+    assert script.read_section(changelog, "0.2.0") == "### Added\n\n- Something.\n"
+    assert script.read_section(changelog, "0.1.0") == "- The first one.\n"
 
 
 def test_branch_and_tag_change_at_the_end_alone(script: ModuleType, repository: Path):
