@@ -223,11 +223,15 @@ def ask_agent(platform: RunningPlatform, name: str) -> str:
 
 
 def check_console(platform: RunningPlatform) -> None:
-    """The first page of the console is served, and so is everything that it names."""
+    """The first page of the console is served with everything that it names, and so is the documentation."""
     index = platform.ask("/console/").decode()
     files = re.findall(r'(?:src|href)="(/console/[^"]+)"', index)
     if not any(file.endswith(".js") for file in files):
         message = f"/console/ names no script:\n{index}"
+        raise CheckError(message)
+
+    if b"<title>" not in platform.ask("/help/"):
+        message = "/help/ is no page"
         raise CheckError(message)
 
     sizes = [len(platform.ask(file)) for file in files]

@@ -164,7 +164,7 @@ def parse_options() -> Options:
 def list_steps(release: Release) -> list[Step]:
     """Return the steps between the source and the end."""
     steps = [
-        Step("javascript", "build the console and the executor of JavaScript graphs", build_javascript),
+        Step("built", "build the console, the executor of JavaScript graphs and the documentation", build_parts),
         Step("packages", "build the sdist, and the wheel from it", build_packages),
         Step("bill", "write the bill of materials", write_bill),
         Step("notes", "write the notes, which are the changelog's section", write_notes),
@@ -395,11 +395,16 @@ def carry_out(release: Release, step: Step) -> None:
     print(f"    {time.monotonic() - began_at:.0f} s", flush=True)
 
 
-def build_javascript(release: Release) -> None:
+def build_parts(release: Release) -> None:
+    """Build what git does not know. hatch_build.py refuses a wheel without the first two."""
     release.run(sys.executable, "scripts/javascript.py", "build", "--strict")
+    release.run(sys.executable, "scripts/docs_site.py", "build", "--strict")
     missing = find_missing(release.source)
+    if not (release.source / "src" / "portside" / "console" / "help" / "index.html").is_file():
+        missing.append("the documentation")
+
     if missing:
-        message = f"{' and '.join(missing)} were not built: run 'make console' and read what it says"
+        message = f"{' and '.join(missing)} were not built, and nothing says why"
         raise ReleaseError(message)
 
 

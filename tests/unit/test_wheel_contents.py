@@ -13,7 +13,7 @@ from hatchling.builders.wheel import WheelBuilder
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "examples/hello-agent/"
-# git ignores them. Without the second one no graph in JavaScript runs, and without the first one there are no pages.
+# git ignores them: documentation, pages, and what runs graphs in JavaScript.
 BUILT = (
     "src/portside/console/help/index.html",
     "src/portside/console/help/search.json.gz",
@@ -22,8 +22,10 @@ BUILT = (
     "src/portside/executor_js/main.mjs",
     "src/portside/executor_js/package.json",
 )
-
-
+REFUSED_WITHOUT = {
+    "src/portside/console/static/index.html": "the console",
+    "src/portside/executor_js/main.mjs": "the executor of JavaScript graphs",
+}
 # What the wheel and the sdist of a checkout have beside the package.
 WITH_THE_SDIST = ("README.md", "LICENSE", "CHANGELOG.md", "requirements.lock", "pyproject.toml", "hatch_build.py")
 
@@ -81,7 +83,7 @@ def small_checkout(tmp_path: Path) -> Path:
 def test_package_without_its_javascript_is_refused(builder: type, small_checkout: Path):
     build = builder(str(small_checkout))
     next(build.build(directory=str(small_checkout / "dist"), versions=["standard"]))
-    for file, missing in ((BUILT[0], "the console"), (BUILT[2], "the executor of JavaScript graphs")):
+    for file, missing in REFUSED_WITHOUT.items():
         (small_checkout / file).rename(small_checkout / "away")
         with pytest.raises(RuntimeError, match=f"would lack {missing}: run 'make console' first"):
             next(build.build(directory=str(small_checkout / "another"), versions=["standard"]))
