@@ -1,4 +1,7 @@
 // The chat page: a conversation with the agent that serves it, as it arrives, kept over a reload.
+//
+// A platform without a host for each agent shows the page in an origin of its own, which has no storage. So the thread is
+// in the address, and the key stays in memory.
 
 import { useStream } from "@langchain/langgraph-sdk/react";
 import { type FormEvent, useState } from "react";
@@ -8,19 +11,16 @@ type Message = { id?: string; type: string; content: unknown };
 
 // The page is at /chat/ of the agent. Behind a prefix, such as /agents/chat-page/chat/, this is still right.
 const apiUrl = new URL("..", location.href).href.replace(/\/$/, "");
-const THREAD = "thread";
-const KEY = "key";
 
 function Chat({ apiKey, onRefused }: { apiKey: string; onRefused: () => void }) {
-  const [threadId, setThreadId] = useState(() => sessionStorage.getItem(THREAD));
+  const [threadId, setThreadId] = useState(() => location.hash.slice(1) || null);
   const chat = useStream<{ messages: Message[] }>({
     apiUrl,
     apiKey,
     assistantId: "agent",
     threadId,
-    reconnectOnMount: true,
     onThreadId: (id) => {
-      sessionStorage.setItem(THREAD, id);
+      location.hash = id;
       setThreadId(id);
     },
     onError: (error) => {
@@ -67,13 +67,15 @@ function Chat({ apiKey, onRefused }: { apiKey: string; onRefused: () => void }) 
   );
 }
 
-// A deployed agent wants a key of the platform, unless its langgraph.json has rules of its own. `portside dev` wants none.
+// A deployed agent wants a key of the platform, unless its langgraph.json has rules of its own; `portside dev` wants none.
 function KeyForm({ onKey }: { onKey: (key: string) => void }) {
+  const use = (event: FormEvent<HTMLFormElement>) => {
+    event.preventDefault();
+    onKey(String(new FormData(event.currentTarget).get("key")));
+  };
+
   return (
-    <form onSubmit={(event) => {
-      event.preventDefault();
-      onKey(String(new FormData(event.currentTarget).get("key")));
-    }}>
+    <form onSubmit={use}>
       <p>This agent wants a key.</p>
       <input name="key" type="password" aria-label="Key" autoFocus />
       <button type="submit">Use it</button>
@@ -82,18 +84,15 @@ function KeyForm({ onKey }: { onKey: (key: string) => void }) {
 }
 
 function Page() {
-  const [key, setKey] = useState(() => sessionStorage.getItem(KEY) ?? "");
+  const [key, setKey] = useState("");
   const [isRefused, setRefused] = useState(false);
-  if (isRefused) {
-    const use = (typed: string) => {
-      sessionStorage.setItem(KEY, typed);
-      setKey(typed);
-      setRefused(false);
-    };
-    return <KeyForm onKey={use} />;
-  }
+  if (!isRefused) return <Chat apiKey={key} onRefused={() => setRefused(true)} />;
 
-  return <Chat apiKey={key} onRefused={() => setRefused(true)} />;
+  const use = (typed: string) => {
+    setKey(typed);
+    setRefused(false);
+  };
+  return <KeyForm onKey={use} />;
 }
 
 createRoot(document.getElementById("page") as HTMLElement).render(<Page />);
