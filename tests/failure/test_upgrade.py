@@ -1,10 +1,11 @@
 """An upgrade fails no request on agents and loses nothing; it halts at an agent whose new server does not start.
 
-The version before is a commit of this repository, installed beside this checkout.
+The version before is a commit of this repository, or its last release, installed beside this checkout.
 """
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -88,16 +89,20 @@ class Installation:
     def __init__(self, folder: Path, commit: str, shown_as: str | None = None) -> None:
         self.folder = folder
         self.python = folder / ".venv" / "bin" / "python"
+        self.unpack(commit)
+        (folder / "src" / "portside" / "commit.txt").write_text(f"{shown_as or commit}\n")
+        self.run("sh", "scripts/setup")
 
+    def unpack(self, commit: str) -> None:
         result = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
         if result.returncode != 0:
             pytest.skip(f"this clone does not have the commit {commit[:7]}: {result.stderr.decode().strip()}")
 
         with tarfile.open(fileobj=BytesIO(result.stdout)) as archive:
-            archive.extractall(folder, filter="data")
+            archive.extractall(self.folder, filter="data")
 
-        (folder / "src" / "portside" / "commit.txt").write_text(f"{shown_as or commit}\n")
-        subprocess.run(["sh", "scripts/setup"], cwd=folder, check=True, timeout=3000, stdout=subprocess.DEVNULL)
+    def run(self, *command: str) -> None:
+        subprocess.run(command, cwd=self.folder, check=True, timeout=3000, stdout=subprocess.DEVNULL)
 
     def start(self, arguments: list[str], log: Path) -> "subprocess.Popen[bytes]":
         with log.open("ab") as output:
@@ -110,6 +115,33 @@ class Installation:
                 stderr=output,
                 env={**os.environ, "DATABASE_URL": "", "DEPLOYMENT_START_TIMEOUT_S": "200", "RATE_LIMITS": "false"},
             )
+
+
+class ReleasedInstallation(Installation):
+    """An environment with the wheel of a release, and nothing else, as its users have it."""
+
+    def __init__(self, folder: Path, tag: str) -> None:
+        self.folder = folder
+        self.python = folder / "venv" / "bin" / "python"
+        self.unpack(tag)
+        self.run(sys.executable, "scripts/javascript.py", "build", "--strict")
+        self.run(sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--out-dir", "dist")
+
+        [wheel] = folder.glob("dist/portside-*.whl")
+        (folder / "src").rename(folder / "away")
+        self.run(sys.executable, "-m", "uv", "venv", "--quiet", "--python", sys.executable, "venv")
+        install = ("-m", "uv", "pip", "install", "--quiet", "--python", str(self.python), "-c", "requirements.lock")
+        self.run(sys.executable, *install, str(wheel))
+
+
+def find_last_release() -> str:
+    """Return the newest tag of a release that this commit follows."""
+    command = ["git", "tag", "--list", "v*", "--merged", "HEAD", "--no-contains", "HEAD", "--sort=-version:refname"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if result.returncode != 0 or not result.stdout.strip():
+        pytest.skip("there is no release before this commit: git knows no tag of one")
+
+    return result.stdout.split()[0]
 
 
 class TraceSender(Endless):
@@ -267,6 +299,64 @@ async def test_upgrade_under_load_fails_no_request_and_loses_nothing(older: Plat
 
     for trace in traces.accepted:
         assert (await older.call("GET", f"/runs/{trace}"))["id"] == trace
+
+
+@pytest.mark.thorough
+async def test_last_release_is_upgraded_under_load_and_taken_back(tmp_path: Path):
+    """If one of the migrations refuses older versions, the way back is the backup that the upgrade took."""
+    released = await asyncio.to_thread(ReleasedInstallation, tmp_path / "released", find_last_release())
+    repository = Repository(tmp_path / "repository")
+    backup = tmp_path / "before.backup"
+    repository.commit("one")
+
+    async with run_platform(released, tmp_path) as platform:
+        version = (await platform.call("GET", "/info"))["portside_version"]
+        deployment = await platform.deploy(repository)
+        assert (await platform.ended(deployment))["status"] == "DEPLOYED"
+        url = await platform.url(deployment)
+
+        async with httpx2.AsyncClient(timeout=120, headers=platform.headers) as client:
+            thread = (await client.post(f"{url}/threads", json={})).json()["thread_id"]
+            assert (await run(client, url, thread))["seen"] == 1
+
+            async with EndlessClients(url, platform.headers) as clients, TraceSender(platform) as traces:
+                checked = await upgrade(platform, "--check", "--json")
+                assert checked.returncode == 0, checked.stdout + checked.stderr
+                plan = json.loads(checked.stdout)
+                assert plan["before"] == version
+                has_way_back = {each["level"] for each in plan["findings"] if each["check"] == "way-back"} == {"ok"}
+
+                forward = await upgrade(platform, "--backup-to", str(backup))
+                assert forward.returncode == 0, forward.stdout + forward.stderr
+                assert await versions(platform) == {"my-agent": full_version()}
+                assert (await run(client, url, thread))["seen"] == 2
+
+                if has_way_back:
+                    back = await upgrade(platform, "--no-backup", python=released.python)
+                    assert back.returncode == 0, back.stdout + back.stderr
+                    assert await versions(platform) == {"my-agent": version}
+                    assert (await run(client, url, thread))["seen"] == 3
+
+                answered = clients.answered
+                await eventually(lambda: asyncio.sleep(0, clients.answered > answered))
+
+        assert clients.failures == []
+        assert traces.accepted
+        for trace in traces.accepted:
+            assert (await platform.call("GET", f"/runs/{trace}"))["id"] == trace
+
+    restore = [str(released.python), "-P", "-m", "portside", "backup", "restore", str(backup)]
+    restored = await asyncio.to_thread(
+        subprocess.run,
+        [*restore, "--home", str(tmp_path / "restored")],
+        env={**os.environ, "DATABASE_URL": "", "PORTSIDE_BACKUP_PASSPHRASE": "correct horse battery"},
+        capture_output=True,
+        text=True,
+        timeout=3000,
+        check=False,
+    )
+    # The version before cannot read a backup of a newer database: this one was taken before its migration.
+    assert restored.returncode == 0, restored.stdout + restored.stderr
 
 
 @pytest.mark.thorough
