@@ -48,6 +48,9 @@ class Repository:
         (self.folder / "langgraph.json").write_text(config)
         self._git("add", "-A")
         self._git("-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "--quiet", "-m", version)
+        return self.read_head()
+
+    def read_head(self) -> str:
         return self._git("rev-parse", "HEAD")
 
     def branch(self, name: str) -> None:

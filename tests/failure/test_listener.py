@@ -81,7 +81,7 @@ class EndlessClients(Endless):
                     await run(client, self._url)
                     self.answered += 1
                     # Requests without a pause would take most of a core from what they watch.
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(0.2)
                 except (httpx2.HTTPError, AssertionError) as exc:
                     self.failures.append(repr(exc))
 
