@@ -24,10 +24,9 @@ import structlog
 import websockets.sync.client
 from packaging.version import Version
 
-from tests import certificates, databases, guard, servers
+from tests import certificates, databases, guard, preloaded, servers, sql_functions
 from tests.copied_postgres import copy_data_folders
 from tests.databases import AGENT, AGENT_SCHEMA, MigratedDatabases, RunPostgres, get_schema, with_name
-from tests.preloaded import stop_forking
 from tests.progress import Progress
 from tests.servers import version_in_agents
 
@@ -39,6 +38,7 @@ gc.disable()
 T = TypeVar("T")
 GUARD = pytest.StashKey[guard.Guard]()
 POSTGRES = pytest.StashKey[RunPostgres]()
+WORKERS = pytest.StashKey[Any]()
 __all__ = [
     "AGENT",
     "AGENT_SCHEMA",
@@ -126,7 +126,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Begin a run, in the process that starts the others if there are several."""
-    if hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput") or preloaded.IMPORTS_TESTS in os.environ:
         copy_data_folders()
         return
 
@@ -139,14 +139,27 @@ def pytest_configure(config: pytest.Config) -> None:
             config.stash[POSTGRES] = server = RunPostgres()
             os.environ[databases.SERVER] = server.url
 
+        # What `make coverage` measures begins with an interpreter.
+        if preloaded.can_fork() and not config.option.collectonly and not sql_functions.is_measured():
+            # Imported here: an environment for agents alone may lack what it imports.
+            from tests.warm_workers import WarmWorkers
+
+            config.stash[WORKERS] = WarmWorkers(config.args)
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End the run. What tests left running is killed and named."""
+    if preloaded.IMPORTS_TESTS in os.environ:
+        return
+
+    if WORKERS in config.stash:
+        config.stash[WORKERS].stop()
+
     if POSTGRES in config.stash:
         config.stash[POSTGRES].stop()
 
-    stop_forking()
+    preloaded.stop_forking()
     if GUARD in config.stash and (left := config.stash[GUARD].end()):
         sys.stdout.write(f"{left}\n")
 
@@ -200,20 +213,21 @@ def pytest_collection() -> Iterator[object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the modules that take longest; otherwise keep the random order of pytest-randomly."""
     folder = Path(__file__).parent
-
-    def rank(item: pytest.Item) -> int:
-        path = item.path.relative_to(folder).as_posix()
-        return next((number for number, start in enumerate(LONG) if path.startswith(start)), len(LONG))
-
-    items.sort(key=rank)
+    modules = {path: path.relative_to(folder).as_posix() for path in {item.path for item in items}}
+    ranks = {path: _rank(module) for path, module in modules.items()}
+    items.sort(key=lambda item: ranks[item.path])
     costly = tomllib.loads((folder / "extended.toml").read_text())
     for item in items:
         for needed in item.iter_markers("needs"):
             _skip_below(item, *needed.args)
 
-        names = costly.get(item.path.relative_to(folder).as_posix(), {})
+        names = costly.get(modules[item.path], {})
         if any(_is_named(item, name) for name in names):
             item.add_marker(pytest.mark.extended)
+
+
+def _rank(module: str) -> int:
+    return next((number for number, start in enumerate(LONG) if module.startswith(start)), len(LONG))
 
 
 def _is_named(item: pytest.Item, name: str) -> bool:

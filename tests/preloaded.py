@@ -24,6 +24,8 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tests.warm"])
 # The exit code of a process can be read once: of two threads that read it at the same time, one would see 255.
 _lock = threading.Lock()
+# Set in the process that only imports the tests (`tests/warm_workers.py`).
+IMPORTS_TESTS = "PORTSIDE_TEST_IMPORTS"
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
@@ -71,6 +73,27 @@ class PreloadedProcess:
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+
+
+def can_fork() -> bool:
+    """Whether processes of the tests can be forked for the one that starts them."""
+    return warm_executors.CLONE is not None
+
+
+def start_server() -> None:
+    """Start the process that forks the others, for the processes that will be forked from this one."""
+    forkserver.ensure_running()
+
+
+def share_server() -> None:
+    """Use the server of the process from which this one was forked: it is no child of this one, and others use it."""
+    forkserver._forkserver.ensure_running = _keep_server
+    forkserver._forkserver._stop = _keep_server
+    resource_tracker._resource_tracker._stop = _keep_server
+
+
+def _keep_server() -> None:
+    pass
 
 
 def stop_forking() -> None:

@@ -33,7 +33,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _CLONE_PARENT = 0x8000
 # The number of the system call `clone`; elsewhere executors are started as usual.
-_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform == "linux" else None
+CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform == "linux" else None
 _MAX_REQUEST_BYTES = 200_000
 # Both keep the lock of the interpreter.
 _system = ctypes.PyDLL(None, use_errno=True)
@@ -65,7 +65,7 @@ def has_executors(arguments: Sequence[str], environment: Mapping[str, str]) -> b
 
 def fork_executors() -> None:
     """Let this process fork the executors that it will start. Call it while it has one thread."""
-    if _CLONE is None:
+    if CLONE is None:
         return
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -80,7 +80,7 @@ def fork_executors() -> None:
 @contextlib.contextmanager
 def forking_executors() -> Iterator[None]:
     """Let this process, which may have threads, fork the executors that it starts within the block."""
-    if _CLONE is None:
+    if CLONE is None:
         yield
         return
 
@@ -113,7 +113,7 @@ def _serve(channel: socket.socket) -> NoReturn:
         if not request:
             os._exit(0)
 
-        pid = _fork_sibling()
+        pid = fork_sibling()
         if pid == 0:
             _execute(json.loads(request), *descriptors)
 
@@ -123,10 +123,10 @@ def _serve(channel: socket.socket) -> NoReturn:
         channel.send(str(pid).encode())
 
 
-def _fork_sibling() -> int:
+def fork_sibling() -> int:
     """Fork a process whose parent is the parent of this one."""
     _python.PyOS_BeforeFork()
-    pid = int(_system.syscall(_CLONE, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
+    pid = int(_system.syscall(CLONE, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
     if pid == 0:
         _python.PyOS_AfterFork_Child()
     else:

@@ -1,8 +1,8 @@
 """Every route of the platform.
 
 The application is called as a server calls it, without a connection: a client of HTTP and its server would take four
-times as long as what answers. A route that is not on the checked-in list of public ones answers 401 without a key. Invalid JSON values are refused
-with the name of their field, and every error has one shape: `{"detail": …}`.
+times as long as what answers. A route that is not on the checked-in list of public ones answers 401 without a key.
+Invalid JSON values are refused with the name of their field, and every error has one shape: `{"detail": …}`.
 """
 
 import itertools

@@ -1,0 +1,151 @@
+"""The processes of a run of the tests, forked from one that has imported all tests: three CPU-seconds for each.
+
+That process collects the tests once, to import them as pytest does. The processes that it forks belong to the one that
+asked for them, and share one server that forks commands (`tests/preloaded.py`).
+"""
+
+import atexit
+import contextlib
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import execnet.gateway_io
+import pytest
+from execnet.gateway_base import Popen2IO
+
+from tests import preloaded, warm_executors
+
+_MAX_REQUEST_BYTES = 200_000
+
+
+class WarmWorkers:
+    """Lets execnet fork the processes of this run, within the block."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "tests.warm_workers", str(theirs.fileno()), *arguments]
+        self._forking = subprocess.Popen(
+            command,
+            env={**os.environ, preloaded.IMPORTS_TESTS: "1"},
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+
+        theirs.close()
+        self._usual = execnet.gateway_io.Popen2IOMaster
+        execnet.gateway_io.Popen2IOMaster = self._connect  # type: ignore[assignment, misc]
+
+    def _connect(self, _arguments: list[str], execmodel: Any) -> "_ForkedIO":
+        read, their_output = os.pipe()
+        their_input, written = os.pipe()
+        request = {"environment": dict(os.environ), "folder": str(Path.cwd())}
+        socket.send_fds(self._ours, [json.dumps(request).encode()], [their_input, their_output])
+        os.close(their_input)
+        os.close(their_output)
+        # The answer comes when the tests are imported.
+        return _ForkedIO(int(self._ours.recv(100)), written, read, execmodel)
+
+    def stop(self) -> None:
+        """End the process that forks, after those that it forked."""
+        execnet.gateway_io.Popen2IOMaster = self._usual  # type: ignore[misc]
+        self._ours.close()
+        self._forking.wait()
+
+
+class _ForkedIO(Popen2IO):
+    """What execnet knows of a process that it started."""
+
+    def __init__(self, pid: int, written: int, read: int, execmodel: Any) -> None:
+        super().__init__(os.fdopen(written, "wb"), os.fdopen(read, "rb"), execmodel)
+        self._pid = pid
+
+    def wait(self) -> int | None:
+        with contextlib.suppress(ChildProcessError):
+            return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+
+        return None
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+
+
+# In the process that forks
+
+
+def _serve(channel: socket.socket) -> None:
+    """Fork processes until the other end is closed."""
+    while True:
+        request, descriptors, _flags, _address = socket.recv_fds(channel, _MAX_REQUEST_BYTES, 2)
+        if not request:
+            return
+
+        pid = warm_executors.fork_sibling()
+        if pid == 0:
+            channel.close()
+            _work(json.loads(request), *descriptors)
+
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+        channel.send(str(pid).encode())
+
+
+def _work(request: dict[str, Any], stdin: int, stdout: int) -> NoReturn:
+    """Be a process of the tests, as if execnet had started it."""
+    code = 1
+    try:
+        for number, descriptor in enumerate((stdin, stdout)):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - it stays open
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+        os.chdir(request["folder"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        tempfile.tempdir = None
+        # Or commands that this process starts would import this module.
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        preloaded.share_server()
+        # Until the tests are collected, as in `tests/conftest.py`.
+        gc.disable()
+        exec(eval(sys.stdin.readline()), vars(main))
+        code = 0
+    except SystemExit as exc:
+        code = exc.code if isinstance(exc.code, int) else 1
+    except BaseException:  # noqa: BLE001 - the end of a process shows it
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    finally:
+        with contextlib.suppress(Exception):
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+
+        os._exit(code)
+
+
+def _import_tests(arguments: list[str]) -> None:
+    pytest.main(["--collect-only", "-q", "-n0", "-p", "no:cacheprovider", "-p", "no:faulthandler", *arguments])
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    # Ctrl-C is for those that it forks.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _import_tests(sys.argv[2:])
+    preloaded.start_server()
+    _serve(socket.socket(fileno=int(sys.argv[1])))
+    preloaded.stop_forking()
