@@ -191,6 +191,21 @@ async def test_own_stores_start_no_servers_again(harness: Harness) -> None:
     assert names[0] == names[1]
 
 
+async def test_without_a_redis_no_servers_are_started_again(harness: Harness) -> None:
+    harness.cluster.objects.clear()
+    harness.compute.cluster = ClusterSettings(LISTENER, settings(kubernetes_redis=False))
+    harness.target = harness.build_target()
+
+    names = []
+    for _ in range(2):
+        await harness.target.apply_serving()
+        template = harness.spec("deployments", NAME)["template"]["spec"]
+        names.append(template["containers"][0]["envFrom"][0]["secretRef"]["name"])
+
+    assert names[0] == names[1]
+    assert harness.cluster.find("statefulsets", f"{NAME}-redis") is None
+
+
 async def test_added_security_settings_are_removed(harness: Harness) -> None:
     pod = harness.spec("deployments", NAME)["template"]["spec"]
     pod["hostNetwork"] = True

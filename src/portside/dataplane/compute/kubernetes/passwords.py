@@ -25,12 +25,16 @@ _CUSTOM = {"postgres": CUSTOM_POSTGRES, "redis": CUSTOM_REDIS}
 _ENVIRONMENT = "environment"
 
 
-async def find_passwords(api: KubernetesApi, scope: KubernetesScope, release: Release, on_note: OnNote) -> Passwords:
-    """Return the passwords of a release's stores. Raises DeployFailed, ClusterUnavailable and ClusterRefused."""
-    return Passwords(
-        postgres=await _find_password(api, scope, release, "postgres", on_note),
-        redis=await _find_password(api, scope, release, "redis", on_note),
-    )
+async def find_passwords(
+    api: KubernetesApi, scope: KubernetesScope, release: Release, on_note: OnNote, *, has_redis: bool
+) -> Passwords:
+    """Return the passwords of a release's stores. Raises DeployFailed, ClusterUnavailable and ClusterRefused.
+
+    Without `has_redis` deployments have no Redis of the listener's.
+    """
+    postgres = await _find_password(api, scope, release, "postgres", on_note)
+    redis = await _find_password(api, scope, release, "redis", on_note) if has_redis else _derive_key(release, "redis")
+    return Passwords(postgres=postgres, redis=redis)
 
 
 async def _find_password(
@@ -77,7 +81,7 @@ def recover_password(variables: Iterable[Json], address: str, *, host: str) -> s
 
 
 def _derive_key(release: Release, component: str) -> str:
-    """Return what stands for the password of the user's own store: nobody can guess it, and it stays the same.
+    """Return what stands for the password of a store that the listener does not make: secret, and always the same.
 
     The names of Secrets are derived from it, and a name that changed would start all servers again.
     """

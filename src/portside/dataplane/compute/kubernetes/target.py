@@ -329,8 +329,10 @@ class KubernetesTarget:
     async def _build_objects(self, release: Release, on_note: OnNote) -> Objects:
         resources = read_resources(release.revision.resource_spec)
         scope = build_scope(release.deployment, resources, self._cluster.kubernetes)
+        has_redis = self._cluster.kubernetes.kubernetes_redis
         passwords = await retry_while_unavailable(
-            lambda: find_passwords(self._api, scope, release, on_note), self._compute.timing.retry_s
+            lambda: find_passwords(self._api, scope, release, on_note, has_redis=has_redis),
+            self._compute.timing.retry_s,
         )
         is_by_operator = await retry_while_unavailable(
             lambda: has_operator(self._api, scope, self._cluster.kubernetes), self._compute.timing.retry_s
