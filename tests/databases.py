@@ -43,12 +43,25 @@ class RunPostgres:
         self._folder = tempfile.TemporaryDirectory(dir=guard.memory_folder(), prefix="postgres-")
         self._server = EmbeddedPostgres(Path(self._folder.name))
         self.url = self._server.acquire()
+        asyncio.run(_spare_work(self.url))
         asyncio.run(sql_functions.count_calls(self.url))
 
     def stop(self) -> None:
         asyncio.run(sql_functions.note_all_calls(self.url))
         self._server.release()
         self._folder.cleanup()
+
+
+async def _spare_work(url: str) -> None:
+    """Turn off what only matters to databases that live for long, or outlive their machine."""
+    admin = await asyncpg.connect(url)
+    # With hundreds of databases one is vacuumed all the time. Each copy of a database is a checkpoint, after which
+    # each page would be written to the log as a whole.
+    for setting in ("autovacuum", "full_page_writes", "fsync", "synchronous_commit", "jit"):
+        await admin.execute(f"alter system set {setting} = off")
+
+    await admin.execute("select pg_reload_conf()")
+    await admin.close()
 
 
 class MigratedDatabases:
