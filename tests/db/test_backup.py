@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -515,6 +516,7 @@ def test_two_commands_restore_a_platform(
     original: Original, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: list[str]
 ) -> None:
     monkeypatch.delenv("DATABASE_URL", raising=False)
+    monkeypatch.delenv("PORTSIDE_BACKUP_PASSPHRASE", raising=False)
     (tmp_path / "passphrase").write_text("correct horse battery\nnot this line\n")
     (tmp_path / "scratch").mkdir()
     file = str(tmp_path / "a.backup")
@@ -523,15 +525,19 @@ def test_two_commands_restore_a_platform(
     assert (made.returncode, made.stdout.strip()) == (0, file), made.stderr
     assert Path(file).stat().st_mode & 0o777 == 0o600
 
-    assert "a.backup  20" in portside("list", str(tmp_path)).stdout
-    verified = portside("verify", file, "--restore", *key, TMPDIR=str(tmp_path / "scratch"))
+    assert "a.backup  20" in run_here("backup", "list", str(tmp_path)).stdout
+    with monkeypatch.context() as changed:
+        changed.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+        verified = run_here("backup", "verify", file, "--restore", *key)
+
     assert "every secret opens" in verified.stdout, verified.stderr
     assert re.search(rf"^{AGENT} +5000$", verified.stdout, re.MULTILINE)
     assert os.listdir(tmp_path / "scratch") == [], "nothing is left of it"  # noqa: PTH208
-    wrong = portside("verify", file, PORTSIDE_BACKUP_PASSPHRASE="another passphrase")
+    (tmp_path / "wrong").write_text("another passphrase")
+    wrong = run_here("backup", "verify", file, "--passphrase-file", str(tmp_path / "wrong"))
     assert (wrong.returncode, "does not open" in wrong.stderr) == (1, True)
 
-    done = portside("restore", str(tmp_path), "--home", str(tmp_path / "new"), *key)
+    done = run_here("backup", "restore", str(tmp_path), "--home", str(tmp_path / "new"), *key)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "new" / "api-key").read_bytes() == (original.home / "api-key").read_bytes()
 
