@@ -189,6 +189,17 @@ async def test_remote_repository_cannot_have_local_submodule(tmp_path: Path, git
         await fetch(source(f"{git_server.url}/top", CREDENTIAL), tmp_path / "out")
 
 
+@pytest.fixture(scope="module")
+def repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three to copy: a private one, one for others to contain, and one that contains it as a submodule."""
+    folder = tmp_path_factory.mktemp("repositories")
+    lib = Repository(folder / "lib")
+    lib.commit({"file": "1"})
+    Repository(folder / "private").commit({"file": "private"})
+    with_submodule(folder, "top", "https://host.example/lib", lib)
+    return folder
+
+
 @pytest.mark.parametrize(
     "section",
     [
@@ -203,15 +214,15 @@ async def test_remote_repository_cannot_have_local_submodule(tmp_path: Path, git
     ],
     ids=["option", "ext", "ssh-option", "file", "command", "name", "path", "path-option"],
 )
-async def test_malicious_submodules_run_nothing(tmp_path: Path, git_server: GitHost, section: str):
-    private = Repository(tmp_path / "private")
-    lib = Repository(git_server.folder / "lib")
+async def test_malicious_submodules_run_nothing(tmp_path: Path, git_server: GitHost, repositories: Path, section: str):
+    private = tmp_path / "private"
     mark = tmp_path / "mark"
-    private.commit({"file": "private"})
-    lib.commit({"file": "1"})
+    shutil.copytree(repositories / "private", private)
+    for name in ("lib", "top"):
+        shutil.copytree(repositories / name, git_server.folder / name)
 
-    top = with_submodule(git_server.folder, "top", f"{git_server.url}/lib", lib)
-    top.commit({".gitmodules": section.format(mark=mark, private=private.folder, host=git_server.url)})
+    top = Repository(git_server.folder / "top")
+    top.commit({".gitmodules": section.format(mark=mark, private=private, host=git_server.url)})
     before = entries(tmp_path)
 
     with contextlib.suppress(BuildFailed):

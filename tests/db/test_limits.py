@@ -25,7 +25,8 @@ from tests.conftest import eventually
 GOOD = "lsv2_pt_0123456789abcdef_0123456789"
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 ROWS = read_table()
-DIFFERENT = [row for row in ROWS if row.limits[Region.US] != row.limits[Region.EU]]
+# Each once: rows with the same limit count in the same way.
+LIMITS = list(dict.fromkeys(limit for row in ROWS for limit in row.limits.values() if limit is not None))
 
 
 class Clock:
@@ -96,15 +97,10 @@ async def test_remaining_requests_count_a_share_that_is_on_its_way_back(db: Data
     await returning
 
 
-@pytest.mark.parametrize(
-    ("row", "region"),
-    [*((row, Region.US) for row in ROWS), *((row, Region.EU) for row in DIFFERENT)],
-    ids=lambda value: getattr(value, "match", value),
-)
-async def test_a_row_at_its_limit_past_it_and_in_its_next_window(db, row, region) -> None:
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: f"{limit.count} in {limit.seconds} s")
+async def test_a_limit_of_the_table_is_reached_passed_and_begins_again(db, limit: Limit) -> None:
     clock = Clock()
     name = secrets.token_bytes(16)
-    limit = row.limits[region]
     windows = Windows(db, clock)
     assert all(await spend(windows, name, limit, limit.count))
     over = await windows.spend(name, limit)
