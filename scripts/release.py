@@ -168,6 +168,7 @@ def list_steps(release: Release) -> list[Step]:
         Step("packages", "build the sdist, and the wheel from it", build_packages),
         Step("bill", "write the bill of materials", write_bill),
         Step("notes", "write the notes, which are the changelog's section", write_notes),
+        Step("installed", "install the wheel in an empty environment, and use it", check_wheel),
     ]
     if release.options.has_images and release.options.engine is not None:
         steps += [
@@ -176,11 +177,7 @@ def list_steps(release: Release) -> list[Step]:
             Step("archives", "save the images", save_images),
         ]
 
-    return [
-        *steps,
-        Step("checksums", "write the checksums", write_checksums),
-        Step("installed", "install the wheel in an empty environment, and use it", check_wheel),
-    ]
+    return [*steps, Step("checksums", "write the checksums", write_checksums)]
 
 
 # What must be true before anything is built
@@ -523,7 +520,10 @@ def save_images(release: Release) -> None:
         archive = release.files / f"{name}-image-{release.version}.tar.gz"
         with subprocess.Popen([engine, "save", get_image(release, name)], stdout=subprocess.PIPE) as saving:
             assert saving.stdout is not None
-            with archive.open("wb") as file, gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+            with (
+                archive.open("wb") as file,
+                gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed,
+            ):
                 shutil.copyfileobj(saving.stdout, packed)
 
         if saving.returncode != 0:
