@@ -4,7 +4,9 @@ import asyncio
 import runpy
 import shlex
 import sys
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,13 +92,28 @@ class Reader:
     async def _follow_block(self, block: Block) -> None:
         """Run a program or commands, or compare what they printed."""
         if block.language != "text":
-            # In a thread, because the server may be served by the loop of this one.
-            await asyncio.to_thread(self._run, block)
+            await self._run_in_thread(block)
             return
 
         printed = "\n".join(self._printed) + "\n"
         assert printed == block.text, f"{self._folder.name} prints\n{printed}and not\n{block.text}"
         self._printed.clear()
+
+    async def _run_in_thread(self, block: Block) -> None:
+        """Run a block while the loop of this thread serves the server that it asks."""
+        result: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                self._run(block)
+            except BaseException as exc:  # noqa: BLE001 - the test raises it
+                result.set_exception(exc)
+            else:
+                result.set_result(None)
+
+        # A program that waits for ever must not keep this process from its end.
+        threading.Thread(target=run, daemon=True).start()
+        await asyncio.wrap_future(result)
 
     def _run(self, block: Block) -> None:
         text = block.text
