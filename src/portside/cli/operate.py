@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN_ROWS = 30
+# What the doctor says of these is of use although all is well.
+ALWAYS_SHOWN = frozenset({"capacity"})
 
 
 @click.command()
@@ -128,7 +130,7 @@ def doctor(*, target: InstallationOptions, skip: tuple[str, ...], shows_all: boo
         show_json(msgspec.to_builtins(diagnosis))
     else:
         for finding in diagnosis.findings:
-            if shows_all or finding.level != "ok":
+            if shows_all or finding.level != "ok" or finding.check in ALWAYS_SHOWN:
                 show_finding(finding)
 
         well = len(diagnosis.findings) - diagnosis.faults - diagnosis.warnings

@@ -20,10 +20,12 @@ from portside.backup.stores import open_store
 from portside.ingress.caddy import INSTALL_CADDY, find_caddy
 from portside.kernel.crypto import SecretBox
 from portside.kernel.disk import WATCHED_FOLDER, find_shortage, measure, megabytes, read_notice
-from portside.kernel.embedded import EmbeddedPostgres
+from portside.kernel.embedded import EmbeddedPostgres, default_connections
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import find_holder, get_user_name
+from portside.kernel.worker_processes import count_usable_cores
 from portside.limits.table import read_table
+from portside.operate.capacity import Machine, compute_capacity, read_memory_bytes
 from portside.operate.findings import Check, ExaminedInstallation, Finding, fault, fine, warning
 
 # A file may be newer than the clock by this much: clocks of file servers differ.
@@ -284,6 +286,42 @@ def check_limits(installation: ExaminedInstallation) -> Iterator[Finding]:
     yield fine("limits", "open files and memory were examined")
 
 
+def check_capacity(installation: ExaminedInstallation) -> Iterator[Finding]:
+    """Say how many deployments and runs this machine holds, as computed from measured figures."""
+    name = "capacity"
+    folder = installation.home if installation.home.exists() else installation.home.parent
+    if not installation.has_listener or not folder.exists():
+        return
+
+    space = measure(folder)
+    machine = Machine(
+        cores=count_usable_cores(),
+        memory_bytes=read_memory_bytes(),
+        disk_bytes=space.free - installation.reserve.of(space.total),
+        connections=installation.max_connections or default_connections(),
+    )
+    yield describe_capacity(name, machine)
+
+
+def describe_capacity(name: str, machine: Machine) -> Finding:
+    """Return the finding about what a machine holds; it is a warning if that is not one deployment."""
+    capacity = compute_capacity(machine)
+    memory = megabytes(machine.memory_bytes)
+    disk = megabytes(max(0, machine.disk_bytes))
+    has = f"{machine.cores} cores, {memory} of memory and {disk} of free disk"
+
+    if not capacity.executing:
+        return warning(
+            name, f"{has} are too little for a deployment", "add memory or disk, or use another machine for deployments"
+        )
+
+    return fine(
+        name,
+        f"{has} hold about {capacity.executing} small deployments that all execute, or {capacity.idle} that are "
+        f"awake and idle, and {capacity.streams} runs that stream at once",
+    )
+
+
 def check_programs(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the programs that builds and the front need are installed and run."""
     if installation.has_listener:
@@ -525,6 +563,7 @@ CHECKS: dict[str, Check] = {
     "socket-folder": check_socket_folder,
     "clock": check_clock,
     "limits": check_limits,
+    "capacity": check_capacity,
     "programs": check_programs,
     "registry": check_registry,
     "port": check_port,
