@@ -104,12 +104,19 @@ _PAGE_LINK = re.compile(r"\[(?P<title>[^\]]+)\]\((?P<target>[^)]+\.md)\)")
 _PRE = re.compile(r"(<pre\b.*?</pre>|<script\b.*?</script>)", re.DOTALL)
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _SETTINGS = re.compile(r'<script id="__config" type="application/json">(.*?)</script>', re.DOTALL)
-_ANCHOR = re.compile(r'\bid="([^"]+)"')
-_TARGET = re.compile(r'<a\b[^>]* href="((?![a-z]+:|//)[^"]*)"')
+_ANCHOR = re.compile(r'\bid="?([^"> ]+)')
+_TARGET = re.compile(r'<a\b[^>]* href="?((?![a-z]+:|//)[^"> ]*)')
 _STYLE_ELEMENT = re.compile(r'(\w+)\.appendChild\(\w+\("style",\{\},(\w+\.toString\(\))\)\)')
 _BUNDLE = re.compile(r'<script src="(?P<root>[./]*)assets/javascripts/bundle\.')
 _ICON = re.compile(r'(?<=<svg) xmlns="[^"]*"|(?<=stroke-width="2") class="lucide[^"]*"')
 _ELLIPSIS = re.compile(r'<span class="md-ellipsis">([^<]*)</span>')
+_HEADING_ENTRY = re.compile(
+    r'<span class="md-ellipsis">\s*(<span class="md-typeset">)\s*(.*?)\s*</span>\s*</span>', re.DOTALL
+)
+# A tag that HTML lets one leave out: the next one implies it.
+_IMPLIED_END = re.compile(r"</(?:td|th|tr|li)>(?=<(?:td|th|tr|li)\b|</(?:tr|thead|tbody|ul|ol)>)")
+_QUOTED = re.compile(r'(?<==)"([\w.-]+)"(?=[ >])')
+_TAG = re.compile(r"<[a-z][^<>]*>")
 # Blanks beside these are seen by nobody.
 _BLOCK = re.compile(
     r" ?(</?(?:article|aside|body|div|footer|form|h[1-6]|head|header|html|input|label|li|link|main|meta|nav|ol|p|script"
@@ -296,9 +303,15 @@ def find_broken_links(pages: dict[str, str]) -> list[str]:
 def shrink(text: str) -> str:
     """Return an HTML page without what nobody sees; code keeps its blanks and lines."""
     text = _drop_second_headings(text)
+    text = _HEADING_ENTRY.sub(r"\1\2</span>", text)
     text = _ICON.sub("", _ELLIPSIS.sub(r"\1", _PLAIN_WORD.sub(r"\1", text)))
     parts = _PRE.split(text)
-    return "".join(part if index % 2 else _shrink_blanks(part) for index, part in enumerate(parts))
+    return "".join(part if index % 2 else _shrink_markup(part) for index, part in enumerate(parts))
+
+
+def _shrink_markup(text: str) -> str:
+    text = _BLOCK.sub(r"\1", re.sub(r"\s+", " ", text))
+    return _TAG.sub(lambda tag: _QUOTED.sub(r"\1", tag[0]), _IMPLIED_END.sub("", text))
 
 
 def _drop_second_headings(text: str) -> str:
@@ -313,10 +326,6 @@ def _drop_second_headings(text: str) -> str:
             return text[: start.start()] + text[tag.end() :]
 
     return text
-
-
-def _shrink_blanks(text: str) -> str:
-    return _BLOCK.sub(r"\1", re.sub(r"\s+", " ", text))
 
 
 def move_scripts(text: str, site: Path) -> str:

@@ -111,6 +111,11 @@ def test_code_keeps_its_lines():
     assert docs_site.shrink(page) == "<p>one two</p><pre><code>a  =  1\n\nb</code></pre>"
 
 
+def test_cells_of_tables_need_no_end():
+    table = '<tbody><tr class="odd">\n<td id="a b">1</td>\n<td>2 <b>x</b></td>\n</tr>\n<tr></tr></tbody>'
+    assert docs_site.shrink(table) == '<tbody><tr class=odd><td id="a b">1<td>2 <b>x</b><tr></tbody>'
+
+
 def test_built_site_is_small_and_loads_nothing_from_elsewhere(folder: Path):
     files = [file for file in folder.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) <= 3_000_000
