@@ -177,7 +177,7 @@ def list_steps(release: Release) -> list[Step]:
             Step("archives", "save the images", save_images),
         ]
 
-    return [*steps, Step("checksums", "write the checksums", write_checksums)]
+    return steps
 
 
 # What must be true before anything is built
@@ -272,7 +272,7 @@ def read_version() -> str:
 
 def show_plan(release: Release, steps: list[Step]) -> None:
     options = release.options
-    lines = [step.description for step in steps]
+    lines = [*(step.description for step in steps), "write the checksums"]
     if not options.only_files:
         lines.insert(0, f"write version {release.version} and its section of the changelog, and commit them in a clone")
 
@@ -536,6 +536,7 @@ def save_images(release: Release) -> None:
 
 def finish(release: Release) -> None:
     """Move the branch to the commit, put the files into dist/, and tag the commit. Raises ReleaseError."""
+    write_checksums(release)
     if not release.options.only_files:
         land_commit(release)
 
