@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -26,6 +27,7 @@ from portside.executor.link import CallFailed, Handlers, LinkClosed
 from portside.executor.messages import GraphCall, ServerHello
 from portside.executor.requests import RunRequest
 from portside.kernel.errors import Unavailable, UserMistake
+from tests import warm_executors
 from tests.conftest import eventually
 
 pytestmark = pytest.mark.usefixtures("forking_executors")
@@ -721,26 +723,25 @@ async def test_executor_waits_while_its_server_does_not_read(project):
         assert events == ["custom"] * 300
 
 
+def serve_until_killed(project: Path, named: Path) -> None:
+    """Be a server with a run, and write the number of its executor into a file."""
+    warm_executors.fork_executors()
+
+    async def serve() -> None:
+        async with open_pool(build_program(project)) as pool:
+            executor, task = await hold(pool, "wait")
+            named.write_text(f"{executor.process.pid}\n")  # noqa: ASYNC240 - a few bytes
+            await task
+
+    asyncio.run(serve())
+
+
 async def test_executors_end_with_their_server(project):
     """A server that is killed leaves no executor behind, not even one that holds the GIL."""
     # Not by a pipe, which the executor's lines would share.
     named = project / "executor.pid"
-    script = f"""
-import asyncio, sys
-sys.path.insert(0, {str(Path.cwd())!r})
-from pathlib import Path
-from tests.db.test_executor_pool import build_program, hold, open_pool
-
-async def main():
-    async with open_pool(build_program(Path({str(project)!r}))) as pool:
-        executor, task = await hold(pool, "wait")
-        Path({str(named)!r}).write_text(f"{{executor.process.pid}}\\n")
-        await task
-
-asyncio.run(main())
-"""
-
-    server = await asyncio.create_subprocess_exec(sys.executable, "-c", script)
+    server = multiprocessing.get_context("forkserver").Process(target=serve_until_killed, args=(project, named))
+    await asyncio.to_thread(server.start)
 
     async def read_pid() -> int:
         text = named.read_text() if named.exists() else ""
@@ -748,7 +749,7 @@ asyncio.run(main())
 
     pid = await eventually(read_pid)
     server.kill()
-    await server.wait()
+    await asyncio.to_thread(server.join)
 
     async def is_gone() -> bool:
         return not os.path.exists(f"/proc/{pid}")  # noqa: PTH110, ASYNC240 - no disk

@@ -151,9 +151,9 @@ def test_backup_without_its_summary_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 def test_memory_does_not_grow_with_the_size() -> None:
     class Zeros:
-        """200 MB."""
+        """64 MB."""
 
-        left = 200 << 20
+        left = 64 << 20
 
         def read(self, size: int, /) -> bytes:
             taken = min(size, self.left, 1 << 20)
@@ -164,7 +164,7 @@ def test_memory_does_not_grow_with_the_size() -> None:
     tracemalloc.start()
     packed.packer.add_stream("dumps/large", Zeros())
     reader = packed.close()
-    assert check(reader, ignore).size_bytes == 200 << 20
+    assert check(reader, ignore).size_bytes == 64 << 20
     _, peak = tracemalloc.get_traced_memory()
 
     tracemalloc.stop()
