@@ -31,14 +31,14 @@ def javascript_server(database_url: str, folder: Path, **environment: str) -> It
 
 @contextlib.contextmanager
 def start_guarded_server(database_url: str, folder: Path, **environment: str) -> Iterator[ServerProcess]:
-    """A server with tests/projects/guarded, whose authentication is in TypeScript, and a graph in TypeScript beside."""
+    """A server with tests/projects/guarded, whose authentication is in TypeScript, and a graph in JavaScript beside."""
     project = copy_of_project(folder / "project", PROJECTS / "guarded", JAVASCRIPT_PROJECT)
     config = json.loads((project / "langgraph.json").read_text())
     options = {
         "EXECUTOR_JAVASCRIPT": str(javascript_runtime()),
         "EXECUTOR_START_SECS": "600",
         "GRAPH_AUTH": json.dumps({**config["auth"], "path": "./auth.ts:auth"}),
-        "LANGSERVE_GRAPHS": json.dumps({**config["graphs"], "told": "./graphs.ts:told"}),
+        "LANGSERVE_GRAPHS": json.dumps({**config["graphs"], "told": "./graphs.mjs:told"}),
         **environment,
     }
 

@@ -19,6 +19,7 @@ import portside.cli.packing
 import portside.cli.serve
 import portside.cli.up
 import portside.dataplane.listener
+import portside.identity.passwords
 import portside.platform.app
 import portside.platform.serving
 from tests import certificates
@@ -30,5 +31,7 @@ __all__ = ["httpcore2", "httpx2", "portside", "uvicorn", "uvloop"]
 certificates.share()
 copy_data_folders()
 derive_keys_cheaply()
+# As in the process of the tests (`tests/conftest.py`).
+portside.identity.passwords._COST["n"] = 2
 # The first client of a process reads the certificates.
 httpx2.Client().close()

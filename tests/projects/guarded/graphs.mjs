@@ -1,11 +1,11 @@
-// A graph in TypeScript that tells who it runs for, and what the server shows to it.
+// A graph that tells who it runs for, and what the server shows to it. In JavaScript: for TypeScript a server reads types.
 
-import { Annotation, type LangGraphRunnableConfig, START, StateGraph } from "@langchain/langgraph";
+import { Annotation, START, StateGraph } from "@langchain/langgraph";
 
-const Reported = Annotation.Root({ reported: Annotation<Record<string, unknown>> });
+const Reported = Annotation.Root({ reported: Annotation() });
 
-function tell(_state: typeof Reported.State, config: LangGraphRunnableConfig) {
-  const { langgraph_auth_user: user, ...configurable } = config.configurable as Record<string, any>;
+function tell(_state, config) {
+  const { langgraph_auth_user: user, ...configurable } = config.configurable;
   const reported = {
     identity: user.identity,
     email: user.email ?? null,
