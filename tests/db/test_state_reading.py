@@ -319,8 +319,8 @@ async def test_concurrent_reads_return_their_own_states(processes):
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-async def test_statements_over_arrays_are_not_planned_for_each_execution(processes, query, values):
-    async with processes[0].db.pool.acquire() as connection:
+async def test_statements_over_arrays_are_not_planned_for_each_execution(db, query, values):
+    async with db.pool.acquire() as connection:
         for _ in range(10):
             await connection.fetch(query.sql, *query.arguments(values))
 

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portside.identity.types import Actor
@@ -77,6 +77,7 @@ json_values = st.recursive(
 spacings = st.sampled_from([(",", ":"), (", ", ": "), (" ,", ":")])
 
 
+@settings(max_examples=30)
 @given(value=json_values, spacing=spacings, ascii_only=st.booleans())
 def test_the_parts_of_a_value_are_together_its_text(value: Any, spacing: tuple[str, str], *, ascii_only: bool):
     with pytest.MonkeyPatch.context() as patch:
@@ -247,7 +248,7 @@ async def test_batches_that_arrive_during_deletions_stay_whole(db: Database, act
     is_over = asyncio.Event()
 
     async def deliver() -> None:
-        for _ in range(40):
+        for _ in range(15):
             thread = dice.choice("ab")
             count = dice.randrange(20, 60)
             first = 1000 * ord(thread)
