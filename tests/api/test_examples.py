@@ -133,6 +133,8 @@ async def test_traces_of_a_program_elsewhere(hosted_databases, monkeypatch: pyte
         for name in ("LANGSMITH_TRACING", "LANGSMITH_ENDPOINT", "LANGSMITH_PROJECT"):
             monkeypatch.delenv(name, raising=False)
 
+        # Otherwise the exporter drops spans that a busy machine has not taken after 10 s.
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "100")
         # The SDK reads each variable once in a process.
         langsmith.utils.get_env_var.cache_clear()
         try:

@@ -67,6 +67,8 @@ async def test_deployed_example_in_typescript_answers_as_its_readme_says(
 async def test_traces_of_a_program_elsewhere_arrive_at_a_platform(
     platform: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ):
+    # Otherwise the exporter drops spans that a busy machine has not taken after 10 s.
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "100")
     # The SDK reads each variable once in a process.
     langsmith.utils.get_env_var.cache_clear()
     try:
