@@ -182,6 +182,19 @@ async def run_postgres(home: Path) -> AsyncIterator[EmbeddedPostgres]:
         await asyncio.to_thread(server.release)
 
 
+def check_files(original: Original, home: Path) -> None:
+    """Check that a restored home has the files that a backup keeps, and none of the others."""
+    of_agents = ("home/notes", "home/state.json", "home/logs/today", "sources/2/HEAD", "served.json")
+    kept = ("master-key", "api-key", "archives/1.tar.gz", *(f"dataplane/deployments/1/{name}" for name in of_agents))
+    for name in kept:
+        assert (home / name).read_bytes() == (original.home / name).read_bytes()
+
+    assert (home.stat().st_mode & 0o777, (home / "master-key").stat().st_mode & 0o777) == (0o700, 0o600)
+
+    for left_out in ("logs", "backups", "dataplane/uv-cache", "dataplane/deployments/1/state.json"):
+        assert not (home / left_out).exists()
+
+
 @pytest.mark.parametrize("kind", ["data", "dumps"])
 async def test_everything_comes_back(
     original: Original, store_with_backups: FolderStore, tmp_path: Path, kind: str
@@ -197,16 +210,7 @@ async def test_everything_comes_back(
     target = NewHome(home, None, check_restored, move=move)
     await restore(Backup(store_with_backups, f"{kind}.backup", PASSPHRASE), target, silently)
     assert moved == [(str(original.home), str(home))]
-    of_agents = ("home/notes", "home/state.json", "home/logs/today", "sources/2/HEAD", "served.json")
-
-    kept = ("master-key", "api-key", "archives/1.tar.gz", *(f"dataplane/deployments/1/{name}" for name in of_agents))
-    for name in kept:
-        assert (home / name).read_bytes() == (original.home / name).read_bytes()
-
-    assert (home.stat().st_mode & 0o777, (home / "master-key").stat().st_mode & 0o777) == (0o700, 0o600)
-
-    for left_out in ("logs", "backups", "dataplane/uv-cache", "dataplane/deployments/1/state.json"):
-        assert not (home / left_out).exists()
+    check_files(original, home)
 
     async with run_postgres(home) as server:
         url = server.url("portside")
@@ -263,18 +267,26 @@ async def test_refused_restores_leave_nothing(store_with_backups: FolderStore, t
     assert "not empty" in await expect_refusal(data, home)
 
 
-async def test_existing_folder_becomes_the_home(store_with_backups: FolderStore, tmp_path: Path) -> None:
+async def test_existing_folder_becomes_the_home(
+    original: Original, store_with_backups: FolderStore, tmp_path: Path
+) -> None:
     """A volume cannot be replaced, and a service's user may not write beside its home."""
     home = tmp_path / "volume"
     home.mkdir()
+    moved: list[tuple[str, str]] = []
+
+    async def move(_url: str, before: str, after: str) -> None:
+        moved.append((before, after))
+
     with small_disk(home, 400) if os.geteuid() == 0 else contextlib.nullcontext():
         (home / "lost+found").mkdir()
         # A restore into it was killed.
         (home / ".restore-killed").mkdir()
         folder = home.stat().st_ino
-        await restore(
-            Backup(store_with_backups, "data.backup", PASSPHRASE), NewHome(home, None, check_restored), silently
-        )
+        target = NewHome(home, None, check_restored, move=move)
+        await restore(Backup(store_with_backups, "data.backup", PASSPHRASE), target, silently)
+        assert moved == [(str(original.home), str(home))]
+        check_files(original, home)
         assert (home.stat().st_ino, home.stat().st_mode & 0o777) == (folder, 0o700)
         names = {path.name for path in home.iterdir()}
         assert names >= {"api-key", "master-key", "postgres", "lost+found"}
@@ -539,7 +551,7 @@ def test_two_commands_restore_a_platform(
 
     done = run_here("backup", "restore", str(tmp_path), "--home", str(tmp_path / "new"), *key)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "new" / "api-key").read_bytes() == (original.home / "api-key").read_bytes()
+    check_files(original, tmp_path / "new")
 
 
 def type_at_terminal(*arguments: str, typed: str, prompts: int) -> int:
