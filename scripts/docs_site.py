@@ -47,6 +47,7 @@ docs_dir = "pages"
 site_dir = "site"
 use_directory_urls = false
 nav = {nav}
+extra_css = ["portside.css"]
 
 [project.theme]
 language = "en"
@@ -55,13 +56,8 @@ favicon = "favicon.svg"
 logo = "favicon.svg"
 features = ["navigation.tabs", "navigation.prune", "navigation.top", "content.code.copy", "search.highlight"]
 
-[[project.theme.palette]]
-media = "(prefers-color-scheme: light)"
+[project.theme.palette]
 scheme = "default"
-
-[[project.theme.palette]]
-media = "(prefers-color-scheme: dark)"
-scheme = "slate"
 
 [project.markdown_extensions]
 tables = {{}}
@@ -70,6 +66,19 @@ pymdownx.highlight.use_pygments = true
 
 [project.markdown_extensions.toc]
 slugify = {{ object = "pymdownx.slugs.slugify", kwds = {{ case = "lower" }} }}
+"""
+# Colours of the theme that are too faint to be read.
+STYLE = """\
+[data-md-color-scheme="default"] { --md-accent-fg-color: #3a4fc4; }
+[data-md-color-scheme="slate"] { --md-accent-fg-color: #a3b1ff; }
+.md-nav__link--passed, .md-nav__link--passed code { color: var(--md-default-fg-color--light); }
+"""
+# Runs before a page is drawn.
+_CHOOSE_SCHEME = """\
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const choose = () => document.body.setAttribute("data-md-color-scheme", dark.matches ? "slate" : "default");
+choose();
+dark.addEventListener("change", choose);
 """
 # Runs before the site's own script: it adds the settings that the builder writes into each page, and reads the search
 # index in its compressed form.
@@ -107,8 +116,11 @@ _SETTINGS = re.compile(r'<script id="__config" type="application/json">(.*?)</sc
 _ANCHOR = re.compile(r'\bid="?([^"> ]+)')
 _TARGET = re.compile(r'<a\b[^>]* href="?((?![a-z]+:|//)[^"> ]*)')
 _STYLE_ELEMENT = re.compile(r'(\w+)\.appendChild\(\w+\("style",\{\},(\w+\.toString\(\))\)\)')
+_BODY = re.compile(r"<body\b[^>]*>")
 _BUNDLE = re.compile(r'<script src="(?P<root>[./]*)assets/javascripts/bundle\.')
-_ICON = re.compile(r'(?<=<svg) xmlns="[^"]*"|(?<=stroke-width="2") class="lucide[^"]*"')
+_ICON = re.compile(r'(?<=<svg) xmlns="[^"]*"|(?<= class="lucide) lucide-[\w-]+')
+# The form in which a reader would choose colours, of which there is one choice: those of the system.
+_PALETTE = re.compile(r'<form\b[^>]*data-md-component="palette".*?</form>', re.DOTALL)
 _ELLIPSIS = re.compile(r'<span class="md-ellipsis">([^<]*)</span>')
 _HEADING_ENTRY = re.compile(
     r'<span class="md-ellipsis">\s*(<span class="md-typeset">)\s*(.*?)\s*</span>\s*</span>', re.DOTALL
@@ -303,6 +315,7 @@ def find_broken_links(pages: dict[str, str]) -> list[str]:
 def shrink(text: str) -> str:
     """Return an HTML page without what nobody sees; code keeps its blanks and lines."""
     text = _drop_second_headings(text)
+    text = _PALETTE.sub("", text)
     text = _HEADING_ENTRY.sub(r"\1\2</span>", text)
     text = _ICON.sub("", _ELLIPSIS.sub(r"\1", _PLAIN_WORD.sub(r"\1", text)))
     parts = _PRE.split(text)
@@ -339,6 +352,7 @@ def move_scripts(text: str, site: Path) -> str:
         (site / name).write_text(script, "utf-8")
         return f'<script src="{bundle["root"]}{name}"></script>'
 
+    text = _BODY.sub(lambda body: body[0] + refer(_CHOOSE_SCHEME), text)
     text = _SCRIPT.sub(lambda script: refer(script[1]), text)
     return _SETTINGS.sub(lambda settings: refer(_SET_UP.replace("SETTINGS", json.dumps(settings[1]))), text)
 
@@ -451,6 +465,7 @@ def _stage(folder: Path, pages: dict[str, str]) -> None:
         (folder / name).write_text(rewrite_links(text, source, pages), "utf-8")
 
     shutil.copy(ROOT / "console" / "public" / "favicon.svg", folder)
+    (folder / "portside.css").write_text(STYLE, "utf-8")
 
 
 def _finish(site: Path) -> None:

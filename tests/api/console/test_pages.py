@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
+from portside.console import site
 from tests import traced
 from tests.browser import OF_THE_CONSOLE, check_accessible, open_console, sign_in_as
 from tests.conftest import eventually
@@ -54,6 +55,31 @@ async def deployment(platform: Platform, tmp_path_factory: pytest.TempPathFactor
     await platform.ended(made)
 
     return made
+
+
+@pytest.mark.skipif(not site.is_built(site.HELP_FILES), reason="the documentation is not built: make docs")
+async def test_help_opens_the_documentation_whose_search_works_offline(platform: Platform, page: Page) -> None:
+    async with page.context.expect_page() as opening:
+        await page.get_by_role("link", name="Help").click()
+
+    help_page = await opening.value
+    requests: list[str] = []
+    refusals: list[str] = []
+    help_page.on("request", lambda request: requests.append(request.url))
+    help_page.on("console", lambda said: refusals.append(said.text) if "Security Policy" in said.text else None)
+
+    await help_page.reload()
+    await expect(help_page.get_by_role("heading", name="Start here")).to_be_visible()
+    await help_page.get_by_role("link", name="Operate", exact=True).first.click()
+    await help_page.get_by_role("button", name="Search").click()
+    await help_page.keyboard.type("DISK_RESERVE_BYTES")
+    await expect(help_page.get_by_text(re.compile(r"\d+ results"))).to_be_visible()
+    await help_page.keyboard.press("Enter")
+    await expect(help_page).to_have_url(re.compile(r"operate\.html.*#disk-space$"))
+
+    assert refusals == []
+    assert [url for url in requests if not url.startswith(platform.server.url)] == []
+    await help_page.close()
 
 
 async def test_home_shows_health_and_deployments(platform: Platform, deployment: str, page: Page) -> None:
