@@ -52,7 +52,7 @@ _MARK = "# Written by portside manifests"
 NOTES = """\
 {mark} {version}, for {command}
 # Create these first; secrets do not belong in this file:
-#   kubectl create namespace {namespace}
+#   kubectl create namespace {namespace} --save-config
 #   kubectl -n {namespace} create secret generic {platform} {literals}
 #   kubectl -n {namespace} create secret generic {listener} --from-literal=api-key=KEY
 # The api-key of the first becomes the platform's first API key. The listener's may be the same at first; a key of
