@@ -12,11 +12,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
+from http.client import HTTPConnection, HTTPException
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
-import httpx2
 import pytest
 
 from tests.preloaded import PreloadedProcess
@@ -129,13 +130,24 @@ class ServerProcess:
     def wait_until_ok(self, within_s: float = 300) -> None:
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline and self.process is not None and self.process.poll() is None:
-            with contextlib.suppress(httpx2.HTTPError):
-                if httpx2.get(f"{self.url}/ok", timeout=5).status_code == 200:
-                    return
+            if self._is_ok():
+                return
 
             time.sleep(0.05)
 
         raise AssertionError(f"{self.url} does not answer:\n{self.log.read_text()[-3000:]}")
+
+    def _is_ok(self) -> bool:
+        """Ask by the simplest client: a client of httpx2 for each look would cost as much as the server's start."""
+        address = urlsplit(f"{self.url}/ok")
+        connection = HTTPConnection(str(address.hostname), address.port or 80, timeout=5)
+        try:
+            connection.request("GET", address.path)
+            return connection.getresponse().status == 200
+        except (OSError, HTTPException):
+            return False
+        finally:
+            connection.close()
 
     async def has_logged(self, text: str) -> bool:
         """Whether the log has a text, which the server may write after its response."""
