@@ -132,11 +132,17 @@ def test_a_missing_variable_is_named_once_and_an_env_file_mends_it(environment: 
     ("page", "awaited", "printed"),
     [
         ("start-here", {"runs/query": '"success"', "$READER": "403"}, ["You said: Ahoy!", "401", "403"]),
-        ("tutorials/ask-a-person", {}, ["The thread is interrupted", "Two tickets for the ferry", "It is paid."]),
-        (
+        pytest.param(
+            "tutorials/ask-a-person",
+            {},
+            ["The thread is interrupted", "Two tickets for the ferry", "It is paid."],
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
             "tutorials/remember-users",
             {},
             ["Who am I? -> Hello Ada!", "Who am I? -> Hello stranger!", "Ben sees 1 thread"],
+            marks=pytest.mark.thorough,
         ),
     ],
 )
