@@ -301,7 +301,7 @@ def prepare_source(release: Release) -> None:
     shutil.rmtree(release.folder, ignore_errors=True)
     release.files.mkdir(parents=True)
     say("cloning the repository into build/")
-    run_command("git", "clone", "--quiet", "--local", str(ROOT), str(release.source))
+    run_command("git", "-c", "advice.detachedHead=false", "clone", "--quiet", str(ROOT), str(release.source))
     run_command("git", "checkout", "--quiet", "--detach", head, folder=release.source)
 
     if not release.options.only_files:
