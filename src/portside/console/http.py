@@ -81,7 +81,7 @@ async def get_console_file(ctx: Context, path: str) -> Response:
     return site.respond(path, dict(ctx.request.headers), agent_origins=ctx.services.agent_origins)
 
 
-@routes.get("/help", operation="console_complete_help_address", **_PAGE)
+@routes.get("/help", operation="console_help_address_complete", **_PAGE)
 async def complete_help_address(_ctx: Context) -> Response:
     """Send browsers to the address with the slash."""
     return _redirect("/help/")
