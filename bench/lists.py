@@ -164,17 +164,18 @@ select md5(n::text)::uuid,
     '{{}}'
 from generate_series($1::int, $2::int) n
 """
-# Three in a hundred failed, and one in fifty waits for tomorrow.
+# Three in a hundred failed, and one in fifty waits for tomorrow. No trigger says that these are delayed.
 AGENT_RUNS = f"""
 insert into portside.runs (
     run_id, thread_id, assistant_id, status, metadata, kwargs, multitask_strategy, created_at, updated_at, run_after,
-    error
+    is_delayed, error
 )
 select md5('run ' || n)::uuid, md5(n::text)::uuid, '{ASSISTANT}',
     case when n % 100 < 3 then 'error' when n % 50 = 7 then 'pending' else 'success' end,
     '{{}}', '{{"input": null, "config": {{"configurable": {{"graph_id": "echo"}}}}}}',
     'enqueue', now() - make_interval(secs => $3 - n), now(),
     now() + case when n % 50 = 7 then '1 day' else '0' end::interval,
+    n % 50 = 7,
     case when n % 100 < 3 then '{{"error": "ValueError", "message": "no"}}'::jsonb end
 from generate_series($1::int, $2::int) n
 """
