@@ -13,6 +13,7 @@ import pytest
 from portside.dataplane.api import ControlPlane
 from portside.dataplane.failures import ControlPlaneUnreachable
 from portside.kernel.db import Database
+from portside.listener_api import Connect
 from portside.platform.app import open_platform
 from portside.platform.home import Home
 from portside.platform.listener import ListenerKey
@@ -111,18 +112,19 @@ async def test_the_listener_continues_with_its_replaced_key(plane: Control, tmp_
     file = tmp_path / "listener-key"
     file.write_text(made[0]["key"] + "\n")
 
+    listener = Connect(compute_type="process", compute_id="here", version="1")
     client = ControlPlane(str(plane.client.base_url), made[0]["key"], str(file))
     try:
-        await client.connect("process", "here", "1")
+        await client.connect(listener)
         await plane.client.delete(f"/api-key/{made[0]['id']}")
         with pytest.raises(ControlPlaneUnreachable, match="401"):
-            await client.connect("process", "here", "1")
+            await client.connect(listener)
 
         file.write_text(made[1]["key"] + "\n")
         with pytest.raises(ControlPlaneUnreachable, match="401"):
-            await client.connect("process", "here", "1")
+            await client.connect(listener)
 
-        await client.connect("process", "here", "1")
+        await client.connect(listener)
     finally:
         await client.close()
 
