@@ -1,6 +1,6 @@
 """The processes of a run of the tests, forked from one that has imported all tests: three CPU-seconds for each.
 
-That process collects the tests once, to import them as pytest does. The processes that it forks belong to the one that
+That process collects the tests once, to import them as pytest does. The processes that it forks talk to the one that
 asked for them, and share one server that forks commands (`tests/preloaded.py`).
 """
 
@@ -9,6 +9,7 @@ import contextlib
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -22,7 +23,7 @@ import execnet.gateway_io
 import pytest
 from execnet.gateway_base import Popen2IO
 
-from tests import preloaded, warm_executors
+from tests import preloaded
 
 _MAX_REQUEST_BYTES = 200_000
 
@@ -69,11 +70,14 @@ class _ForkedIO(Popen2IO):
         super().__init__(os.fdopen(written, "wb"), os.fdopen(read, "rb"), execmodel)
         self._pid = pid
 
-    def wait(self) -> int | None:
-        with contextlib.suppress(ChildProcessError):
-            return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-
-        return None
+    def wait(self) -> None:
+        """Wait until it is over; only the process that forked it knows how it ended."""
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(self._pid)
+            try:
+                select.select([descriptor], [], [])
+            finally:
+                os.close(descriptor)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -84,13 +88,18 @@ class _ForkedIO(Popen2IO):
 
 
 def _serve(channel: socket.socket) -> None:
-    """Fork processes until the other end is closed."""
+    """Fork processes until the other end is closed, and wait for their ends.
+
+    They are forked as C libraries expect it: in a process that the bare system call made, numpy would wait for threads
+    that it does not have as soon as a library forks.
+    """
+    pids: list[int] = []
     while True:
         request, descriptors, _flags, _address = socket.recv_fds(channel, _MAX_REQUEST_BYTES, 2)
         if not request:
-            return
+            break
 
-        pid = warm_executors.fork_sibling()
+        pid = os.fork()
         if pid == 0:
             channel.close()
             _work(json.loads(request), *descriptors)
@@ -98,7 +107,11 @@ def _serve(channel: socket.socket) -> None:
         for descriptor in descriptors:
             os.close(descriptor)
 
+        pids.append(pid)
         channel.send(str(pid).encode())
+
+    for pid in pids:
+        os.waitpid(pid, 0)
 
 
 def _work(request: dict[str, Any], stdin: int, stdout: int) -> NoReturn:

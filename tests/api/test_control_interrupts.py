@@ -25,6 +25,7 @@ class RecordingCompute:
 
     compute_type = "process"
     builds_sources = False
+    size_limits = None
     url = "http://127.0.0.1:1"
     is_running = False
 
