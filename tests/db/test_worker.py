@@ -402,6 +402,7 @@ async def test_released_slot_is_given_to_a_run_that_waits(process: Process):
         waiting = await process.admit()
         await process.wait_until_behind()
         assert process.worker.free_slots == 0
+        assert process.worker.available_slots == 1, "no run has the slot yet, so metrics show it as available"
 
     await asyncio.wait_for(process.handler.attempt(waiting).begun.wait(), 60)
 

@@ -105,7 +105,7 @@ class QueueMonitor:
     @property
     def slots(self) -> Slots:
         """The worker's slots."""
-        return Slots(max=self._worker.slots, active=self._worker.busy_slots, available=max(0, self._worker.free_slots))
+        return Slots(max=self._worker.slots, active=self._worker.busy_slots, available=self._worker.available_slots)
 
     async def set_gauges(self) -> None:
         """Set the gauges that are counted when the metrics are read."""

@@ -205,10 +205,15 @@ class Worker:
     @property
     def free_slots(self) -> int:
         """The number of runs that may start now."""
+        return max(0, self.available_slots - self._reserved)
+
+    @property
+    def available_slots(self) -> int:
+        """The number of slots without a run. Those for which runs are just being claimed count as well."""
         if not self._is_accepting or self.lacks_disk:
             return 0
 
-        return max(0, self.slots - len(self._active) - self._reserved)
+        return max(0, self.slots - len(self._active))
 
     @property
     def lacks_disk(self) -> bool:
