@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from portside.kernel import control_groups
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, describe_exit
 
@@ -327,16 +328,9 @@ class WorkerProcesses:
 def count_usable_cores() -> int:
     """Return how many cores this process may use: those it is pinned to, or fewer if its control group has a limit."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    root = Path("/sys/fs/cgroup")
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        path = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip()
-        group = root / path.lstrip("/")
-        for folder in (group, *group.parents):
-            limit = folder / "cpu.max"
-            if not folder.is_relative_to(root) or not limit.exists():
-                continue
-
-            quota, period = limit.read_text().split()
+    with contextlib.suppress(ValueError):
+        for limit in control_groups.read_limits("cpu.max"):
+            quota, period = limit.split()
             if quota != "max":
                 cores = min(cores, math.ceil(int(quota) / int(period)))
 

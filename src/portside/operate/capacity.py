@@ -6,9 +6,10 @@ memory, and their nodes take CPU. So these are sizes to begin with: nothing is r
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from portside.kernel import control_groups
 
 # The platform, its listener, Postgres without its connections, the system, and a build.
 PLATFORM_BYTES = 1_000_000_000
@@ -24,7 +25,6 @@ OWN_CONNECTIONS = 40
 SHARE_OF_CONNECTIONS = 0.9
 # A run that streams twenty tokens in a second takes 14 ms of the server and 4 ms of Postgres in it.
 STREAM_SECONDS = 0.018
-_GROUPS = Path("/sys/fs/cgroup")
 
 
 class Machine(NamedTuple):
@@ -57,17 +57,12 @@ def compute_capacity(machine: Machine) -> Capacity:
     )
 
 
-def read_memory_bytes(groups: Path = _GROUPS, own_group: Path = Path("/proc/self/cgroup")) -> int:
+def read_memory_bytes(groups: Path = control_groups.ROOT, own_group: Path = control_groups.OWN_GROUP) -> int:
     """Return the memory of this machine, or less if the control group of this process has a limit."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_read_limits(groups, own_group)]
-    return min(limits)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit in control_groups.read_limits("memory.max", groups, own_group):
+        # A group without a limit says `max`.
+        with contextlib.suppress(ValueError):
+            memory = min(memory, int(limit))
 
-
-def _read_limits(groups: Path, own_group: Path) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        path = own_group.read_text("utf-8").rpartition("::")[2].strip()
-        group = groups / path.lstrip("/")
-        for folder in (group, *group.parents):
-            # A folder without a limit says `max`.
-            with contextlib.suppress(OSError, ValueError):
-                yield int((folder / "memory.max").read_text("utf-8"))
+    return memory
