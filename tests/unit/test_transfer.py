@@ -121,9 +121,17 @@ def test_answers_that_are_no_json_and_refusals(peer: Scripted, client: Server) -
 
 @pytest.mark.parametrize(
     "address",
-    ["http://127.0.0.1:9/x", "http://localhost/x", "http://10.0.0.1/x", "http://[::1]/x", "http://metadata.internal/x",
-     "http://intranet/x", "file:///etc/passwd", "http://169.254.169.254/latest"],
-)  # fmt: skip
+    [
+        "http://127.0.0.1:9/x",
+        "http://localhost/x",
+        "http://10.0.0.1/x",
+        "http://[::1]/x",
+        "http://metadata.internal/x",
+        "http://intranet/x",
+        "file:///etc/passwd",
+        "http://169.254.169.254/latest",
+    ],
+)
 def test_files_inside_of_networks_are_not_read(client: Server, address: str) -> None:
     with pytest.raises(UnexpectedAnswer, match="leads into a network"):
         client.download(address)
