@@ -6,12 +6,13 @@ import re
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from portside.cli import deploy, packing
 from portside.cli.packing import Packed, pack, read_project
-from portside.cli.project_check import check_project, check_source_path
+from portside.cli.project_check import check_project, check_source_path, has_own_logins
 from portside.kernel.errors import UserMistake
 
 CONFIG = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
@@ -232,6 +233,20 @@ def test_a_file_may_be_named_from_the_folder_above_its_configuration() -> None:
 def test_mistakes_are_said_before_anything_is_packed(content: str, says: str) -> None:
     with pytest.raises(UserMistake, match=re.escape(says)):
         check(content, "agent.py")
+
+
+@pytest.mark.parametrize(
+    ("auth", "expected"),
+    [
+        ({}, False),
+        ({"disable": True}, False),
+        ({"path": "./auth.py:auth"}, True),
+        ({"path": "./auth.py:auth", "allow_langsmith_api_keys": True}, False),
+    ],
+)
+def test_an_agent_with_logins_of_its_own_refuses_keys(auth: dict[str, Any], *, expected: bool) -> None:
+    assert has_own_logins(json.dumps({"graphs": {}, "auth": auth}).encode(), "langgraph.json") is expected
+    assert not has_own_logins(b'{"graphs": {}}', "langgraph.json")
 
 
 def test_files_that_a_build_makes_and_modules_are_not_looked_for() -> None:

@@ -16,7 +16,7 @@ import msgspec
 from portside.cli.client import CA_FILE, Platform, connection_options
 from portside.cli.output import get_program, json_option, say, say_if_interrupted, show_json, show_text
 from portside.cli.packing import pack, read_project
-from portside.cli.project_check import check_project, check_source_path, describe_missing_config
+from portside.cli.project_check import check_project, check_source_path, describe_missing_config, has_own_logins
 from portside.cli.revisions import ACCESS_MODES, PIN_HOURS, build_agent_access, build_create_body, wait_for_revision
 from portside.kernel.errors import UserMistake
 from portside.kernel.graph_config import read_env_file
@@ -42,6 +42,8 @@ class DeployOptions(msgspec.Struct):
     """Fields of the request that a user may leave out: who may call the agent, and how long threads are pinned."""
     install_command: str | None
     build_command: str | None
+    has_own_logins: bool = False
+    """Whether the agent refuses the platform's keys, as far as its configuration file is at hand."""
 
     @property
     def commands(self) -> dict[str, str]:
@@ -118,17 +120,27 @@ def deploy(platform: Platform, source: str, *, wait: bool, as_json: bool, upload
         show_text(address or deployment["id"])
 
     if wait and address and not as_json:
-        has_key = "$PORTSIDE_API_KEY" not in platform.key_in_shell or os.environ.get("PORTSIDE_API_KEY")
-        say("try it:" if has_key or platform.has_login else "try it, with a key in PORTSIDE_API_KEY:")
-        show_text(_example_call(platform, deployment["name"], address), err=True)
+        _suggest_call(platform, parsed, address)
 
 
-def _example_call(platform: Platform, name: str, address: str) -> str:
-    """Return a command that lists the agent's assistants, which works for any graph."""
+def _suggest_call(platform: Platform, options: DeployOptions, address: str) -> None:
+    if options.has_own_logins:
+        say("try it, with a login that its auth.path accepts in place of LOGIN:")
+        show_text(_example_call(address, "Authorization: Bearer LOGIN"), err=True)
+        return
+
     header = f"X-Api-Key: {platform.key_in_shell}"
     if platform.has_login:
-        header = f"Authorization: Bearer $({get_program()} deployments token {quote(name)} --url {quote(platform.url)})"
+        command = f"{get_program()} deployments token {quote(options.name)} --url {quote(platform.url)}"
+        header = f"Authorization: Bearer $({command})"
 
+    has_key = "$PORTSIDE_API_KEY" not in platform.key_in_shell or os.environ.get("PORTSIDE_API_KEY")
+    say("try it:" if has_key or platform.has_login else "try it, with a key in PORTSIDE_API_KEY:")
+    show_text(_example_call(address, header), err=True)
+
+
+def _example_call(address: str, header: str) -> str:
+    """Return a command that lists the agent's assistants, which works for any graph."""
     trust = f"--cacert {quote(os.environ[CA_FILE])} " if os.environ.get(CA_FILE) else ""
     return (
         f'curl -s {trust}{quote(address)}/assistants/search -H "{header}" '
@@ -179,13 +191,14 @@ def _deploy(platform: Platform, options: DeployOptions, *, upload: bool) -> dict
 
     if is_folder:
         options.ref = _get_local_ref(folder, options.ref)
-        check_commit(folder, options.ref, options.config)
+        content = check_commit(folder, options.ref, options.config)
+        options.has_own_logins = has_own_logins(content, options.config)
 
     return _deploy_repository(platform, existing, options)
 
 
-def check_commit(folder: Path, ref: str, config: str) -> None:
-    """Check the configuration file of the commit that will be built. Raises UserMistake."""
+def check_commit(folder: Path, ref: str, config: str) -> bytes:
+    """Check the configuration file of the commit that will be built, and return its content. Raises UserMistake."""
     name = posixpath.normpath(config)
     entries = [entry.partition("\t") for entry in run_git(folder, "ls-tree", "-r", "-z", ref).split("\0") if entry]
     files = {path for _kind, _tab, path in entries}
@@ -200,7 +213,9 @@ def check_commit(folder: Path, ref: str, config: str) -> None:
         # The build fetches submodules, and it follows links to folders.
         return path in files or path.startswith(("..", *submodules)) or _is_below_link(path, files)
 
-    check_project(run_git(folder, "show", f"{ref}:{name}").encode(), config, exists)
+    content = run_git(folder, "show", f"{ref}:{name}").encode()
+    check_project(content, config, exists)
+    return content
 
 
 def _is_below_link(path: str, files: Collection[str]) -> bool:
@@ -267,6 +282,7 @@ def _deploy_folder(
     project = read_project(folder, options.config)
     content = (project.root / project.config).read_bytes()
     check_project(content, project.config, lambda path: (project.root / path).is_file())
+    options.has_own_logins = has_own_logins(content, project.config)
 
     if project.missing_env is not None:
         say(f"{project.missing_env}; continuing without it")

@@ -46,6 +46,12 @@ def check_project(content: bytes, config: str, exists: Exists) -> None:
             _check_file(f"{section}.{key}", parsed[section][key], config, exists)
 
 
+def has_own_logins(content: bytes, config: str) -> bool:
+    """Return whether the agent of a configuration file accepts only callers of its own, and no key of the platform."""
+    auth = parse_config(content, config).get("auth")
+    return isinstance(auth, dict) and bool(auth.get("path")) and not auth.get("allow_langsmith_api_keys")
+
+
 def _check_file(label: str, entry: Any, config: str, exists: Exists) -> None:
     """Check that the Python file of a graph or handler is there; a build may create files in other languages."""
     location = entry.get("path") if isinstance(entry, dict) else entry
