@@ -111,10 +111,17 @@ class RunExecutor:
     async def execute(self, run: ActiveRun) -> RunResult:
         """Execute a run; its events are published only while this worker certainly owns it."""
         claimed = run.claimed
+        graph_id = find_graph_id(claimed)
+        if graph_id is None:
+            raise_if_undecryptable(claimed.kwargs)
+            # Another attempt would find the same row.
+            error = {"error": "UnreadableRun", "message": "the stored run has no config.configurable.graph_id"}
+            return RunResult(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=error)
+
         start = AttemptStart(
             run_id=claimed.run_id,
             thread_id=claimed.thread_id,
-            graph_id=claimed.kwargs["config"]["configurable"]["graph_id"],
+            graph_id=graph_id,
             attempt=claimed.attempt,
             is_resumable=bool(claimed.kwargs.get("resumable")),
             is_temporary=claimed.is_temporary,
@@ -252,7 +259,7 @@ def _to_run_end(run: ClaimedRun, result: RunResult) -> RunEnd:
 
     They see a cancelled run as failed: `interrupted` means that the graph waits for an answer.
     """
-    graph_id: str = run.kwargs["config"]["configurable"]["graph_id"]
+    graph_id = find_graph_id(run) or ""
     if result.status is not RunStatus.SUCCESS:
         error = result.error or {}
         text = error.get("message") or error.get("error") or f"the run ended with status {result.status}"
@@ -266,25 +273,38 @@ def _to_run_end(run: ClaimedRun, result: RunResult) -> RunEnd:
     return RunEnd(LifecycleEvent.INTERRUPTED, graph_id, interrupts=waiting)
 
 
+def find_graph_id(run: ClaimedRun) -> str | None:
+    """Return the graph that a stored run names, or None."""
+    config = run.kwargs.get("config") or {}
+    configurable = config.get("configurable") or {}
+    return configurable.get("graph_id")
+
+
 def to_run_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
-    """Return the request with which the graph is executed."""
+    """Return the request with which the graph is executed.
+
+    A row that another program has written may lack fields. They count as empty: the end of a run, which must be
+    written whatever its row has, needs the request as well.
+    """
     kwargs = run.kwargs
-    config = dict(run.kwargs["config"])
+    config = dict(kwargs.get("config") or {})
+    thread_ids = {"run_id": str(run.run_id), "thread_id": str(run.thread_id)}
+    config["configurable"] = {**thread_ids, **(config.get("configurable") or {})}
 
     # A rollback finds the run's checkpoints by this id, so a client must not override it.
     ids = {"run_attempt": run.attempt, "run_id": str(run.run_id)}
-    config["metadata"] = {**config["metadata"], **ids}
+    config["metadata"] = {**(config.get("metadata") or {}), **ids}
     return RunRequest(
-        graph_id=config["configurable"]["graph_id"],
-        input=kwargs["input"],
-        command=kwargs["command"],
+        graph_id=find_graph_id(run) or "",
+        input=kwargs.get("input"),
+        command=kwargs.get("command"),
         config=config,
-        context=kwargs["context"] or None,
-        stream_modes=kwargs["stream_mode"],
-        stream_subgraphs=kwargs["subgraphs"],
-        interrupt_before=kwargs["interrupt_before"],
-        interrupt_after=kwargs["interrupt_after"],
-        durability=kwargs["durability"],
+        context=kwargs.get("context") or None,
+        stream_modes=kwargs.get("stream_mode", ["values"]),
+        stream_subgraphs=kwargs.get("subgraphs", False),
+        interrupt_before=kwargs.get("interrupt_before"),
+        interrupt_after=kwargs.get("interrupt_after"),
+        durability=kwargs.get("durability", "async"),
         strict_resume=kwargs.get("strict_resume", False),
         tracer=kwargs.get("langsmith_tracer"),
         resume=resume,
