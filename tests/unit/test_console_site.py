@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from portside.console import site
-from portside.console.links import LinkQuery, find_page
+from portside.console.links import LinkedPageQuery, find_page
 from portside.console.site import FileNotBuilt
 
 INDEX = "<!doctype html><title>Portside</title>"
@@ -110,4 +110,4 @@ OTHER = "0190a0c0-0000-7000-8000-000000000002"
     ],
 )
 def test_links_of_sdks_lead_to_the_page_that_shows_the_same(link: str, page: str) -> None:
-    assert find_page(link, LinkQuery(f"{ID},{OTHER},//evil.example")) == page
+    assert find_page(link, LinkedPageQuery(f"{ID},{OTHER},//evil.example")) == page

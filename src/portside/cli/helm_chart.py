@@ -9,7 +9,7 @@ import msgspec
 
 from portside import __version__
 from portside.cli.manifest_templates import print_template
-from portside.cli.manifest_values import Section, Values, Variable, build_schema
+from portside.cli.manifest_values import Values, ValuesSection, Variable, build_schema
 from portside.cli.manifests import build_templates
 
 Json = dict[str, Any]
@@ -107,7 +107,7 @@ def _build_values() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _list_values(kind: type[Section], defaults: Any, prefix: str) -> list[tuple[str, Any, str]]:
+def _list_values(kind: type[ValuesSection], defaults: Any, prefix: str) -> list[tuple[str, Any, str]]:
     """Return the path, the default and the description of each value; those of sections after the others."""
     plain: list[tuple[str, Any, str]] = []
     nested: list[tuple[str, Any, str]] = []
@@ -115,7 +115,7 @@ def _list_values(kind: type[Section], defaults: Any, prefix: str) -> list[tuple[
     for field in msgspec.structs.fields(kind):
         value = getattr(defaults, field.name)
         path = f"{prefix}{field.encode_name}"
-        if isinstance(value, Section):
+        if isinstance(value, ValuesSection):
             nested += _list_values(type(value), value, f"{path}.")
         else:
             plain.append((path, msgspec.to_builtins(value), properties[field.encode_name]["description"]))

@@ -35,11 +35,11 @@ def described(text: str) -> msgspec.Meta:
     return msgspec.Meta(description=text)
 
 
-class Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class ValuesSection(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A part of the values; an unknown name in it is an error."""
 
 
-class Variable(Section, frozen=True, kw_only=True, omit_defaults=True):
+class Variable(ValuesSection, frozen=True, kw_only=True, omit_defaults=True):
     """An environment variable in the form of Kubernetes."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)", max_length=200)]
@@ -47,7 +47,7 @@ class Variable(Section, frozen=True, kw_only=True, omit_defaults=True):
     value_from: Json | None = None
 
 
-class Component(Section, frozen=True, kw_only=True):
+class ComponentValues(ValuesSection, frozen=True, kw_only=True):
     """What the pods of every component have."""
 
     resources: Annotated[Json, described("Requests and limits of the container.")] = {}
@@ -58,7 +58,7 @@ class Component(Section, frozen=True, kw_only=True):
     pod_annotations: Annotated[Annotations, described("Annotations of the pod.")] = {}
 
 
-class Program(Component, frozen=True, kw_only=True):
+class ProgramValues(ComponentValues, frozen=True, kw_only=True):
     """What the pods of the platform's own programs have."""
 
     env: Annotated[
@@ -68,7 +68,7 @@ class Program(Component, frozen=True, kw_only=True):
     env_from: Annotated[list[Json], described("Secrets and ConfigMaps with more environment variables.")] = []
 
 
-class Platform(Program, frozen=True, kw_only=True):
+class PlatformValues(ProgramValues, frozen=True, kw_only=True):
     """The platform: control plane, hosted API and console."""
 
     image: Annotated[Image, described("Image of the platform and of the listener.")] = f"portside:{__version__}"
@@ -81,7 +81,7 @@ class Platform(Program, frozen=True, kw_only=True):
     )
 
 
-class Postgres(Component, frozen=True, kw_only=True):
+class PostgresValues(ComponentValues, frozen=True, kw_only=True):
     """The platform's own Postgres."""
 
     enabled: Annotated[bool, described("Run Postgres here; otherwise `database-url` names an external one.")] = True
@@ -92,7 +92,7 @@ class Postgres(Component, frozen=True, kw_only=True):
     )
 
 
-class Listener(Program, frozen=True, kw_only=True):
+class ListenerValues(ProgramValues, frozen=True, kw_only=True):
     """The listener, which runs deployments on this cluster."""
 
     enabled: Annotated[bool, described("Run a listener for this cluster.")] = True
@@ -103,7 +103,7 @@ class Listener(Program, frozen=True, kw_only=True):
     )
 
 
-class Agents(Section, frozen=True, kw_only=True):
+class AgentsValues(ValuesSection, frozen=True, kw_only=True):
     """The deployments that the listener makes."""
 
     namespaces: Annotated[
@@ -154,7 +154,7 @@ class Agents(Section, frozen=True, kw_only=True):
     redis_image: Annotated[Image, described("Image of their Redis.")] = "redis:6"
 
 
-class Ingress(Section, frozen=True, kw_only=True):
+class IngressValues(ValuesSection, frozen=True, kw_only=True):
     """The Ingress of the platform."""
 
     enabled: Annotated[bool, described("Make an Ingress if there is a `host`.")] = True
@@ -163,7 +163,7 @@ class Ingress(Section, frozen=True, kw_only=True):
     tls_secret: Annotated[str | None, described("Secret with its certificate.")] = None
 
 
-class Gateway(Section, frozen=True, kw_only=True):
+class GatewayValues(ValuesSection, frozen=True, kw_only=True):
     """The route of the platform at a gateway of the Gateway API."""
 
     parent_refs: Annotated[
@@ -172,7 +172,7 @@ class Gateway(Section, frozen=True, kw_only=True):
     annotations: Annotated[Annotations, described("Annotations of the HTTPRoute.")] = {}
 
 
-class Proxy(Section, frozen=True, kw_only=True):
+class ProxyValues(ValuesSection, frozen=True, kw_only=True):
     """The HTTP proxy between the cluster and the world, for the platform, the listener and deployments."""
 
     http: Annotated[str | None, described("HTTP_PROXY, without a password: the manifests hold no secrets.")] = None
@@ -182,7 +182,7 @@ class Proxy(Section, frozen=True, kw_only=True):
     ] = []
 
 
-class Values(Section, frozen=True, kw_only=True):
+class Values(ValuesSection, frozen=True, kw_only=True):
     """The values of an installation on a cluster."""
 
     namespace: Annotated[
@@ -212,13 +212,13 @@ class Values(Section, frozen=True, kw_only=True):
     ] = "0.0.0.0"  # noqa: S104 - the same
     cluster_domain: Annotated[HostName, described("Domain of the cluster's services.")] = "cluster.local"
     log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], described("What the platform logs.")] = "INFO"
-    platform: Platform = Platform()
-    postgres: Postgres = Postgres()
-    listener: Listener = Listener()
-    agents: Agents = Agents()
-    ingress: Ingress = Ingress()
-    gateway: Gateway = Gateway()
-    proxy: Proxy = Proxy()
+    platform: PlatformValues = PlatformValues()
+    postgres: PostgresValues = PostgresValues()
+    listener: ListenerValues = ListenerValues()
+    agents: AgentsValues = AgentsValues()
+    ingress: IngressValues = IngressValues()
+    gateway: GatewayValues = GatewayValues()
+    proxy: ProxyValues = ProxyValues()
 
 
 def read_values(path: Path | None, flags: Json) -> Json:

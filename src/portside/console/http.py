@@ -7,7 +7,7 @@ from uuid import UUID
 from starlette.responses import Response
 
 from portside.console import site
-from portside.console.links import LinkQuery, find_page
+from portside.console.links import LinkedPageQuery, find_page
 from portside.console.site import FileNotBuilt, HelpPageNotFound
 from portside.identity.pages import render_note
 from portside.kernel.errors import NotFound
@@ -54,7 +54,7 @@ async def open_shared_run(_ctx: Context, share_token: UUID) -> Response:
 
 
 @routes.get("/o/{workspace_id}/{path...}", **_PAGE)
-async def open_linked_page(_ctx: Context, workspace_id: UUID, path: str, query: LinkQuery) -> Response:
+async def open_linked_page(_ctx: Context, workspace_id: UUID, path: str, query: LinkedPageQuery) -> Response:
     """Send browsers to the page that a link of an SDK or a command line means, or to the console."""
     page = find_page(path, query)
     join = "&" if "?" in page else "?"

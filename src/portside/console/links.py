@@ -23,13 +23,13 @@ _PAGES = [
 ]
 
 
-class LinkQuery(msgspec.Struct):
+class LinkedPageQuery(msgspec.Struct):
     """The experiments that a link compares."""
 
     selected_sessions: str = msgspec.field(default="", name="selectedSessions")
 
 
-def find_page(path: str, query: LinkQuery) -> str:
+def find_page(path: str, query: LinkedPageQuery) -> str:
     """Return the page of the console for the path of a link; the first page for an unknown one."""
     experiments = ",".join(re.findall(_ID, query.selected_sessions)[:10])
     for pattern, page in _PAGES:

@@ -67,7 +67,7 @@ class TracedThreads(msgspec.Struct):
     next_cursor: str | None = None
 
 
-class _Position(msgspec.Struct, array_like=True):
+class _Cursor(msgspec.Struct, array_like=True):
     """A decoded cursor: the last thread of the page before."""
 
     moment: datetime
@@ -80,7 +80,7 @@ async def query_threads(db: Session, workspace_id: UUID, body: ThreadsQuery) -> 
         if getattr(body, name):
             raise refuse_field(name, "is not supported; leave it out")
 
-    position = None if body.cursor is None else read_cursor(body.cursor, _Position)
+    position = None if body.cursor is None else read_cursor(body.cursor, _Cursor)
     filters = RunFilters(
         session=[body.project_id],
         is_root=True,
@@ -99,13 +99,13 @@ async def query_threads(db: Session, workspace_id: UUID, body: ThreadsQuery) -> 
     cursor = None
     if len(rows) > len(page):
         last = page[-1]
-        cursor = write_cursor(_Position(moment=last["max_start_time"], thread_id=last["thread_id"]))
+        cursor = write_cursor(_Cursor(moment=last["max_start_time"], thread_id=last["thread_id"]))
 
     return TracedThreads(await _to_threads(db, workspace_id, page), cursor)
 
 
 async def _find_newest_threads(
-    db: Session, condition: Condition, position: _Position | None, *, limit: int
+    db: Session, condition: Condition, position: _Cursor | None, *, limit: int
 ) -> list[Record]:
     """Return threads by their last turn, the latest first.
 
