@@ -106,7 +106,8 @@ def test_image_is_complete(image: str):
     """It was built without what `make install` builds, which is not in its context."""
     program = (
         "import lightkube, obstore, pathlib, portside, json; folder = pathlib.Path(portside.__file__).parent\n"
-        "names = ['console/static/index.html', 'executor_js/main.mjs', 'examples/hello-agent/langgraph.json']\n"
+        "names = ['console/static/index.html', 'console/help/index.html', 'executor_js/main.mjs']\n"
+        "names += ['console/help/guides/containers.html', 'examples/hello-agent/langgraph.json']\n"
         "print(json.dumps([name for name in names if not (folder / name).is_file()]))"
     )
     run = ["run", "--rm", "--network", "none", *CONFINED, image]
