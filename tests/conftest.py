@@ -44,6 +44,7 @@ __all__ = [
     "AGENT_SCHEMA",
     "MigratedDatabases",
     "build_databases_fixture",
+    "build_shared_database_fixture",
     "eventually",
     "get_schema",
     "with_name",
@@ -308,7 +309,7 @@ agent_databases = build_databases_fixture(AGENT)
 platform_databases = build_databases_fixture(databases.PLATFORM)
 
 
-def _build_shared_database_fixture(packages: Sequence[str]) -> Any:
+def build_shared_database_fixture(packages: Sequence[str]) -> Any:
     """Make a fixture: the URL of a database with the tables of these packages that the tests of one module share."""
 
     @pytest.fixture(scope="module")
@@ -321,9 +322,9 @@ def _build_shared_database_fixture(packages: Sequence[str]) -> Any:
 
 
 # For an agent server; `agent_database` is another one, for an agent server beside it or beside a platform.
-module_database = _build_shared_database_fixture(AGENT)
-agent_database = _build_shared_database_fixture(AGENT)
-platform_database = _build_shared_database_fixture(databases.PLATFORM)
+module_database = build_shared_database_fixture(AGENT)
+agent_database = build_shared_database_fixture(AGENT)
+platform_database = build_shared_database_fixture(databases.PLATFORM)
 
 
 @pytest.fixture(scope="session")

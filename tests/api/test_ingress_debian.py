@@ -40,6 +40,8 @@ from tests.api.test_ingress import (  # noqa: F401 - they run here with another 
     test_sockets_are_private,
     test_streams_are_not_buffered_and_a_client_that_leaves_is_noticed,
 )
+from tests.conftest import build_shared_database_fixture
+from tests.databases import PLATFORM
 from tests.fronted import HEADERS, Fronted, make_certificate, start_fronted, web_ports
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600, func_only=True)]  # not counting `web_ports`
@@ -118,13 +120,17 @@ class Nginx:
         self.process.wait(60)
 
 
+# Of a platform beside that of the other tests.
+nginx_database = build_shared_database_fixture(PLATFORM)
+
+
 @pytest.fixture(scope="module")
 def behind_nginx(
-    tmp_path_factory: pytest.TempPathFactory, agent_database: str
+    tmp_path_factory: pytest.TempPathFactory, nginx_database: str
 ) -> Iterator[tuple[Fronted, ssl.SSLContext]]:
     folder = tmp_path_factory.mktemp("nginx")
     arguments = ("--domain", DOMAIN, "--tls", "off")
-    with start_fronted(folder / "portside", agent_database, *arguments, TRUSTED_PROXIES="127.0.0.1") as opened:
+    with start_fronted(folder / "portside", nginx_database, *arguments, TRUSTED_PROXIES="127.0.0.1") as opened:
         opened.deploy("fake")
         with web_ports():
             nginx = Nginx(folder, opened.url)

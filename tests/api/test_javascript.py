@@ -27,7 +27,7 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="module")
 def client(server: ServerProcess) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.url, timeout=120) as made:
+    with httpx2.Client(base_url=server.url, timeout=600) as made:
         yield made
 
 

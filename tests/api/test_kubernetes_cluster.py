@@ -30,7 +30,7 @@ from tests.kubernetes import DEPLOYMENT_ID, FULL_SPEC, LISTENER, deployment, rev
 KUBECONFIG = os.environ.get("PORTSIDE_TEST_KUBECONFIG")
 pytestmark = [
     pytest.mark.skipif(not KUBECONFIG, reason="PORTSIDE_TEST_KUBECONFIG names no cluster"),
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(900),
 ]
 IMAGE = os.environ.get("PORTSIDE_TEST_IMAGE")
 BAD_IMAGE = "agents/does-not-exist:1"
