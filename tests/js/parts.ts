@@ -7,11 +7,15 @@ import { connect, createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, type TestContext, test } from "node:test";
+import * as checkpoint from "@langchain/langgraph-checkpoint";
 import { type Message, Outbox } from "../../executor-js/src/asgi.js";
-import { importPackage } from "../../executor-js/src/libraries.js";
+import { type Emitted, EventBatches } from "../../executor-js/src/events.js";
+import { loadHandlers } from "../../executor-js/src/handlers.js";
+import { importPackage, type Libraries } from "../../executor-js/src/libraries.js";
 import { CallFailed, type Handler, Link } from "../../executor-js/src/link.js";
 import { installLoopback } from "../../executor-js/src/loopback.js";
 import type { Server } from "../../executor-js/src/server.js";
+import { makeStore } from "../../executor-js/src/store.js";
 import { clockSeconds, LEASE_LOST, Leases } from "../../executor-js/src/stopping.js";
 
 const folder = mkdtempSync(join(tmpdir(), "parts-"));
@@ -228,4 +232,113 @@ test("an executor whose run does not stop ends when the leases of all its runs a
   t.mock.timers.tick(5000);
   assert.equal(ended(), 1);
   stuck.close();
+});
+
+/** The events of a run as they are sent; the timers pass when the test says so. */
+function batched(t: TestContext, isUnfollowed: boolean) {
+  t.mock.timers.enable({ apis: ["setTimeout", "setImmediate"] });
+  const sent: string[][] = [];
+  const call = { send: (events: unknown) => sent.push((events as Emitted[]).map(([name]) => name)) };
+  const batches = new EventBatches(call, isUnfollowed);
+  const add = (name: string, bytes = 2) => batches.add([name, Buffer.alloc(bytes)]);
+  return { sent, batches, add };
+}
+
+test("events that nobody follows come together with the result, or after a moment", (t) => {
+  const short = batched(t, true);
+  short.add("first");
+  t.mock.timers.tick(99);
+  short.add("second");
+  assert.deepEqual(short.sent, []);
+  short.batches.close();
+  assert.deepEqual(short.sent, [["first", "second"]]);
+  t.mock.timers.reset();
+
+  const long = batched(t, true);
+  long.add("first");
+  t.mock.timers.tick(100);
+  assert.deepEqual(long.sent, [["first"]]);
+  long.add("second");
+  t.mock.timers.tick(0);
+  assert.deepEqual(long.sent, [["first"], ["second"]]);
+});
+
+test("many events that nobody follows are sent, and those of a run that somebody follows at once", (t) => {
+  const large = batched(t, true);
+  large.add("first", 200_000);
+  t.mock.timers.tick(0);
+  assert.deepEqual(large.sent, []);
+  large.add("second", 200_000);
+  t.mock.timers.tick(0);
+  assert.deepEqual(large.sent, [["first", "second"]]);
+  large.batches.close();
+  t.mock.timers.reset();
+
+  const followed = batched(t, false);
+  followed.add("first");
+  followed.add("second");
+  t.mock.timers.tick(0);
+  assert.deepEqual(followed.sent, [["first", "second"]]);
+});
+
+test("the store is asked for what a graph wants, with the options that it gave", async () => {
+  const asked: unknown[] = [];
+  const server = {
+    call: async (_method: string, { ops }: { ops: [kind: string, fields: Buffer][] }) => {
+      asked.push(...ops.map(([kind, fields]) => [kind, JSON.parse(fields.toString())]));
+      return ops.map(([kind]) => (kind === "search" ? [] : null));
+    },
+  };
+  const store = makeStore({ checkpoint } as unknown as Libraries, server as unknown as Server);
+  const namespace = ["users", "alice"];
+  await store.put(namespace, "likes", { text: "tea" }, ["text"]);
+  await store.put(namespace, "hidden", { text: "tea" }, false);
+  await store.delete(namespace, "likes");
+  assert.equal(await store.get(namespace, "likes"), null);
+  await store.search(["users"], { query: "drinks", filter: { text: "tea" }, limit: 3, offset: 2 });
+  await store.listNamespaces({ prefix: ["users"], maxDepth: 1 });
+  assert.deepEqual(asked, [
+    ["put", { namespace, key: "likes", value: { text: "tea" }, index: ["text"] }],
+    ["put", { namespace, key: "hidden", value: { text: "tea" }, index: false }],
+    ["put", { namespace, key: "likes", value: null }],
+    ["get", { namespace, key: "likes" }],
+    ["search", { namespace_prefix: ["users"], query: "drinks", filter: { text: "tea" }, limit: 3, offset: 2 }],
+    ["list", { match_conditions: [["prefix", ["users"]]], max_depth: 1, limit: 100, offset: 0 }],
+  ]);
+});
+
+let modules = 0;
+
+/** The handlers of a module with this source, in the folder of the project, which has the SDK. */
+async function handlersOf(source: string): Promise<Map<string, Handler>> {
+  const name = `auth-${modules++}.mjs`;
+  writeFileSync(name, `import { Auth } from "@langchain/langgraph-sdk/auth";\n${source}`);
+  const serve = new Map<string, Handler>();
+  await loadHandlers(process.cwd(), { auth: `./${name}:auth` }, null as unknown as Link, serve);
+  return serve;
+}
+
+for (const [source, reason] of [
+  ["export const auth = {};", /export an Auth of @langchain\/langgraph-sdk\/auth/],
+  ['export const auth = new Auth().on("*", () => true);', /has no authenticate handler/],
+  ['export const auth = new Auth().authenticate(() => "x").on("thread", () => true);', /do not exist: thread/],
+  ["export const other = 1;", /exports no auth; it exports other/],
+] as const) {
+  test(`authentication that lets nobody in, or asks nobody, is refused: ${source}`, async () => {
+    await assert.rejects(handlersOf(source), reason);
+  });
+}
+
+test("nobody is let in without an identity, or as somebody who is not authenticated", async () => {
+  const scope = { type: "http", method: "GET", path: "/", headers: [], query_string: Buffer.from("") };
+  const signal = new AbortController().signal;
+  const authenticate = async (returned: string) => {
+    const handlers = await handlersOf(`export const auth = new Auth().authenticate(() => (${returned}));`);
+    return handlers.get("auth.authenticate")?.({ scope, exchange: 1 }, { signal } as never) as Promise<unknown>;
+  };
+  assert.equal(((await authenticate('{ identity: "alice" }')) as { identity: string }).identity, "alice");
+  await assert.rejects(authenticate('{ identity: "alice", is_authenticated: false }'), { code: "unauthorized" });
+  for (const returned of ["null", '""', "{}", '{ identity: "" }']) {
+    await assert.rejects(authenticate(returned), { code: "auth_failed" });
+  }
 });

@@ -6,13 +6,15 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from portside.backup.container import BackupRefused, EncryptedWriter, Header, Passphrase, new_salt
 from portside.backup.databases import BackupFailed
 from portside.backup.history import record_attempt
-from portside.backup.restore import _create_parents, _work_folder
+from portside.backup.restore import Backup, NewHome, _create_parents, _work_folder, restore
 from portside.backup.schedule import ScheduledBackups
 from portside.backup.stores import FolderStore
 from portside.backup.wal_archive import check_wal, fetch_files, fetch_wal
@@ -145,6 +147,36 @@ def test_files_beside_the_wal_cannot_be_written_elsewhere(tmp_path: Path, name: 
 
     assert list(home.iterdir()) == []
     assert sorted(found.name for found in tmp_path.iterdir()) == ["home", "stored"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"version": "999.0.0"}, "made by Portside 999.0.0, which is newer"),
+        ({"version": "not a version"}, "its header names no version"),
+        ({"migrations": {"identity": 9999}}, "migration 9999 of identity"),
+        ({"migrations": {"unheard_of": 1}}, "migration 1 of unheard_of"),
+        # A package without tables.
+        ({"migrations": {"console": 1}}, "migration 1 of console"),
+        ({"kind": "wal", "wal_name": SEGMENT}, "is a WAL segment, not a backup"),
+    ],
+)
+async def test_backups_that_this_version_cannot_read_are_refused_before_anything_is_written(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    store = FolderStore(tmp_path / "stored")
+    with open_backup(store, "newer.backup", msgspec.structs.replace(header("dumps", None), **changes)):
+        pass
+
+    backup = Backup(store, "newer.backup", PASSPHRASE)
+
+    async def check(_url: str, _home: Path) -> None:
+        raise AssertionError
+
+    with pytest.raises(BackupRefused, match=reason):
+        await restore(backup, NewHome(tmp_path / "a" / "new", None, check), lambda _: lambda _: None)
+
+    assert os.listdir(tmp_path) == ["stored"]  # noqa: PTH208
 
 
 async def test_failed_backup_is_a_problem_until_one_succeeds(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from portside import __version__
 from portside.agent.config import AgentConfig, GraphSource, HttpConfig
 from portside.agent.settings import AgentSettings
 from portside.cli import main as cli
+from portside.cli import service as cli_service
 from portside.cli.backup import read_passphrase
 from portside.cli.client import explain
 from portside.cli.deploy import derive_name
@@ -26,9 +27,10 @@ from portside.cli.greeting import Greeting
 from portside.cli.login import has_browser
 from portside.cli.logins import normalize_url
 from portside.cli.serve import summarize
+from portside.cli.service import read_environment
 from portside.kernel.errors import DependencyUnavailable, TooManyRequests, UserMistake
 from portside.kernel.version import full_version
-from portside.operate.service import find_running_service, parse_unit
+from portside.operate.service import Service, find_running_service, parse_unit
 from tests.commands import run_here
 from tests.preloaded import run_command
 from tests.servers import free_port
@@ -474,3 +476,24 @@ def test_output_escapes_what_the_terminal_cannot_show(encoding: str) -> None:
     environ = {**os.environ, "PYTHONIOENCODING": encoding}
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, check=True)
     assert done.stdout.decode(encoding) == {"ascii": "caf\\xe9", "utf-8": "café"}[encoding] + " \\udcff\n"
+
+
+def test_commands_have_the_settings_of_the_service_of_their_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("BACKUP_TO", "PORTSIDE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    monkeypatch.setattr(cli_service, "ROOT", tmp_path)
+    service = Service(root=tmp_path, home=tmp_path / "home")
+    service.unit_file.parent.mkdir(parents=True)
+    service.unit_file.write_text(service.unit)
+    service.settings_file.parent.mkdir(parents=True)
+    service.settings_file.write_text("BACKUP_TO=/stored\n")
+
+    assert read_environment(None, str(service.home))["BACKUP_TO"] == "/stored"
+    assert "BACKUP_TO" not in read_environment(None, str(tmp_path / "other"))
+    monkeypatch.setenv("PORTSIDE_HOME", str(service.home))
+    assert read_environment(None, None)["BACKUP_TO"] == "/stored"
+    monkeypatch.setenv("BACKUP_TO", "/elsewhere")
+    assert read_environment(None, None)["BACKUP_TO"] == "/elsewhere"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -130,4 +131,45 @@ async def test_failure_of_a_known_kind_is_one_line_and_shown_at_the_deployment(
 
     assert [(line["reason"], line["exc_info"] is not None) for line in lines] == [(str(failure), has_traceback)]
     assert [(body.status, str(failure) in (body.reason or "")) for body in reports] == [("UNKNOWN", True)]
+    await api.close()
+
+
+class Busy(SlowlyClosing):
+    """A compute that does not end what it began, and has nothing to delete."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_begun = asyncio.Event()
+        self.is_destroyed = False
+
+    async def is_provisioned(self) -> bool:
+        self.has_begun.set()
+        return await asyncio.Future()
+
+    async def destroy(self, deployment: DesiredDeployment) -> None:
+        self.is_destroyed = True
+
+
+async def test_deletion_does_not_wait_for_work_that_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    confirmed: list[UUID] = []
+
+    async def confirm(_control: ControlPlane, deployment_id: UUID) -> None:
+        confirmed.append(deployment_id)
+
+    monkeypatch.setattr(ControlPlane, "confirm_deleted", confirm)
+    settings = ListenerSettings(
+        control_plane_url="http://127.0.0.1:1", control_plane_api_key="key", portside_home=str(tmp_path)
+    )
+    api = ControlPlane(settings.control_plane_url, "key")
+    compute = Busy()
+    deployment = build_desired_deployment()
+    reconciler = Reconciler(ListenerContext(settings, api, compute, BuildSlots(1)), deployment)  # type: ignore[arg-type]
+
+    running = asyncio.create_task(reconciler.run())
+    await compute.has_begun.wait()
+    reconciler.update(msgspec.structs.replace(deployment, name="another name"))
+    reconciler.update(msgspec.structs.replace(deployment, status=DeploymentStatus.AWAITING_DELETE))
+
+    await asyncio.wait_for(running, 300)
+    assert (compute.is_destroyed, confirmed) == (True, [deployment.id])
     await api.close()
