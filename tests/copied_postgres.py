@@ -18,6 +18,8 @@ from tests import guard
 _initialise: Any = EmbeddedPostgres._initialise
 _run: Any = EmbeddedPostgres._run
 _PLACES = ("-D", "--pwfile")
+# Nothing outlives its machine, and no server lives long enough to gain from workers that read ahead or vacuum.
+_SETTINGS = ("scram_iterations=1", "fsync=off", "io_method=sync", "autovacuum=off")
 
 
 def copy_data_folders() -> None:
@@ -64,8 +66,8 @@ def _copy(server: EmbeddedPostgres, root: Path, arguments: tuple[str, ...]) -> "
             made = folder / "data"
             # What an interrupted start left.
             shutil.rmtree(made, ignore_errors=True)
-            command = ["-D", str(made), f"--pwfile={password}", *rest, "-c", "scram_iterations=1"]
-            _run(server, "initdb", *command)
+            settings = [option for setting in _SETTINGS for option in ("-c", setting)]
+            _run(server, "initdb", "-D", str(made), f"--pwfile={password}", *rest, "--wal-segsize=1", *settings)
             (folder / "password").write_text(password.read_text())
 
     # The file keeps the mode that the server gave it.
