@@ -21,7 +21,6 @@ from typing import Any
 import asyncpg
 import pytest
 
-from portside import __version__
 from portside.backup import restore as restoring
 from portside.backup import stores
 from portside.backup.container import BackupRefused, Passphrase
@@ -37,6 +36,7 @@ from portside.kernel.db import Database
 from portside.kernel.embedded import EmbeddedPostgres, find_program
 from portside.kernel.errors import UserMistake
 from portside.kernel.schema_files import read_migrations
+from portside.kernel.version import full_version
 from portside.operate.service import Service
 from portside.platform.app import open_platform
 from portside.platform.home import Home
@@ -146,7 +146,7 @@ def store_with_backups(original: Original, tmp_path_factory: pytest.TempPathFact
         asyncio.run(create_backup(SourcePlatform(original.home, original.url, kind), target, lambda _: None))
         # What `tests/unit/test_backup_failures.py` shows to be refused if it is newer.
         header = read_stored_header(store, target.name)
-        assert header.version == __version__
+        assert header.version == full_version()
         assert header.migrations["identity"] == read_migrations("portside.identity")[-1].number
 
     return store

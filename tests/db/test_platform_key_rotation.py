@@ -13,6 +13,7 @@ import asyncpg
 import httpx2
 import pytest
 
+from portside.control import key_rotation
 from portside.control.key_rotation import check_master_key, reencrypt
 from portside.kernel.crypto import SecretBox, begin_rotation, previous_file
 from portside.kernel.db import Database
@@ -32,7 +33,11 @@ select gen_random_uuid(), id, 'github', $1, 'https://github.com', ''::bytea from
 """
 
 
-async def test_interrupted_key_rotation_continues(platform_databases, tmp_path: Path) -> None:
+async def test_interrupted_key_rotation_continues(
+    platform_databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The values of one column are more than one batch.
+    monkeypatch.setattr(key_rotation, "BATCH", 1)
     home = Home(tmp_path)
     url = await platform_databases()
     async with open_platform(home, PlatformSettings(), url):
