@@ -126,3 +126,67 @@ def test_the_order_of_conditions_makes_no_difference() -> None:
     for ordered in itertools.permutations(parts):
         assert matches_filter(metadata, read_filter({"$and": list(ordered)}))
         assert not matches_filter({**metadata, "members": []}, read_filter({"$and": list(ordered)}))
+
+
+async def test_no_search_count_or_deletion_reaches_what_hangs_on_hidden_threads(db: Database) -> None:
+    """Each statement has the filter by itself: runs, crons, and the threads that go with an assistant."""
+    access = read_filter({"owner": "ada"})
+    assistant_id = uuid4()
+    cron_id = uuid4()
+    await db.pool.execute(
+        "insert into assistants (assistant_id, graph_id, name) values ($1, 'echo', 'shared')", assistant_id
+    )
+
+    threads = {}
+    for owner in ("ada", "bob"):
+        metadata = {"owner": owner, "assistant_id": str(assistant_id)}
+        thread_id = (await records.create_thread(db, ThreadCreate(metadata=metadata))).thread_id
+        threads[owner] = thread_id
+
+        for status in ("pending", "error"):
+            await db.pool.execute(
+                "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, kwargs)"
+                " values ($1, $2, $3, $4, 'enqueue', $5)",
+                uuid4(),
+                thread_id,
+                assistant_id,
+                status,
+                {"config": {"configurable": {"cron_id": str(cron_id)}}},
+            )
+
+        await db.pool.execute(
+            "insert into crons (cron_id, assistant_id, thread_id, schedule, payload)"
+            " values ($1, $2, $3, '@yearly', $4)",
+            uuid4(),
+            assistant_id,
+            thread_id,
+            {},
+        )
+
+    hidden = {"thread_id": threads["bob"]}
+    shown: dict[str, Any] = {"thread_id": None}
+    of_anybody = {"assistant_id": None, "access": access, "limit": 10, "offset": 0}
+    statuses = ["pending", "error"]
+    for query, values in (
+        (sql.search_active_runs, {}),
+        (sql.search_failed_runs, {}),
+        (sql.search_runs_of_cron, {"cron_id": cron_id, **shown}),
+        (sql.search_runs_of_cron, {"cron_id": cron_id, **hidden}),
+        (sql.search_runs_of_thread, {"run_id": None, **hidden}),
+    ):
+        found = await db.fetch(query, statuses=statuses, **of_anybody, **values)
+        assert {run["thread_id"] for run in found} <= {threads["ada"]}, query.name
+        assert bool(found) is (values.get("thread_id") is None), query.name
+
+    crons = {"assistant_id": None, "is_enabled": None, "metadata": None, "access": None, "thread_access": access}
+    order = {"sort_by": "cron_id", "is_descending": False, "limit": 10, "offset": 0}
+    assert [cron["thread_id"] for cron in await db.fetch(sql.search_crons, **crons, **shown, **order)] == [
+        threads["ada"]
+    ]
+    assert await db.fetchval(sql.count_crons, **crons, **shown) == 1
+    assert await db.fetch(sql.search_crons, **crons, **hidden, **order) == []
+    assert await db.fetchval(sql.count_crons, **crons, **hidden) == 0
+
+    gone = await db.fetchval(sql.delete_assistant, assistant_id=assistant_id, delete_threads=True, access=access)
+    assert gone == [threads["ada"]]
+    assert [row["thread_id"] for row in await db.pool.fetch("select thread_id from threads")] == [threads["bob"]]
