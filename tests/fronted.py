@@ -108,7 +108,7 @@ class Fronted:
         self.agent = agent
         self.ports = ports
         self.url = server.url
-        self.http = httpx2.Client(base_url=server.url, headers=HEADERS, timeout=60, limits=NO_IDLE_CONNECTIONS)
+        self.http = httpx2.Client(base_url=server.url, headers=HEADERS, timeout=300, limits=NO_IDLE_CONNECTIONS)
         listener = self.call("POST", "/internal/listeners/connect", compute_type="process", compute_id="test")
         self.listener = listener["listener_id"]
 

@@ -78,7 +78,7 @@ def _install(folder: Path, pins: bytes) -> None:
     (folder / "package.json").write_bytes(pins)
     command = ["npm", "install", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund"]
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     except subprocess.TimeoutExpired:
         unavailable("npm does not answer")
 

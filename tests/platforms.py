@@ -69,7 +69,7 @@ class Platform:
         self.home = home
         self.database_url = database_url
         self.headers = {"X-Api-Key": (home / "api-key").read_text().strip()}
-        self.client = httpx2.AsyncClient(base_url=server.url, headers=self.headers, timeout=60)
+        self.client = httpx2.AsyncClient(base_url=server.url, headers=self.headers, timeout=300)
 
     async def call(self, method: str, path: str, **body: Any) -> Any:
         response = await self.client.request(method, path, json=body or None)

@@ -180,7 +180,7 @@ class ControlServer:
         changes = DesiredChanges()
         self._app.open(dataclasses.replace(self._services, authenticator=authenticator, changes=changes))
         try:
-            async with httpx2.AsyncClient(base_url=self._url, headers={"x-api-key": key}, timeout=60) as client:
+            async with httpx2.AsyncClient(base_url=self._url, headers={"x-api-key": key}, timeout=300) as client:
                 actor = await authenticator.authenticate(key)
                 yield Control(client, self._db, actor, ListenerSide(client), self._app)
         finally:

@@ -145,7 +145,7 @@ class HostedServer:
         assert key is not None
         services = build_services(self._db, **self._services)
         self._app.open(services)
-        async with httpx2.AsyncClient(base_url=self._url, headers={"x-api-key": key}, timeout=60) as client:
+        async with httpx2.AsyncClient(base_url=self._url, headers={"x-api-key": key}, timeout=300) as client:
             yield Hosted(self._url, key, await services.authenticator.authenticate(key), self._db, client)
 
 
@@ -202,7 +202,7 @@ async def in_new_workspace(shared: Hosted) -> AsyncIterator[Hosted]:
     workspace_id = await shared.new_workspace(uuid4().hex)
     key = await shared.new_key(workspace_id=workspace_id)
     actor = await Authenticator(shared.db).authenticate(key)
-    async with httpx2.AsyncClient(base_url=shared.url, headers={"x-api-key": key}, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=shared.url, headers={"x-api-key": key}, timeout=300) as client:
         yield dataclasses.replace(shared, key=key, actor=actor, client=client)
 
 

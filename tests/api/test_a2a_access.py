@@ -32,7 +32,7 @@ async def test_calls_without_token_get_401_and_card_names_scheme(server: ServerP
         f"/.well-known/agent-card.json?assistant_id={echo}",
     )
 
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
         for path in paths:
             assert (await http.get(path)).status_code == 401
 
@@ -43,7 +43,7 @@ async def test_calls_without_token_get_401_and_card_names_scheme(server: ServerP
 
 
 async def test_tasks_of_other_users_are_not_found(server: ServerProcess):
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
         alice = as_user(http, "alice")
         bob = as_user(http, "bob")
         task = await alice.send(data(WORDS))
@@ -67,7 +67,7 @@ async def test_tasks_of_other_users_are_not_found(server: ServerProcess):
 
 
 async def test_interrupts_of_other_users_are_hidden(server: ServerProcess):
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
         alice = as_user(http, "alice", "asking")
         bob = as_user(http, "bob", "asking")
         task = await alice.send(data(WORDS))
@@ -81,7 +81,7 @@ async def test_interrupts_of_other_users_are_hidden(server: ServerProcess):
 
 
 async def test_cancel_needs_update_permission(server: ServerProcess):
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
         reader = as_user(http, "reader", "patient")
         sent = {"message": message(data(WORDS)), "configuration": {"blocking": False}}
         task = await reader.ask("message/send", **sent)

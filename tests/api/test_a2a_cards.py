@@ -27,7 +27,7 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 async def http(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
         yield client
 
 
@@ -41,7 +41,7 @@ def project_of_one(folder: Path) -> Path:
 async def test_default_card_is_of_the_only_graph(module_database: str, tmp_path: Path) -> None:
     project = project_of_one(tmp_path)
     with agent_server(module_database, tmp_path, project=str(project)) as running:
-        async with httpx2.AsyncClient(base_url=running.url, timeout=60) as http:
+        async with httpx2.AsyncClient(base_url=running.url, timeout=300) as http:
             response = await http.post("/assistants", json={"graph_id": "echo", "name": "another"})
             assert response.status_code == 200
             card = (await http.get(CARD)).json()
@@ -101,7 +101,7 @@ async def test_extended_card_is_announced_only_with_authentication(
 
     with agent_server(module_database, tmp_path, project="guarded") as running:
         alice = {"authorization": "Bearer alice"}
-        async with httpx2.AsyncClient(base_url=running.url, timeout=60, headers=alice) as known:
+        async with httpx2.AsyncClient(base_url=running.url, timeout=300, headers=alice) as known:
             remote = Remote(known, "echo")
             both = (await known.get(remote.path)).json()
             old = await remote.ask("agent/getAuthenticatedExtendedCard")

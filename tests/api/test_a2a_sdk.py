@@ -33,7 +33,7 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 async def http(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
         yield client
 
 
@@ -41,7 +41,7 @@ async def http(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
 async def connect(server: ServerProcess, graph_id: str, **options: Any) -> AsyncIterator[Client]:
     """The stock client of an agent, by the card that it finds; 0.3 is what it speaks to a card without interfaces."""
     version = options.pop("version", "1.0")
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with httpx.AsyncClient(timeout=300) as http:
         factory = ClientFactory(ClientConfig(httpx_client=http, **options))
         url = f"{server.url}/a2a/{agent_id(graph_id)}"
         if version == "1.0":

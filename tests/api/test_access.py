@@ -65,7 +65,7 @@ def server(
 @contextlib.contextmanager
 def someone(server: ServerProcess, token: str | None) -> Iterator[httpx2.Client]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    with httpx2.Client(base_url=server.url, timeout=60, headers=headers) as client:
+    with httpx2.Client(base_url=server.url, timeout=300, headers=headers) as client:
         yield client
 
 

@@ -159,7 +159,7 @@ async def site(platform_database: str, tmp_path_factory: pytest.TempPathFactory)
                 return servers.enter_context(server).url
 
             urls = [await asyncio.to_thread(start, name) for name in ("open", "guarded")]
-            async with httpx2.AsyncClient(timeout=60) as http:
+            async with httpx2.AsyncClient(timeout=300) as http:
                 yield Site(plane, made[0]["id"], *urls, http)
 
 

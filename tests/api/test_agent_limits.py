@@ -33,7 +33,7 @@ def someone(server: ServerProcess) -> Iterator[Any]:
 
         def come(name: str) -> httpx2.Client:
             headers = {"Authorization": f"Bearer {name}", "Accept": "application/json, text/event-stream"}
-            return opened.enter_context(httpx2.Client(base_url=server.url, timeout=60, headers=headers))
+            return opened.enter_context(httpx2.Client(base_url=server.url, timeout=300, headers=headers))
 
         yield come
 

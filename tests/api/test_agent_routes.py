@@ -35,7 +35,7 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="module")
 def http(server: ServerProcess) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.url, timeout=60) as client:
+    with httpx2.Client(base_url=server.url, timeout=300) as client:
         yield client
 
 

@@ -206,7 +206,7 @@ async def test_many_clients_at_once(server: ServerProcess):
         return result["messages"][-1]["content"]
 
     # The client has fewer connections than calls, and would give up on a slow machine while these wait for one.
-    async with get_client(url=server.url, api_key="", timeout=120) as client:
+    async with get_client(url=server.url, api_key="", timeout=300) as client:
         assert await asyncio.gather(*(one(number) for number in range(60))) == [f"echo: {n}" for n in range(60)]
 
 

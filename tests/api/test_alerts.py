@@ -96,8 +96,8 @@ class Watched:
         self.db = db
         self.mail = mail
         self.home = home
-        self.client = httpx2.AsyncClient(base_url=url, headers={"x-api-key": key}, timeout=60)
-        self.listener = httpx2.AsyncClient(base_url=url, headers={"x-api-key": listener_key}, timeout=60)
+        self.client = httpx2.AsyncClient(base_url=url, headers={"x-api-key": key}, timeout=300)
+        self.listener = httpx2.AsyncClient(base_url=url, headers={"x-api-key": listener_key}, timeout=300)
 
     async def call(self, method: str, path: str, **body: Any) -> Any:
         response = await self.client.request(method, path, json=body or None)
@@ -401,7 +401,7 @@ async def test_a_new_master_key_encrypts_channels_again(platform_databases: Any,
     settings = PlatformSettings(rate_limits=False, own_listener=False)
     async with open_platform(home, settings, database) as app, serve(app.asgi) as url:
         headers = {"x-api-key": app.new_key or ""}
-        async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
+        async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=300) as client:
             body = {"kind": "webhook", "name": "kept", "url": "https://example.com/hook"}
             made = (await client.post("/alerts/channels", json=body)).json()
 

@@ -31,14 +31,14 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def http(server: ServerProcess) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.url, timeout=60) as client:
+    with httpx2.Client(base_url=server.url, timeout=300) as client:
         yield client
 
 
 def exchange(server: ServerProcess, data: bytes) -> list[bytes]:
     """Send bytes and return what is answered until the server closes, as it has to: one entry for each answer."""
     host, _, port = server.url.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
+    with socket.create_connection((host, int(port)), timeout=300) as connection:
         connection.sendall(data)
         received = b""
         while piece := connection.recv(65536):

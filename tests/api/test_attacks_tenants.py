@@ -172,7 +172,7 @@ async def test_resources_of_others_are_404_on_every_route(server: Hosted) -> Non
     assert MARK in json.dumps(before)
 
     headers = {"x-api-key": await server.new_key(workspace_id=await server.new_workspace("Strangers"))}
-    async with httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=60) as stranger:
+    async with httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=300) as stranger:
         for route in list_routes():
             label = f"{route.method} {route.path}"
             path = route.path.format(**ids)

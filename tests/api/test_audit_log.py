@@ -41,7 +41,7 @@ class Audited:
         self.key = key
         self.listener_key = listener_key
         self.db = db
-        self.client = httpx2.AsyncClient(base_url=url, headers={"x-api-key": key}, timeout=60)
+        self.client = httpx2.AsyncClient(base_url=url, headers={"x-api-key": key}, timeout=300)
 
     async def call(self, method: str, path: str, *, key: str | None = None, **body: Any) -> Any:
         headers = {"x-api-key": key} if key else {}
@@ -197,7 +197,7 @@ async def test_sign_ins_are_recorded_with_who_signed_in(platform: Audited) -> No
         "POST", "/orgs/current/members", email=email, password=PASSWORD, workspaces=[workspace]
     )
 
-    async with httpx2.AsyncClient(base_url=platform.url, headers=SAME, timeout=60) as browser:
+    async with httpx2.AsyncClient(base_url=platform.url, headers=SAME, timeout=300) as browser:
         wrong = await browser.post("/login/password", data={"email": email, "password": "wrong"})
         right = await browser.post("/login/password", data={"email": email, "password": PASSWORD})
         assert (wrong.status_code, right.status_code) == (401, 303)

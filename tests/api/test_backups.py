@@ -67,7 +67,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 @pytest.mark.thorough
 async def test_backups_are_listed_and_taken(server: ServerProcess, tmp_path: Path) -> None:
-    async with httpx2.AsyncClient(base_url=server.url, headers=HEADERS, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=server.url, headers=HEADERS, timeout=300) as http:
 
         async def has(number: int) -> bool:
             found = (await http.get("/system/backups")).json()

@@ -22,7 +22,7 @@ from tests.browser import NEEDS_CHROMIUM, enter_password, open_chromium, open_pa
 from tests.fronted import Fronted, start_fronted
 from tests.platforms import PASSWORD
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300), NEEDS_CHROMIUM]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900), NEEDS_CHROMIUM]
 EMAIL = "ann@example.com"
 DOMAIN = "portside.test"
 

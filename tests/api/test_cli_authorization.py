@@ -46,14 +46,14 @@ async def server(platform_database: str) -> AsyncIterator[Hosted]:
 @pytest_asyncio.fixture(loop_scope="module")
 async def terminal(server: Hosted) -> AsyncIterator[httpx2.AsyncClient]:
     """A client without cookies and keys."""
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60, headers={"user-agent": "portside/1"}) as client:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300, headers={"user-agent": "portside/1"}) as client:
         yield client
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def person(server: Hosted) -> AsyncIterator["Person"]:
     """A member with a browser that is signed in."""
-    async with httpx2.AsyncClient(base_url=server.url, headers=SAME, timeout=60) as browser:
+    async with httpx2.AsyncClient(base_url=server.url, headers=SAME, timeout=300) as browser:
         email = f"{secrets.token_hex(6)}@example.com"
         body = {"email": email, "password": PASSWORD, "workspaces": [str(server.actor.workspace_id)]}
         response = await server.client.post("/orgs/current/members", json=body)

@@ -42,7 +42,7 @@ async def server(platform_database: str) -> AsyncIterator[Hosted]:
 @pytest_asyncio.fixture(loop_scope="module")
 async def browser(server: Hosted) -> AsyncIterator[httpx2.AsyncClient]:
     """A browser in which the first admin is signed in."""
-    async with httpx2.AsyncClient(headers=SAME, timeout=60) as opened:
+    async with httpx2.AsyncClient(headers=SAME, timeout=300) as opened:
         response = await opened.post(f"{server.url}/login/key", data={"key": server.key})
         assert response.status_code == 303
         yield opened

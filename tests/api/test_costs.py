@@ -100,7 +100,7 @@ async def test_the_sdk_reads_costs_of_a_chain_and_its_model(server: Hosted) -> N
     def trace() -> None:
         chain = RunnableLambda(lambda text: text) | model
         chain.invoke("hi", {"callbacks": [LangChainTracer(project_name="p", client=client)]})
-        client.flush(timeout=60)
+        client.flush(timeout=300)
 
     await asyncio.to_thread(trace)
     runs = {run.run_type: run for run in await asyncio.to_thread(lambda: list(client.list_runs(project_name="p")))}

@@ -34,7 +34,7 @@ def site(
     life = folder / "life"
     with (
         agent_server(module_database, folder, project="webapp", LIFE_LOG=str(life), **request.param) as server,
-        httpx2.Client(base_url=server.url, timeout=60) as http,
+        httpx2.Client(base_url=server.url, timeout=300) as http,
     ):
         yield Site(server, life, http)
 

@@ -455,7 +455,7 @@ async def test_an_example_is_created_from_a_run(server: Hosted):
             attachments={"f": ("text/plain", b"file")},
         )
 
-        client.flush(timeout=60)
+        client.flush(timeout=300)
         made = client.create_dataset("from runs")
         example = client.create_example(dataset_id=made.id, source_run_id=run_id, use_source_run_io=True)
         assert (example.inputs, example.outputs, example.source_run_id) == ({"q": 1}, {"a": 2}, run_id)
@@ -532,7 +532,7 @@ async def test_evaluations_run_end_to_end(server: Hosted):
         second = asyncio.run(aevaluate(adouble, experiment_prefix="second", **options))
         rows = {row["example"].inputs["n"]: row["evaluation_results"]["results"][0].score for row in first}
         assert rows == {1: True, 2: True, 3: False}
-        client.flush(timeout=60)
+        client.flush(timeout=300)
 
         again = evaluate(first.experiment_name, evaluators=[exact], client=client)
         assert len(list(again)) == 3

@@ -37,7 +37,7 @@ def deployment(server: ServerProcess, home: Path) -> UUID:
     """A deployment with a build, logs and a cache of which the build has links, as a listener leaves them."""
     headers = {"X-Api-Key": KEY}
     body = create_body("sized")
-    response = httpx2.post(f"{server.url}/v2/deployments", json=body, headers=headers, timeout=60)
+    response = httpx2.post(f"{server.url}/v2/deployments", json=body, headers=headers, timeout=300)
     response.raise_for_status()
 
     deployment_id = UUID(response.json()["id"])
@@ -87,12 +87,12 @@ async def test_report_agrees_with_du_and_postgres(server: ServerProcess, home: P
     of_checkpoints = await connection.fetchval("select pg_total_relation_size('portside.checkpoints')")
     await connection.close()
 
-    async with httpx2.AsyncClient(base_url=server.url, headers={"X-Api-Key": KEY}, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=server.url, headers={"X-Api-Key": KEY}, timeout=300) as client:
         report = (await client.get("/system/disk")).raise_for_status().json()
 
     du = await asyncio.to_thread(subprocess.check_output, ["du", "-s", "--block-size=1", str(home)], text=True)
     assert report["home_bytes"] == pytest.approx(int(du.split()[0]), rel=0.05)
-    async with httpx2.AsyncClient(base_url=server.url, headers={"X-Api-Key": KEY}, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=server.url, headers={"X-Api-Key": KEY}, timeout=300) as client:
         disk = (await client.get("/system")).raise_for_status().json()["disk"]
 
     assert disk["total_bytes"] == report["total_bytes"], "one page says the same as the other"
@@ -159,7 +159,7 @@ def test_command_shows_kinds_and_deployments(server: ServerProcess, home: Path, 
 
 
 async def test_only_those_who_manage_the_organization_see_it(server: ServerProcess):
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
         assert (await client.get("/system/disk")).status_code == 401
         body = {"description": "limited", "permissions": ["deployments:read"]}
         key = (await client.post("/api-key", json=body, headers={"X-Api-Key": KEY})).raise_for_status().json()["key"]

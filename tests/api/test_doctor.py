@@ -432,11 +432,11 @@ def test_running_platform_is_well(installation: ExaminedInstallation):
 def test_route_has_the_same_findings(server: ServerProcess, installation: ExaminedInstallation):
     headers = {"X-Api-Key": KEY}
     with change_database(installation.home, "alter system set autovacuum = off;select pg_reload_conf()", RESET):
-        found = httpx2.get(f"{server.url}/system/doctor", headers=headers, timeout=60).raise_for_status().json()
+        found = httpx2.get(f"{server.url}/system/doctor", headers=headers, timeout=300).raise_for_status().json()
         assert has(found["findings"], "postgres-settings", "fault")
         assert found["faults"] >= 1
 
-    assert httpx2.get(f"{server.url}/system/doctor", timeout=60).status_code == 401
+    assert httpx2.get(f"{server.url}/system/doctor", timeout=300).status_code == 401
 
 
 RESET = "alter system reset all;select pg_reload_conf()"
@@ -557,7 +557,9 @@ def test_empty_database_of_a_used_home(installation: ExaminedInstallation, home:
 
 def test_deployment_that_failed_is_a_warning(server: ServerProcess, installation: ExaminedInstallation):
     made = (
-        httpx2.post(f"{server.url}/v2/deployments", json=create_body("failing"), headers={"X-Api-Key": KEY}, timeout=60)
+        httpx2.post(
+            f"{server.url}/v2/deployments", json=create_body("failing"), headers={"X-Api-Key": KEY}, timeout=300
+        )
         .raise_for_status()
         .json()
     )
@@ -574,7 +576,7 @@ def test_deployment_that_failed_is_a_warning(server: ServerProcess, installation
 def test_problem_of_a_deployment_that_serves_is_a_warning(server: ServerProcess, installation: ExaminedInstallation):
     """Such as an object that a cluster refuses, or a right that the listener lost."""
     httpx2.post(
-        f"{server.url}/v2/deployments", json=create_body("refused"), headers={"X-Api-Key": KEY}, timeout=60
+        f"{server.url}/v2/deployments", json=create_body("refused"), headers={"X-Api-Key": KEY}, timeout=300
     ).raise_for_status()
 
     change = "update deployments set status = 'READY', status_message = {} where name = 'refused'"
@@ -611,7 +613,7 @@ def test_stopped_platform_is_examined_with_its_postgres(tmp_path: Path):
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_listener_that_cannot_be_started(tmp_path: Path):
     with platform_server(tmp_path / "home") as server:
         home = tmp_path / "home"

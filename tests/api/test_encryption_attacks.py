@@ -102,7 +102,7 @@ async def stolen_envelopes(client: LangGraphClient, database: asyncpg.Connection
 
 
 async def post(server: ServerProcess, path: str, body: Any) -> Any:
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
         response = await http.post(path, json=body, headers={"Accept": "application/json, text/event-stream"})
 
     assert response.status_code == 200, response.text

@@ -31,7 +31,7 @@ from portside.kernel.http.server import Server, listen
 from tests.api.hosted import open_hosted
 from tests.readmes import AGENT, EXAMPLES, PLATFORM, Reader, find_command, read_blocks
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 SECRET = "0123456789abcdef"
 IN_PYTHON = (
     "chat-page",

@@ -193,7 +193,7 @@ def test_a_history_is_refused_as_a_whole(imported, filled, target: ServerProcess
 
     def create(thread_id: str, history: list[dict[str, Any]]) -> httpx2.Response:
         body = {"thread_id": thread_id, "metadata": {"graph_id": "echo"}, "history": history}
-        return httpx2.post(f"{target.url}/threads", json=body, timeout=60)
+        return httpx2.post(f"{target.url}/threads", json=body, timeout=300)
 
     for bad, where in (
         (history[::-1], "checkpoint_id"),

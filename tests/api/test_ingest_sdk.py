@@ -46,7 +46,7 @@ def trace(client: Client, project: str) -> None:
         with pytest.raises(ValueError, match="good"):
             fail()
 
-    client.flush(timeout=60)
+    client.flush(timeout=300)
 
 
 async def test_interrupts_and_moves_between_graphs_are_not_failures(
@@ -134,9 +134,9 @@ async def test_created_and_updated_runs_are_stored(hosted_databases: Callable[[]
 
         def work() -> Any:
             client.create_run("r1", {"a": 1}, "llm", id=run_id, project_name="p2", start_time=datetime.now(UTC))
-            client.flush(timeout=60)
+            client.flush(timeout=300)
             client.update_run(run_id, outputs={"b": 2})
-            client.flush(timeout=60)
+            client.flush(timeout=300)
             return client.read_project(project_name="p2")
 
         project = await asyncio.to_thread(work)
@@ -166,7 +166,7 @@ async def test_attachments_and_feedback_are_stored(hosted_databases: Callable[[]
             )
 
             client.create_feedback(run_id, "k2", score=0.5, trace_id=run_id, session_id=project.id)
-            client.flush(timeout=60)
+            client.flush(timeout=300)
 
         await asyncio.to_thread(work)
         attachment = await server.db.pool.fetchrow("select run_id, name, content_type, data from attachments")

@@ -44,7 +44,7 @@ async def http(platform: Fronted) -> AsyncIterator[httpx2.AsyncClient]:
 def send_raw(url: str, request: str) -> str:
     """Send bytes that no client library would send, and return the answer."""
     parts = httpx2.URL(url)
-    with socket.create_connection((parts.host, parts.port), timeout=60) as connection:
+    with socket.create_connection((parts.host, parts.port), timeout=300) as connection:
         connection.sendall(request.encode())
         return b"".join(iter(lambda: connection.recv(65_536), b"")).decode()
 
@@ -104,7 +104,7 @@ async def test_request_that_an_agent_may_have_begun_is_not_refused_like_one_that
 def test_changes_of_deployments_leave_connections_open(platform: Fronted):
     """A request that a client sends on a connection while it is closed would be lost."""
     parts = httpx2.URL(platform.url)
-    idle = HTTPConnection(parts.host, parts.port, timeout=60)
+    idle = HTTPConnection(parts.host, parts.port, timeout=300)
     try:
         idle.connect()
         before = idle.sock

@@ -14,7 +14,7 @@ from portside.kernel.caller_tokens import CallerClaims, TokenIssuer
 from portside.kernel.crypto import SecretBox
 from tests.fronted import HEADERS, Fronted, start_fronted
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(900)
 PASSWORD = "correct horse battery"
 
 
@@ -54,7 +54,7 @@ def browser(site: Site) -> Iterator[httpx2.Client]:
     )
 
     headers = {"Sec-Fetch-Site": "same-origin", "X-Tenant-Id": site.workspace}
-    with httpx2.Client(base_url=site.platform.url, headers=headers, timeout=60) as opened:
+    with httpx2.Client(base_url=site.platform.url, headers=headers, timeout=300) as opened:
         signed_in = opened.post("/login/password", data={"email": email, "password": PASSWORD})
         assert signed_in.status_code == 303, signed_in.text
         yield opened
@@ -66,7 +66,7 @@ def exchange(browser: httpx2.Client, deployment: str, **headers: str) -> httpx2.
 
 def call(site: Site, agent: str, **headers: str) -> int:
     """Call an agent through the front, without a browser's cookies."""
-    response = httpx2.post(f"{site.platform.url}/agents/{agent}/threads/search", json={}, headers=headers, timeout=60)
+    response = httpx2.post(f"{site.platform.url}/agents/{agent}/threads/search", json={}, headers=headers, timeout=300)
     return response.status_code
 
 
@@ -79,7 +79,7 @@ def test_session_becomes_a_token_for_one_agent(site: Site, browser: httpx2.Clien
     # The browser sends the cookie too; the front takes it away.
     assert browser.post("/agents/one/threads", json={}, headers={"Authorization": bearer}).status_code == 200
     other = httpx2.post(
-        f"{site.platform.url}/agents/two/threads/search", json={}, headers={"Authorization": bearer}, timeout=60
+        f"{site.platform.url}/agents/two/threads/search", json={}, headers={"Authorization": bearer}, timeout=300
     )
     assert (other.status_code, "issued for another deployment" in other.text) == (401, True), other.text
     assert httpx2.get(f"{site.platform.url}/auth", headers={"Authorization": bearer}).status_code == 401

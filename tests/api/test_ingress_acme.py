@@ -125,7 +125,7 @@ def fetch_certificate(host: str, authority: Authority) -> x509.Certificate | Non
     trust = ssl.create_default_context(cafile=str(authority.root))
     try:
         with (
-            socket.create_connection(("127.0.0.1", 443), timeout=60) as plain,
+            socket.create_connection(("127.0.0.1", 443), timeout=300) as plain,
             trust.wrap_socket(plain, server_hostname=host) as secured,
         ):
             return x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
@@ -145,7 +145,7 @@ async def test_names_of_the_platform_get_certificates(platform: Fronted, authori
     for host, path in ((DOMAIN, "/ok"), (AGENT, "/x")):
         await wait_for_certificate(host, authority)
         trust = ssl.create_default_context(cafile=str(authority.root))
-        async with httpx2.AsyncClient(verify=trust, headers=HEADERS | {"Host": host}, timeout=60) as http:
+        async with httpx2.AsyncClient(verify=trust, headers=HEADERS | {"Host": host}, timeout=300) as http:
             answer = await http.get(f"https://127.0.0.1{path}", extensions={"sni_hostname": host})
             assert answer.status_code == 200
 

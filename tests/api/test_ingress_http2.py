@@ -65,7 +65,7 @@ class Front(NamedTuple):
         )
 
         with (
-            socket.create_connection(("127.0.0.1", self.platform.ports["https"]), timeout=60) as plain,
+            socket.create_connection(("127.0.0.1", self.platform.ports["https"]), timeout=300) as plain,
             self.trust.wrap_socket(plain, server_hostname=DOMAIN) as secured,
         ):
             assert secured.selected_alpn_protocol() == "h2"

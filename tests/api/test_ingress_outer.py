@@ -60,7 +60,7 @@ class OuterCaddy:
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
                 trust = ssl.create_default_context(cafile=str(self.root))
-                plain = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+                plain = socket.create_connection(("127.0.0.1", self.port), timeout=300)
                 with plain, trust.wrap_socket(plain, server_hostname=host):
                     return trust
             except OSError:
@@ -100,7 +100,7 @@ async def test_everything_passes(site: Site):
     options: Any = {"extensions": {"sni_hostname": host.partition(":")[0]}}
     base = f"https://127.0.0.1:{site.port}{prefix}"
     headers = HEADERS | {"Host": host}
-    async with httpx2.AsyncClient(base_url=base, verify=site.trust, headers=headers, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=base, verify=site.trust, headers=headers, timeout=300) as client:
         forged = {"X-Forwarded-For": "203.0.113.9", "X-Forwarded-Prefix": "/evil", "X-Forwarded-Host": "evil.example"}
         seen = (await client.get("/a%20b?q=1", headers=forged, **options)).json()
         got = seen["headers"]

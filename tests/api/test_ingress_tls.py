@@ -42,7 +42,7 @@ class Secured:
     def get(self, path: str, host: str = DOMAIN, named: str | None = None, **headers: str) -> httpx2.Response:
         """GET with a verified certificate for `host`; the Host header may name another."""
         headers = {**HEADERS, "Host": f"{named or host}:{self.port}", **headers}
-        with httpx2.Client(verify=self.trust, timeout=60) as client:
+        with httpx2.Client(verify=self.trust, timeout=300) as client:
             url = f"https://127.0.0.1:{self.port}{path}"
             return client.get(url, headers=headers, extensions={"sni_hostname": host})
 
@@ -51,7 +51,7 @@ class Secured:
         context = ssl.create_default_context(cafile=str(self.platform.home / ROOT))
         context.set_alpn_protocols(["h2", "http/1.1"])
         with (
-            socket.create_connection(("127.0.0.1", self.port), timeout=60) as plain,
+            socket.create_connection(("127.0.0.1", self.port), timeout=300) as plain,
             context.wrap_socket(plain, server_hostname=host) as secured,
         ):
             return secured.selected_alpn_protocol()
@@ -82,7 +82,7 @@ def platform_with_tls(
 
 
 def plain(secured: Secured, port: int, path: str, host: str) -> httpx2.Response:
-    return httpx2.get(f"http://127.0.0.1:{port}{path}", headers={"Host": host}, timeout=60)
+    return httpx2.get(f"http://127.0.0.1:{port}{path}", headers={"Host": host}, timeout=300)
 
 
 def test_platform_and_agents_answer_with_https(platform_with_tls: Secured):
@@ -179,6 +179,6 @@ async def test_certificates_of_files_are_used(tmp_path: Path, platform_databases
         platform.deploy("fake")
         trust = ssl.create_default_context(cafile=str(certificate))
         url = f"https://{DOMAIN}:{platform.ports['https']}"
-        async with httpx2.AsyncClient(verify=trust, headers=HEADERS, timeout=60) as http:
+        async with httpx2.AsyncClient(verify=trust, headers=HEADERS, timeout=300) as http:
             assert (await http.get(f"{url}/ok")).json()["ok"]
             assert (await http.get(f"{url}/agents/fake/x")).json()["path"] == "/x"

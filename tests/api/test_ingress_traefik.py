@@ -72,7 +72,7 @@ class Traefik:
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
                 with (
-                    socket.create_connection(("127.0.0.1", 443), timeout=60) as plain,
+                    socket.create_connection(("127.0.0.1", 443), timeout=300) as plain,
                     trust.wrap_socket(plain, server_hostname=host),
                 ):
                     return trust
@@ -123,7 +123,7 @@ def site(
 
 async def test_plain_http_is_redirected(site: Site):
     url = httpx2.URL(site.url)
-    async with httpx2.AsyncClient(headers={"Host": url.host}, timeout=60) as client:
+    async with httpx2.AsyncClient(headers={"Host": url.host}, timeout=300) as client:
         response = await client.get(f"http://127.0.0.1{url.path}?b=c")
 
     assert (response.status_code, response.headers["location"]) == (301, f"https://{url.host}{url.path}?b=c")

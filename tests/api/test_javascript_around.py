@@ -44,7 +44,7 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 async def client(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=server.url, timeout=120) as made:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as made:
         yield made
 
 
@@ -196,7 +196,7 @@ async def test_processes_are_replaced_by_memory(agent_databases: Callable[[], Aw
 
     project = copy_of_project(tmp_path / "project", PROJECTS / "javascript_around")
     with agent_server(await agent_databases(), tmp_path, project=str(project), **settings) as running:
-        async with httpx2.AsyncClient(base_url=running.url, timeout=120) as client:
+        async with httpx2.AsyncClient(base_url=running.url, timeout=300) as client:
             heavy = await process_id(client, HELD_MB * 1_000_000)
             await eventually(lambda: is_replaced_for(running, "memory_mb", MAX_MEMORY_MB, client))
             assert await process_id(client) != heavy
@@ -206,7 +206,7 @@ async def test_example_calculates_and_asks_before_it_sends(module_database: str,
     project = copy_of_project(tmp_path / "project", EXAMPLE)
     settings = {"EXECUTOR_JAVASCRIPT": str(javascript_runtime()), "EXECUTOR_START_SECS": "600"}
     with agent_server(module_database, tmp_path, project=str(project), **settings) as running:
-        async with httpx2.AsyncClient(base_url=running.url, timeout=120) as client:
+        async with httpx2.AsyncClient(base_url=running.url, timeout=300) as client:
             values = await send(client, "POST", "/runs/wait", assistant_id="agent", input=message("what is 6*7"))
             assert values["messages"][-1]["content"] == "The answer: 42"
             thread = (await send(client, "POST", "/threads", metadata={}))["thread_id"]

@@ -37,7 +37,7 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="module")
 def site(server: ServerProcess) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.url, timeout=120) as client:
+    with httpx2.Client(base_url=server.url, timeout=300) as client:
         yield client
 
 
@@ -224,7 +224,7 @@ def guarded_client(module_database: str, tmp_path_factory: pytest.TempPathFactor
     settings = {"GRAPH_AUTH": '{"path": "./auth.ts:auth"}', "LANGSERVE_GRAPHS": '{"told": "./graphs.mjs:told"}'}
     with (
         webapp_in_javascript(module_database, folder, http, files, **settings) as running,
-        httpx2.Client(base_url=running.url, timeout=120) as client,
+        httpx2.Client(base_url=running.url, timeout=300) as client,
     ):
         yield client
 
@@ -307,7 +307,7 @@ def check_user(url: str, graph: str) -> None:
     """Check what a graph is told of its caller."""
     body = {"assistant_id": graph, "input": {}}
     headers = {"Authorization": "Bearer carol", "X-Api-Key": "k"}
-    response: Any = httpx2.post(url, json=body, headers=headers, timeout=120)
+    response: Any = httpx2.post(url, json=body, headers=headers, timeout=300)
 
     assert response.json()["reported"] == {
         "identity": "carol",

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(900)
 
 async def run_graph(url: str, graph: str, given: dict[str, Any]) -> Any:
     """Return the values of a run; None while nothing answers."""
-    async with httpx2.AsyncClient(timeout=120, headers={"X-Api-Key": KEY}) as client:
+    async with httpx2.AsyncClient(timeout=300, headers={"X-Api-Key": KEY}) as client:
         try:
             response = await client.post(f"{url}/runs/wait", json={"assistant_id": graph, "input": given})
         except httpx2.TransportError:
@@ -169,7 +169,7 @@ async def test_components_of_a_python_project_are_deployed_without_node(platform
     assert "Bundling the components of ui" in deployed.stderr
 
     url = deployed.stdout.strip()
-    async with httpx2.AsyncClient(timeout=120) as client:
+    async with httpx2.AsyncClient(timeout=300) as client:
         assert (await client.post(f"{url}/ui/agent", json={"name": "weather"})).status_code in {401, 403}
         response = await client.post(f"{url}/ui/agent", json={"name": "weather"}, headers={"X-Api-Key": KEY})
 

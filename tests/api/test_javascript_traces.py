@@ -60,7 +60,7 @@ async def traces(
         }
 
         serving = javascript_server(platform_database, tmp_path, **settings)
-        async with in_thread(serving) as server, httpx2.AsyncClient(base_url=server.url, timeout=120) as agent:
+        async with in_thread(serving) as server, httpx2.AsyncClient(base_url=server.url, timeout=300) as agent:
             yield Traced(agent, platform)
 
 

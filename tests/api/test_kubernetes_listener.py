@@ -108,7 +108,7 @@ class PassingApiServer:
         elif "/proxy/" in path:
             url = f"{self.agent_url}/{path.partition('/proxy/')[2]}?{scope['query_string'].decode()}"
             async with httpx2.AsyncClient() as client:
-                body = (await client.get(url, timeout=60)).raise_for_status().content
+                body = (await client.get(url, timeout=300)).raise_for_status().content
 
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -135,7 +135,7 @@ async def test_status_names_who_refuses_the_servers(module_database: str, tmp_pa
         traced = {"LANGSMITH_TRACING": "true", "LANGSMITH_ENDPOINT": platform, "LANGSMITH_API_KEY": "revoked"}
         with agent_server(module_database, tmp_path, project="webhooks", **traced) as agent:
             cluster = PassingApiServer([build_running_pod("api"), build_running_pod("queue")], agent.url)
-            async with serve(cluster) as url, httpx2.AsyncClient(base_url=agent.url, timeout=120) as client:
+            async with serve(cluster) as url, httpx2.AsyncClient(base_url=agent.url, timeout=300) as client:
                 api = KubernetesApi(KubeConfig.from_one(cluster=Cluster(server=url), user=User(token="any")))
                 follower = PodFollower(api, scope, lambda _: RevisionLog(ship), from_now=False)
                 body = {"assistant_id": "echo", "input": {"messages": [{"role": "user", "content": "hi"}]}}

@@ -75,7 +75,7 @@ class Shell:
             (self.project / name.replace("__", ".")).write_text(text)
 
     def get(self, path: str) -> Any:
-        return httpx2.get(f"{self.url}{path}", headers={"X-Api-Key": KEY}, timeout=60).json()
+        return httpx2.get(f"{self.url}{path}", headers={"X-Api-Key": KEY}, timeout=300).json()
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def _status(shell: Shell, result: dict[str, Any]) -> str | None:
 
 def _ask(url: str) -> str:
     body = {"assistant_id": "agent", "input": {"text": "hi"}}
-    response = httpx2.post(f"{url}/runs/wait", json=body, headers={"X-Api-Key": KEY}, timeout=60)
+    response = httpx2.post(f"{url}/runs/wait", json=body, headers={"X-Api-Key": KEY}, timeout=300)
     return str(response.raise_for_status().json()["text"])
 
 
@@ -165,7 +165,7 @@ def test_an_image_is_deployed(shell: Shell):
     shell.write(langgraph__json=json.dumps(CONFIG), requirements__txt="", agent__py=AGENT.format(answer="one"))
     code, events = shell.deploy("--image-uri", f"{name}@{digest}", "--name", "imaged")
     assert (code, events[-1]["status"]) == (0, "succeeded"), events
-    assert httpx2.get(f"{events[-1]['url']}/ok", timeout=60).status_code == 200
+    assert httpx2.get(f"{events[-1]['url']}/ok", timeout=300).status_code == 200
     shell.wait_for_log("the server is up", "--deployment-id", events[-1]["deployment_id"])
 
     assert "Deleted deployment" in shell.says("delete", "--force", events[-1]["deployment_id"])

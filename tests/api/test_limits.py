@@ -39,7 +39,7 @@ async def platform(folder: Path, database: str, **settings: Any) -> AsyncIterato
         serving = asyncio.create_task(server.serve_until(stop))
         base = f"http://127.0.0.1:{listening.getsockname()[1]}"
         try:
-            async with httpx2.AsyncClient(base_url=base, timeout=60, headers={"x-api-key": KEY}) as client:
+            async with httpx2.AsyncClient(base_url=base, timeout=300, headers={"x-api-key": KEY}) as client:
                 yield client
         finally:
             app.changes.close()

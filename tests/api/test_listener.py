@@ -28,7 +28,7 @@ async def test_switch_loses_no_request_and_failures_keep_serving(platform: Platf
     done = False
 
     async def client() -> None:
-        async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
+        async with httpx2.AsyncClient(timeout=300, headers=platform.headers) as agent:
             thread = (await agent.post(f"{url}/threads", json={})).json()["thread_id"]
             while not done:
                 answers.append((await run(agent, url, thread))["version"])
@@ -46,7 +46,7 @@ async def test_switch_loses_no_request_and_failures_keep_serving(platform: Platf
     assert second["source_revision_config"]["repo_commit_author"] == "t"
     assert second["source_revision_config"]["repo_commit_subject"] == "two"
 
-    async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
+    async with httpx2.AsyncClient(timeout=300, headers=platform.headers) as agent:
         assert (await run(agent, url))["version"] == "two"
 
     # A client's request in flight may still be the earlier server's.
@@ -57,7 +57,7 @@ async def test_switch_loses_no_request_and_failures_keep_serving(platform: Platf
     await fails(platform, deployment, repository, "BUILD_FAILED", "langgraph.json", config="{")
     await fails(platform, deployment, repository, "DEPLOY_FAILED", "no_such_module", agent="import no_such_module\n")
 
-    async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
+    async with httpx2.AsyncClient(timeout=300, headers=platform.headers) as agent:
         assert (await run(agent, url))["version"] == "two"
 
     found = await platform.call("GET", f"/v2/deployments/{deployment}")
@@ -90,7 +90,7 @@ async def test_deployment_survives_every_kind_of_death_without_rebuild(platform:
     built = next(platform.home.glob("dataplane/deployments/*/revisions/*/built.json"))
     before = built.stat().st_mtime_ns
 
-    async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
+    async with httpx2.AsyncClient(timeout=300, headers=platform.headers) as agent:
         thread = (await agent.post(f"{url}/threads", json={})).json()["thread_id"]
         assert (await run(agent, url, thread))["seen"] == 1
 
@@ -104,7 +104,7 @@ async def test_deployment_survives_every_kind_of_death_without_rebuild(platform:
     await eventually(lambda: is_measured_after(platform, deployment, before_at))
     assert find_servers(platform.home) == [replica], "the next listener adopts what serves"
 
-    async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
+    async with httpx2.AsyncClient(timeout=300, headers=platform.headers) as agent:
         assert (await run(agent, url, thread))["seen"] == 3
 
     (replica,) = find_servers(platform.home)
@@ -140,7 +140,7 @@ async def serves_again(platform: Platform, url: str, thread: str, seen: int, gon
         return len(found) == 1 and found != [gone]
 
     await eventually(has_successor)
-    async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
+    async with httpx2.AsyncClient(timeout=300, headers=platform.headers) as agent:
 
         async def answers() -> Any:
             with contextlib.suppress(httpx2.TransportError):

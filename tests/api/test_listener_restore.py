@@ -67,7 +67,7 @@ async def deploy(
     revision = await platform.ended(deployment)
     assert revision["status"] == "DEPLOYED", revision
 
-    async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
+    async with httpx2.AsyncClient(timeout=300, headers=platform.headers) as agent:
         url = await platform.url(deployment)
         thread = (await agent.post(f"{url}/threads", json={})).json()["thread_id"]
         assert (await run(agent, url, thread))["seen"] == 1
@@ -76,7 +76,7 @@ async def deploy(
 
 
 async def goes_on(platform: Platform, deployment: str, thread: str) -> None:
-    async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
+    async with httpx2.AsyncClient(timeout=300, headers=platform.headers) as agent:
         assert (await run(agent, await platform.url(deployment), thread))["seen"] == 2
 
 
@@ -211,7 +211,7 @@ async def test_executors_that_do_not_start_are_in_the_status(
     # Without work no executor starts.
     async with httpx2.AsyncClient(base_url=await platform.url(deployment), headers=platform.headers) as agent_api:
         body = {"assistant_id": "agent", "input": {}}
-        assert (await agent_api.post("/runs", json=body, timeout=60)).status_code == 200
+        assert (await agent_api.post("/runs", json=body, timeout=300)).status_code == 200
 
     await wait_for_status(platform, deployment, "READY", "exited with code 7 while it imported the project")
     marker.unlink()

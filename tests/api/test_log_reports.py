@@ -23,7 +23,7 @@ async def test_an_agent_server_tells_its_log_to_the_platform(
                 return (REGISTRY.get_sample_value("portside_reported_log_lines_total") or 0) > before
 
             await eventually(is_told)
-            async with httpx2.AsyncClient(timeout=60) as client:
+            async with httpx2.AsyncClient(timeout=300) as client:
                 # The agent server counts lines when it has the answer, which the platform sends after it has counted.
                 async def is_counted() -> bool:
                     shown = (await client.get(f"{server.url}/metrics")).text

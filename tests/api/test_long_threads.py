@@ -134,7 +134,7 @@ async def db(module_database: str):
 
 
 def post(server: ServerProcess, path: str, body: object) -> httpx2.Response:
-    answer = httpx2.post(server.url + path, json=body, timeout=60)
+    answer = httpx2.post(server.url + path, json=body, timeout=300)
     assert answer.is_success, answer.text
     return answer
 
@@ -156,7 +156,7 @@ def follow(server: ServerProcess, path: str, joined: threading.Semaphore) -> lis
     """Return the values events of a run, of which the first tells that the follower is there."""
     found: list[str] = []
     headers = {"Last-Event-ID": "-1"}
-    with httpx2.stream("GET", f"{server.url}{path}/stream?stream_mode=values", headers=headers, timeout=60) as answer:
+    with httpx2.stream("GET", f"{server.url}{path}/stream?stream_mode=values", headers=headers, timeout=300) as answer:
         for line in answer.iter_lines():
             if line.startswith("data:") and '"gate"' in line:
                 found.append(line)
@@ -180,7 +180,7 @@ async def count_encodings(server: ServerProcess, gate: Path, followers: int) -> 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(asyncio.to_thread(follow, server, path, joined)) for _ in range(followers)]
         for _ in range(followers):
-            assert await asyncio.to_thread(joined.acquire, timeout=60)
+            assert await asyncio.to_thread(joined.acquire, timeout=300)
 
         await asyncio.to_thread(gate.touch)
 
@@ -360,7 +360,7 @@ async def test_a_run_that_did_not_finish_leaves_the_list_out_of_the_row(server, 
 
     await eventually(has_noted)
     if mood == "wait":
-        assert httpx2.post(f"{path}/runs/{run['run_id']}/cancel?wait=true", timeout=60).is_success
+        assert httpx2.post(f"{path}/runs/{run['run_id']}/cancel?wait=true", timeout=300).is_success
 
     async def is_over() -> bool:
         return httpx2.get(path).json()["status"] == {"fail": "error", "ask": "interrupted", "wait": "interrupted"}[mood]

@@ -28,7 +28,7 @@ def diary(server: ServerProcess) -> str:
 
 async def ask(server: ServerProcess, who: str, method: str, **params: Any) -> httpx2.Response:
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60, headers=BOTH) as http:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300, headers=BOTH) as http:
         return await http.post("/mcp", json=message, headers={"Authorization": f"Bearer {who}"})
 
 
@@ -38,7 +38,7 @@ async def names(server: ServerProcess, who: str) -> set[str]:
 
 
 async def test_calls_without_token_get_401(server: ServerProcess) -> None:
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60, headers=BOTH) as http:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300, headers=BOTH) as http:
         for body in (b"{", b'{"jsonrpc":"2.0","id":1,"method":"ping"}', b""):
             response = await http.post("/mcp", content=body, headers={"Content-Type": "application/json"})
             assert response.status_code == 401
@@ -74,7 +74,7 @@ async def test_call_needs_permission_to_run(server: ServerProcess) -> None:
 
 async def test_only_the_caller_answers_questions(server: ServerProcess) -> None:
     alice, bob = ({"Authorization": f"Bearer {who}"} for who in ("alice", "bob"))
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60, headers=BOTH) as http:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300, headers=BOTH) as http:
         hello = {"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}}}
         message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
         begun = await http.post("/mcp", json=message, headers=alice)

@@ -135,8 +135,8 @@ async def begun(http: httpx2.AsyncClient, **capabilities: Any) -> dict[str, str]
 async def test_any_server_accepts_the_answer(server: ServerProcess, module_database: str, tmp_path: Path) -> None:
     with agent_server(module_database, tmp_path, project="tools") as other:
         async with (
-            httpx2.AsyncClient(base_url=server.url, headers=BOTH, timeout=60) as http,
-            httpx2.AsyncClient(base_url=other.url, headers=BOTH, timeout=60) as elsewhere,
+            httpx2.AsyncClient(base_url=server.url, headers=BOTH, timeout=300) as http,
+            httpx2.AsyncClient(base_url=other.url, headers=BOTH, timeout=300) as elsewhere,
         ):
             known = await begun(http, elicitation={})
             asked = message("tools/call", name="form", arguments={}, context={"name": "Ann"})
@@ -154,7 +154,7 @@ async def test_any_server_accepts_the_answer(server: ServerProcess, module_datab
 
 
 async def test_clients_without_the_capability_are_not_asked(server: ServerProcess) -> None:
-    async with httpx2.AsyncClient(base_url=server.url, headers=BOTH, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=server.url, headers=BOTH, timeout=300) as http:
         assert await begun(http) == {}
         assert await begun(http, elicitation={"url": {}}) == {}
         known = await begun(http, elicitation={"form": {}})
@@ -167,7 +167,7 @@ async def test_clients_without_the_capability_are_not_asked(server: ServerProces
 
 
 async def test_waiting_call_can_be_left_and_cancelled(server: ServerProcess) -> None:
-    async with httpx2.AsyncClient(base_url=server.url, headers=BOTH, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=server.url, headers=BOTH, timeout=300) as http:
         known = await begun(http, elicitation={})
         asked = message("tools/call", 5, name="approval", arguments={"text": "draft"})
         async with open_stream(http, "POST", "/mcp", json=asked, headers=known) as stream:

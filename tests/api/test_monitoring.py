@@ -70,7 +70,7 @@ class Measured(NamedTuple):
 
     async def text(self) -> str:
         """Return the metrics of both as Prometheus reads them."""
-        async with httpx2.AsyncClient(timeout=60) as client:
+        async with httpx2.AsyncClient(timeout=300) as client:
             return "\n".join([(await client.get(f"{url}/metrics")).text for url in self])
 
     async def families(self) -> set[str]:
@@ -97,7 +97,7 @@ async def measurement(platform_database: str, agent: ServerProcess, tmp_path_fac
         async with (
             httpx2.AsyncClient(headers={"x-api-key": app.new_key or ""}, **both) as client,
             httpx2.AsyncClient(headers={"x-api-key": app.listener_key}, **both) as listener,
-            httpx2.AsyncClient(base_url=agent.url, timeout=60) as caller,
+            httpx2.AsyncClient(base_url=agent.url, timeout=300) as caller,
         ):
             made = (await client.post("/v2/deployments", json=create_body("measured"))).json()
             report = {"replicas": 1, "restarts": 0, "cpu": 0.1, "memory_mb": 90, "oldest_wait_s": 0, "pending_runs": 0}
@@ -185,7 +185,7 @@ async def test_a_real_prometheus_answers_every_query(measurement: Measured, tmp_
     )
 
     try:
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=60) as client:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=300) as client:
             await answer_every_query(client)
     finally:
         process.terminate()

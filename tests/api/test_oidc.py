@@ -86,7 +86,7 @@ class Browser:
     """Follows redirects by hand. The host has no port, as the provider knows it; requests go to the real one."""
 
     def __init__(self, server: Hosted) -> None:
-        self.client = httpx2.AsyncClient(timeout=60, headers={"sec-fetch-site": "same-origin"})
+        self.client = httpx2.AsyncClient(timeout=300, headers={"sec-fetch-site": "same-origin"})
         self.server = server
 
     async def go(self, method: str, url: str, **request: Any) -> httpx2.Response:

@@ -104,7 +104,7 @@ async def test_the_stock_exporter_sends_spans(server: Hosted, compression: Compr
     headers = {"x-api-key": server.key, "Langsmith-Project": "from otel"}
     # Without a longer limit it drops spans that a busy machine has not taken after 10 s.
     exporter = OTLPSpanExporter(
-        f"{server.url}{prefix}/otel/v1/traces", headers=headers, compression=compression, timeout=100
+        f"{server.url}{prefix}/otel/v1/traces", headers=headers, compression=compression, timeout=300
     )
     provider = TracerProvider()
 

@@ -32,7 +32,7 @@ class Platform:
     def __init__(self, server: ServerProcess, home: Path) -> None:
         self.server = server
         self.home = home
-        self.http = httpx2.Client(base_url=server.url, headers=ALLOWED, timeout=60)
+        self.http = httpx2.Client(base_url=server.url, headers=ALLOWED, timeout=300)
 
     def create(self, name: str, repository: Repository, **changes: Any) -> httpx2.Response:
         integration = self.http.get("/v1/integrations/git_hosting/install").json()[0]["id"]
@@ -71,7 +71,7 @@ class Platform:
         assert response.status_code == 200, response.text
         return response.json()
 
-    def follow(self, deployment: dict[str, Any], within_s: float = 200) -> dict[str, Any]:
+    def follow(self, deployment: dict[str, Any], within_s: float = 600) -> dict[str, Any]:
         path = f"/v2/deployments/{deployment['id']}/revisions/{deployment['latest_revision_id']}"
         return wait_for(lambda: (r := self.http.get(path).json())["status"] in ENDED and r, within_s)
 
@@ -90,7 +90,7 @@ class Platform:
         return max((pid for pid in found if parent(pid) not in found), key=read_start_time, default=0)
 
 
-def wait_for(probe: Any, within_s: float = 120) -> Any:
+def wait_for(probe: Any, within_s: float = 600) -> Any:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         # An agent may be away for a moment.
@@ -144,7 +144,7 @@ def status_field(pid: int, place: int) -> int:
 
 def run_agent(url: str, text: str = "hi") -> str:
     body = {"assistant_id": "agent", "input": {"text": text}}
-    response = httpx2.post(f"{url}/runs/wait", json=body, headers=ALLOWED, timeout=60)
+    response = httpx2.post(f"{url}/runs/wait", json=body, headers=ALLOWED, timeout=300)
     return response.raise_for_status().json()["text"]
 
 
@@ -201,7 +201,7 @@ async def test_repository_becomes_a_running_traced_billed_agent(platform: Platfo
     )
 
     for wrong in invalid_headers:
-        assert httpx2.post(f"{url}/threads", json={}, headers=wrong, timeout=60).status_code == 401
+        assert httpx2.post(f"{url}/threads", json={}, headers=wrong, timeout=300).status_code == 401
 
     assert httpx2.post(f"{url}/threads", json={}, headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
     info = httpx2.get(f"{url}/info").json()["host"]
@@ -245,9 +245,9 @@ async def test_new_commit_takes_over_without_a_failed_request(platform: Platform
     done = asyncio.Event()
 
     async def send_requests(*, reuse: bool) -> None:
-        async with httpx2.AsyncClient(base_url=url, headers=ALLOWED, timeout=60) as kept:
+        async with httpx2.AsyncClient(base_url=url, headers=ALLOWED, timeout=300) as kept:
             while not done.is_set():
-                client = kept if reuse else httpx2.AsyncClient(base_url=url, headers=ALLOWED, timeout=60)
+                client = kept if reuse else httpx2.AsyncClient(base_url=url, headers=ALLOWED, timeout=300)
                 body = {"assistant_id": "agent", "input": {"text": "hi"}}
                 response = await client.post("/runs/wait", json=body)
                 assert response.status_code == 200, response.text
@@ -309,13 +309,13 @@ def test_killed_agent_restarts_with_its_state(platform: Platform, repository: Re
     url = deployment["source_config"]["custom_url"]
     thread = httpx2.post(f"{url}/threads", json={}, headers=ALLOWED).json()["thread_id"]
     body = {"assistant_id": "agent", "input": {"text": "hi"}}
-    assert httpx2.post(f"{url}/threads/{thread}/runs/wait", json=body, headers=ALLOWED, timeout=60).status_code == 200
+    assert httpx2.post(f"{url}/threads/{thread}/runs/wait", json=body, headers=ALLOWED, timeout=300).status_code == 200
     victim = platform.replica(deployment)
 
     os.kill(victim, signal.SIGKILL)
     wait_for(
         lambda: (
-            platform.replica(deployment) not in (0, victim) and httpx2.get(f"{url}/ok", timeout=60).status_code == 200
+            platform.replica(deployment) not in (0, victim) and httpx2.get(f"{url}/ok", timeout=300).status_code == 200
         )
     )
 
@@ -397,7 +397,7 @@ def test_killed_platform_loses_nothing(tmp_path: Path):
         url = deployment["source_config"]["custom_url"]
         thread = httpx2.post(f"{url}/threads", json={"metadata": {"kept": "yes"}}, headers=ALLOWED).json()["thread_id"]
         body = {"assistant_id": "agent", "input": {"text": "hi"}}
-        response = httpx2.post(f"{url}/threads/{thread}/runs/wait", json=body, headers=ALLOWED, timeout=60)
+        response = httpx2.post(f"{url}/threads/{thread}/runs/wait", json=body, headers=ALLOWED, timeout=300)
         assert response.status_code == 200
 
         assert server.process is not None

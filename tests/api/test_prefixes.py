@@ -16,7 +16,7 @@ from langgraph_sdk import get_client
 from tests.fronted import HEADERS, start_fronted
 from tests.servers import KEY, agent_server
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 PROJECT = "prefixed"
 OWN_AUTH = {"LANGGRAPH_AUTH": "{}"}
 
@@ -62,7 +62,7 @@ def agent(request: pytest.FixtureRequest) -> Agent:
 
 @pytest.fixture
 def http(agent: Agent) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=agent.url, headers=HEADERS, timeout=60) as client:
+    with httpx2.Client(base_url=agent.url, headers=HEADERS, timeout=300) as client:
         yield client
 
 
@@ -168,7 +168,7 @@ async def test_clients_join_a_stream_again_at_its_location(behind_front: Agent, 
         until.touch()
         assert await joined == ["first", "last"]
 
-    async with httpx2.AsyncClient(base_url=behind_front.url, headers=HEADERS, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=behind_front.url, headers=HEADERS, timeout=300) as http:
         body = {"assistant_id": "ticks", "input": {"until": str(until)}, "stream_mode": "custom"}
         async with http.stream("POST", f"/threads/{thread}/runs/stream", json=body) as response:
             location = response.headers["location"]

@@ -14,7 +14,7 @@ from langgraph_sdk.client import LangGraphClient
 from tests.api.streaming import new_id
 from tests.servers import ServerProcess, agent_server
 
-WITHIN_S = 150.0
+WITHIN_S = 300.0
 
 
 @pytest.fixture(scope="module")

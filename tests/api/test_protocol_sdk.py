@@ -10,7 +10,7 @@ from tests.servers import ServerProcess, agent_server
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 TRANSPORTS = ["sse", "websocket"]
-WITHIN_S = 150.0
+WITHIN_S = 300.0
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 async def http(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
         yield client
 
 

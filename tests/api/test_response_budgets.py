@@ -112,7 +112,7 @@ def large_rows(process: ServerProcess, platform_database: str) -> dict[str, Any]
 
     async def fill() -> dict[str, Any]:
         headers = {"X-Api-Key": KEY}
-        async with httpx2.AsyncClient(base_url=process.url, headers=headers, timeout=60) as client:
+        async with httpx2.AsyncClient(base_url=process.url, headers=headers, timeout=300) as client:
             root = str(uuid4())
             moment = "2026-01-01T00:00:00"
             run = {
@@ -142,7 +142,7 @@ def large_rows(process: ServerProcess, platform_database: str) -> dict[str, Any]
 
 @pytest.fixture
 async def platform(process: ServerProcess) -> AsyncIterator[Server]:
-    async with httpx2.AsyncClient(base_url=process.url, headers={"X-Api-Key": KEY}, timeout=120) as client:
+    async with httpx2.AsyncClient(base_url=process.url, headers={"X-Api-Key": KEY}, timeout=300) as client:
         yield Server(process, client)
 
 
@@ -349,7 +349,7 @@ def agent(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 async def test_searches_of_an_agent_say_how_many_fit_and_keep_memory_small(agent: ServerProcess) -> None:
-    async with httpx2.AsyncClient(base_url=agent.url, timeout=120) as client:
+    async with httpx2.AsyncClient(base_url=agent.url, timeout=300) as client:
         asked = Server(agent, client)
         for path, body in (
             ("/threads/search", {"limit": RUNS}),
@@ -375,7 +375,7 @@ async def test_searches_of_an_agent_say_how_many_fit_and_keep_memory_small(agent
 async def test_a_state_above_the_budget_is_read_and_its_history_says_how_many_fit(
     agent: ServerProcess,
 ) -> None:
-    async with httpx2.AsyncClient(base_url=agent.url, timeout=120) as client:
+    async with httpx2.AsyncClient(base_url=agent.url, timeout=300) as client:
         thread = (await client.post("/threads", json={})).json()["thread_id"]
         message = {"role": "user", "content": "x" * ANSWER_BYTES}
         run = {"assistant_id": "echo", "input": {"messages": [message]}}
@@ -398,7 +398,7 @@ async def test_threads_whose_lists_are_outside_of_their_rows_say_how_many_fit(ag
     threads = 8
     turns = 4
     size = ANSWER_BYTES // 64
-    async with httpx2.AsyncClient(base_url=agent.url, timeout=120) as client:
+    async with httpx2.AsyncClient(base_url=agent.url, timeout=300) as client:
         made = []
         for _ in range(threads):
             thread = (await client.post("/threads", json={"metadata": {"kind": "long"}})).json()["thread_id"]

@@ -236,7 +236,7 @@ async def test_refused_cancels_name_the_reason(client: LangGraphClient, thread_i
 
 
 async def test_cancel_status_codes_and_headers(server: ServerProcess, client: LangGraphClient, thread_id: str):
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
         path = f"/threads/{thread_id}/runs/{await start_run(client, thread_id)}"
         response = await http.post(f"{path}/cancel?wait=0&action=interrupt")
         assert (response.status_code, response.content) == (202, b"")
@@ -373,7 +373,7 @@ async def test_join_with_cancel_on_disconnect_cancels_the_run(
         for question, is_taken in (("", False), ("?cancel_on_disconnect=true", True)):
             # The client leaves once the answer has begun.
             async with http.stream(
-                "GET", f"/threads/{thread_id}/runs/{run_id}/{path}{question}", timeout=60
+                "GET", f"/threads/{thread_id}/runs/{run_id}/{path}{question}", timeout=300
             ) as response:
                 assert response.status_code == 200
 
@@ -438,7 +438,7 @@ async def test_wait_sends_the_run_id_before_the_run_ends(client: LangGraphClient
     http = client.http.client
     path = f"/threads/{thread_id}/runs/wait"
     body = {"assistant_id": "steps", "input": {"done": [], "pause_s": 600}}
-    async with http.stream("POST", path, json=body, timeout=60) as response:
+    async with http.stream("POST", path, json=body, timeout=300) as response:
         made = response.headers["content-location"]
         assert (await http.post(f"{made}/cancel", params={"wait": 1})).status_code == 200
         values = json.loads(await response.aread())

@@ -17,7 +17,7 @@ STEPS = {"done": [], "pause_s": 0}
 
 @pytest.fixture
 async def http(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as opened:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as opened:
         yield opened
 
 

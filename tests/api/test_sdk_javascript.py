@@ -17,7 +17,7 @@ from tests.api.test_sdk_coverage import table
 from tests.node_packages import SCRIPTS, install_packages
 from tests.servers import PARITY_PROJECT, ServerProcess, agent_server
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="session")

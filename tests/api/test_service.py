@@ -174,7 +174,7 @@ def test_command_of_the_unit_serves_as_an_ordinary_user():
 
         server.start()
         try:
-            assert httpx2.get(f"{server.url}/info", timeout=60).status_code == 200
+            assert httpx2.get(f"{server.url}/info", timeout=300).status_code == 200
             assert {path.stat().st_uid for path in home.iterdir()} == {65534}
             private = [path for path in home.rglob("*") if not path.is_symlink() and path != home / WATCHED_FOLDER]
             assert not [path for path in private if path.stat().st_mode & 0o077]

@@ -32,7 +32,7 @@ async def browser(server: Hosted) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 def new_browser(server: Hosted) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(base_url=server.url, headers=SAME, timeout=60)
+    return httpx2.AsyncClient(base_url=server.url, headers=SAME, timeout=300)
 
 
 async def add_member(server: Hosted) -> tuple[str, str]:

@@ -36,8 +36,8 @@ def pair(request: pytest.FixtureRequest, module_database, tmp_path_factory: pyte
 async def two(pair: Pair) -> AsyncIterator[Two]:
     limits = httpx2.Limits(max_connections=200)
     async with (
-        httpx2.AsyncClient(base_url=pair.worker.url, timeout=150, limits=limits) as worker,
-        httpx2.AsyncClient(base_url=pair.front.url, timeout=150, limits=limits) as front,
+        httpx2.AsyncClient(base_url=pair.worker.url, timeout=300, limits=limits) as worker,
+        httpx2.AsyncClient(base_url=pair.front.url, timeout=300, limits=limits) as front,
     ):
         yield Two(worker, front)
 

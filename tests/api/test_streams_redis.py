@@ -46,7 +46,7 @@ async def test_a_run_is_followed_over_redis(pair: Pair, redis_url: str):
         async def is_followed_over_redis() -> bool:
             """Follow a run. Redis may still be busy with what waited for it in another test, and then carries none."""
             async with (
-                httpx2.AsyncClient(base_url=pair.front.url, timeout=60) as http,
+                httpx2.AsyncClient(base_url=pair.front.url, timeout=300) as http,
                 open_stream(http, "POST", "/runs/stream", json=body) as stream,
             ):
                 events = await stream.all()
@@ -68,7 +68,7 @@ async def test_a_run_is_followed_over_redis(pair: Pair, redis_url: str):
 async def test_large_events_go_over_redis_as_well(pair: Pair):
     body = {"assistant_id": "flood", "input": {"pieces": 5}, "stream_mode": ["custom"]}
     async with (
-        httpx2.AsyncClient(base_url=pair.front.url, timeout=60) as http,
+        httpx2.AsyncClient(base_url=pair.front.url, timeout=300) as http,
         open_stream(http, "POST", "/runs/stream", json=body) as stream,
     ):
         events = await stream.all()
@@ -82,7 +82,7 @@ async def test_stalled_redis_blocks_no_stream(pair: Pair, redis_server: RedisSer
     redis_server.pause()
     try:
         async with (
-            httpx2.AsyncClient(base_url=pair.front.url, timeout=60) as http,
+            httpx2.AsyncClient(base_url=pair.front.url, timeout=300) as http,
             open_stream(http, "POST", "/runs/stream", json=body) as stream,
         ):
             events = await stream.all()

@@ -28,7 +28,7 @@ async def test_long_replays_are_complete_and_bounded_in_memory(module_database, 
     with agent_server(module_database, tmp_path, project="streams") as server:
         host = "127.0.0.1"
         port = int(server.url.rsplit(":", 1)[1])
-        async with httpx2.AsyncClient(base_url=server.url, timeout=200) as http:
+        async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
             thread_id = (await http.post("/threads", json={"thread_id": new_id()})).json()["thread_id"]
             before = peak_kb(server.process.pid)
             body = {

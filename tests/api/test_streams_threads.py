@@ -22,7 +22,7 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 async def http(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
         yield client
 
 
@@ -157,7 +157,7 @@ async def test_the_sdk_follows_a_thread(server, http):
 
 async def test_stopping_server_cuts_thread_streams(module_database, tmp_path):
     with agent_server(module_database, tmp_path, project="streams") as leaving:
-        http = httpx2.AsyncClient(base_url=leaving.url, timeout=60)
+        http = httpx2.AsyncClient(base_url=leaving.url, timeout=300)
         path = f"/threads/{new_id()}/stream"
         async with http, open_stream(http, "GET", f"{path}?stream_modes=lifecycle") as stream:
             # Where the SDKs join again.

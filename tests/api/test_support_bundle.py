@@ -54,7 +54,7 @@ def server(home: Path) -> Iterator[ServerProcess]:
 def planted_secrets(server: ServerProcess, home: Path) -> list[str]:
     """Plant secrets in the database and in logs; return all that the bundle must not hold."""
     body = create_body("secretive", secrets=[]) | {"secrets": [{"name": "MODEL_KEY", "value": SECRET}]}
-    response = httpx2.post(f"{server.url}/v2/deployments", json=body, headers={"X-Api-Key": KEY}, timeout=60)
+    response = httpx2.post(f"{server.url}/v2/deployments", json=body, headers={"X-Api-Key": KEY}, timeout=300)
     deployment = UUID(response.raise_for_status().json()["id"])
     folder = home / "dataplane" / "deployments" / str(deployment)
 

@@ -26,13 +26,13 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def root(server: ServerProcess) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.url, timeout=60) as client:
+    with httpx2.Client(base_url=server.url, timeout=300) as client:
         yield client
 
 
 @pytest.fixture
 def http(server: ServerProcess) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=f"{server.url}/my/agent", timeout=60) as client:
+    with httpx2.Client(base_url=f"{server.url}/my/agent", timeout=300) as client:
         yield client
 
 

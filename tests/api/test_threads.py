@@ -21,7 +21,7 @@ def mark() -> dict[str, str]:
 
 
 def post(server: ServerProcess, path: str, body: object, **headers: str) -> httpx2.Response:
-    return httpx2.post(server.url + path, json=body, headers=headers, timeout=60)
+    return httpx2.post(server.url + path, json=body, headers=headers, timeout=300)
 
 
 async def expect_refusal(call) -> APIStatusError:

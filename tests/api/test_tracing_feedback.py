@@ -51,7 +51,7 @@ async def test_the_sdk_creates_reads_changes_and_deletes_feedback(server: Hosted
     def work() -> None:
         plain = client.create_feedback(run_id, "plain", score=1, comment="x", value={"a": [1]}, session_id=project_id)
         client.create_feedback(run_id, "traced", score=0.5, trace_id=run_id, session_id=project_id)
-        client.flush(timeout=60)
+        client.flush(timeout=300)
         read = client.read_feedback(plain.id)
 
         assert (read.key, read.score, read.comment, read.value, str(read.trace_id)) == (

@@ -398,7 +398,7 @@ async def restore_without_vectors(server: EmbeddedPostgres, folder: Path) -> Non
                 "-d",
                 server.url(source),
             ]
-            subprocess.run(command, check=True, timeout=60)
+            subprocess.run(command, check=True, timeout=300)
 
     await asyncio.to_thread(dump)
     await restore_dumps(server.url("plain", "plain", "secret"), folder)

@@ -100,7 +100,7 @@ class Harness:
         return replica_set
 
     async def ask(self, path: str = "/") -> Any:
-        async with httpx2.AsyncClient(base_url=self.url, timeout=60) as client:
+        async with httpx2.AsyncClient(base_url=self.url, timeout=300) as client:
             return (await client.get(path)).raise_for_status().json()
 
     def running(self) -> list[str]:
@@ -128,7 +128,7 @@ def list_containers(deployment_id: UUID) -> list[str]:
 
 def podman(*arguments: str, given: str | None = None) -> str:
     command = ["podman", *arguments]
-    return subprocess.run(command, input=given, capture_output=True, text=True, check=True, timeout=120).stdout
+    return subprocess.run(command, input=given, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ async def test_switch_loses_no_request_and_removes_old_container(harness: Harnes
 
 
 async def _read(url: str) -> str:
-    async with httpx2.AsyncClient(timeout=60) as client:
+    async with httpx2.AsyncClient(timeout=300) as client:
         return (await client.get(url)).raise_for_status().text
 
 

@@ -44,7 +44,7 @@ print(*names)
 
 
 def uv(*arguments: object) -> None:
-    subprocess.run([find_uv_bin(), *map(str, arguments), "--quiet"], check=True, timeout=200, cwd=ROOT)
+    subprocess.run([find_uv_bin(), *map(str, arguments), "--quiet"], check=True, timeout=300, cwd=ROOT)
 
 
 class Installation:
@@ -71,7 +71,7 @@ class Installation:
             capture_output=True,
             text=True,
             check=False,
-            timeout=200,
+            timeout=300,
         )
 
         assert done.returncode == 0, done.stderr
@@ -140,7 +140,7 @@ def test_a_deployment_gets_the_agent_server_alone(wheel: Path, tmp_path: Path) -
             capture_output=True,
             text=True,
             check=False,
-            timeout=200,
+            timeout=300,
         )
 
         assert (done.returncode, words in done.stderr) == (1, True), done.stderr

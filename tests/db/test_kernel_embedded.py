@@ -193,7 +193,7 @@ server.release()
     try:
         command = [sys.executable, "-c", program]
         done = subprocess.run(
-            command, env=environment, cwd="/", capture_output=True, text=True, check=False, timeout=200
+            command, env=environment, cwd="/", capture_output=True, text=True, check=False, timeout=300
         )
         assert (done.stdout, done.stderr) == ("portside\n", "")
     finally:

@@ -104,7 +104,7 @@ async def test_concurrent_processes_apply_each_migration_once(url, db, package, 
     """
 
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    run = partial(subprocess.run, command, capture_output=True, text=True, check=False, timeout=200)
+    run = partial(subprocess.run, command, capture_output=True, text=True, check=False, timeout=300)
     ended = await asyncio.gather(*(asyncio.to_thread(run) for _ in range(4)))
     assert [done.stderr for done in ended] == [""] * 4
     assert sorted(int(done.stdout) for done in ended) == [0, 0, 0, 2]

@@ -207,7 +207,7 @@ async def test_four_processes_share_one_budget(db, platform_database) -> None:
     for worker in workers:
         worker.start()
 
-    counts = [await asyncio.to_thread(passed.get, timeout=200) for _ in workers]
+    counts = [await asyncio.to_thread(passed.get, timeout=300) for _ in workers]
 
     for worker in workers:
         worker.join()

@@ -91,7 +91,7 @@ def test_openai_embeddings_call_the_configured_endpoint_alone(tmp_path: Path):
             "langchain-openai",
         ],
         check=True,
-        timeout=200,
+        timeout=300,
     )
 
     (tmp_path / "agent.py").write_text("")
@@ -119,7 +119,7 @@ def test_openai_embeddings_call_the_configured_endpoint_alone(tmp_path: Path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=100,
+            timeout=300,
         )
 
         server.shutdown()

@@ -119,7 +119,7 @@ os.setgroups([]); os.setgid({POD_USER}); os.setuid({POD_USER})
 for prepare in (lambda: None, leave_closed_home):
     prepare()
     try:
-        asyncio.run(asyncpg.connect("postgresql://a:b@127.0.0.1:1/c", timeout=60))
+        asyncio.run(asyncpg.connect("postgresql://a:b@127.0.0.1:1/c", timeout=300))
     except OSError as exc:
         print(type(exc).__name__)
 """
@@ -136,7 +136,7 @@ def run_as_pod(program: str, *arguments: str, **variables: str) -> tuple[str, st
     """Run a program that changes to another user, and return what it prints."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables}
     command = [sys.executable, "-c", program, *arguments]
-    done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False, timeout=200)
+    done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False, timeout=300)
     return done.stdout, done.stderr
 
 

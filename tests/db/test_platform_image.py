@@ -152,7 +152,7 @@ async def test_one_container_deploys_from_git_and_keeps_everything_in_its_volume
 
         async def answers() -> bool:
             body = {"assistant_id": "agent", "input": {"messages": [{"role": "user", "content": "What is 6*7?"}]}}
-            response = await agent.post("/runs/wait", json=body, timeout=120)
+            response = await agent.post("/runs/wait", json=body, timeout=300)
             return response.status_code == 200 and "42" in response.text
 
         await eventually(answers)

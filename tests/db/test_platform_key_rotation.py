@@ -250,7 +250,7 @@ async def test_interrupted_rotation_ends_after_the_next_start(platform_databases
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_command_rotates_a_running_platform(tmp_path: Path) -> None:
     home = tmp_path / "a home"
     with platform_server(home) as server:
@@ -261,7 +261,7 @@ def test_command_rotates_a_running_platform(tmp_path: Path) -> None:
             check=False,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             env={**os.environ, "DATABASE_URL": ""},
         )
 
@@ -275,6 +275,6 @@ def test_command_rotates_a_running_platform(tmp_path: Path) -> None:
         assert httpx2.get(f"{server.url}/ok").status_code == 200
 
     stopped = subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=120, env={**os.environ, "DATABASE_URL": ""}
+        command, check=False, capture_output=True, text=True, timeout=300, env={**os.environ, "DATABASE_URL": ""}
     )
     assert "with the new master key" in stopped.stdout, stopped.stderr

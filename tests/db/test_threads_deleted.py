@@ -55,7 +55,7 @@ async def test_the_run_of_a_deleted_thread_stops(apps: list[AgentApp], deleter: 
 
 
 def open_client(app: AgentApp) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app.asgi), base_url="http://agent", timeout=60)
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app.asgi), base_url="http://agent", timeout=300)
 
 
 async def until(is_so: Callable[[], bool]) -> None:

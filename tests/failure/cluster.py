@@ -258,7 +258,7 @@ class Client:
 
     def __init__(self, server: ServerProcess) -> None:
         self.server = server
-        self.http = httpx2.AsyncClient(base_url=server.url, timeout=60)
+        self.http = httpx2.AsyncClient(base_url=server.url, timeout=300)
 
     async def __aenter__(self) -> Self:
         return self

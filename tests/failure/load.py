@@ -15,9 +15,9 @@ from tests.servers import ServerProcess
 
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
 LOST = (httpx2.TransportError, httpx2.StreamError)
-STREAM_WITHIN_S = 120.0
-REJOINED_WITHIN_S = 120.0
-REPLAYED_WITHIN_S = 60.0
+STREAM_WITHIN_S = 300.0
+REJOINED_WITHIN_S = 300.0
+REPLAYED_WITHIN_S = 300.0
 
 
 class AcceptedRun(msgspec.Struct):

@@ -223,7 +223,7 @@ async def load(original: Original) -> AsyncIterator[None]:
             used.set()
 
     async with (
-        httpx2.AsyncClient(base_url=original.url, headers=HEADERS, timeout=60) as http,
+        httpx2.AsyncClient(base_url=original.url, headers=HEADERS, timeout=300) as http,
         get_client(url=original.agent, api_key=KEY) as agent,
     ):
         working = [asyncio.create_task(work) for work in (trace(http), trace(http), use(agent))]
@@ -241,7 +241,7 @@ async def prepare(home: Path, server: ServerProcess, folder: Path) -> Original:
     embed = (PROJECTS / "store" / "embed.py").read_text()
     repository.commit({"langgraph.json": CONFIG, "requirements.txt": "", "agent.py": AGENT, "embed.py": embed})
 
-    async with httpx2.AsyncClient(base_url=server.url, headers=HEADERS, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=server.url, headers=HEADERS, timeout=300) as http:
         deployment = await deploy(http, repository)
         revision = await wait_for_revision(http, deployment)
         assert revision["status"] == "DEPLOYED", revision
@@ -384,7 +384,7 @@ def compare(restored: dict[str, dict[str, int]], kept: dict[str, dict[str, int]]
 
 async def _reads_back(original: Original, server: ServerProcess, before: list[str]) -> None:
     """Read everything again through the real servers."""
-    async with httpx2.AsyncClient(base_url=server.url, headers=HEADERS, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=server.url, headers=HEADERS, timeout=300) as http:
 
         async def serves() -> Any:
             # Until the listener has looked, its earlier status is shown.

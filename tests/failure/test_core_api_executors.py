@@ -576,7 +576,7 @@ async def check_health(port: str, authority: Authority | None = None, identity: 
 
     async with channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        return (await stub.Check(health_pb2.HealthCheckRequest(), timeout=60)).status
+        return (await stub.Check(health_pb2.HealthCheckRequest(), timeout=300)).status
 
 
 async def test_servers_of_both_tiers_say_how_they_are(secured_tiers, authority):

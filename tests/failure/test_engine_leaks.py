@@ -99,7 +99,7 @@ KINDS: list[Kind] = [wait_for_run, stream_run, leave_early, resumable, join_run,
 
 
 @pytest.mark.skipif("LEAK_RUNS" not in os.environ, reason="takes minutes: make chaos, or LEAK_RUNS=2000")
-@pytest.mark.timeout(120 + RUNS)
+@pytest.mark.timeout(900 + 3 * RUNS)
 async def test_runs_leave_nothing_behind(cluster: Cluster):
     async with Client(cluster.servers[0]) as client:
         await of_every_kind(client, RUNS // 4)

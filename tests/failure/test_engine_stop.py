@@ -135,7 +135,7 @@ async def test_stop_while_clients_stream_and_wait(cluster: Cluster, tmp_path: Pa
     short = work(gates={1: short_gate}, stream_mode="custom")
     long = work(gates={1: gate}, stream_mode="custom")
     before = {entry.run for entry in cluster.ledger.entries()}
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
         streams = [asyncio.create_task(follow_run(http, body)) for body in (short, short, long, long)]
         waiting = asyncio.create_task(http.post("/runs/wait", json=short))
         await patiently(lambda: have_begun(cluster, before, 5))

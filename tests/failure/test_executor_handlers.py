@@ -48,7 +48,7 @@ def handlers_pid(server: ServerProcess, of: str = "handlers") -> int:
 
 
 async def test_nobody_is_let_in_while_the_handlers_are_away(server: ServerProcess, tmp_path: Path) -> None:
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
 
         async def status(token: str) -> int:
             response = await client.post("/threads/search", json={}, headers={"Authorization": f"Bearer {token}"})
@@ -76,7 +76,7 @@ async def test_nobody_is_let_in_while_the_handlers_are_away(server: ServerProces
 async def test_paused_handlers_are_killed_and_started_again(server: ServerProcess) -> None:
     paused = handlers_pid(server)
     os.kill(paused, signal.SIGSTOP)
-    async with httpx2.AsyncClient(base_url=server.url, timeout=120) as client:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
 
         async def is_back() -> bool:
             response = await client.post("/threads/search", json={}, headers={"Authorization": "Bearer alice"})
@@ -89,7 +89,7 @@ async def test_paused_handlers_are_killed_and_started_again(server: ServerProces
 
 @pytest.mark.parametrize("path", ["/killed", "/spinning"])
 async def test_requests_in_flight_are_refused_when_node_ends(site: ServerProcess, path: str) -> None:
-    async with httpx2.AsyncClient(base_url=site.url, timeout=120) as client:
+    async with httpx2.AsyncClient(base_url=site.url, timeout=300) as client:
 
         async def is_back() -> bool:
             return (await client.get("/info")).status_code == 200
@@ -115,7 +115,7 @@ async def test_requests_in_flight_are_refused_when_node_ends(site: ServerProcess
 @pytest.mark.thorough
 async def test_a_handler_that_never_returns_denies(server: ServerProcess) -> None:
     headers = {"Authorization": "Bearer endless"}
-    async with httpx2.AsyncClient(base_url=server.url, timeout=120) as client:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
         response = await client.post("/threads", json={}, headers=headers)
 
     assert (response.status_code, response.json()) == (500, {"detail": "Internal Server Error"})
@@ -129,7 +129,7 @@ class Visitors:
         """The thread and the owner of each run."""
         self.statuses: set[int] = set()
         self.intruded: list[str] = []
-        self._http = httpx2.AsyncClient(base_url=server.url, timeout=120)
+        self._http = httpx2.AsyncClient(base_url=server.url, timeout=300)
         self._tasks = [asyncio.create_task(self._visit(f"person{number}")) for number in range(count)]
 
     async def send(self, person: str, method: str, path: str, **body: Any) -> httpx2.Response | None:

@@ -90,7 +90,7 @@ async def is_reached_with_a_key_alone(platform: Platform, deployment: str) -> No
         {"X-Auth-Scheme": "langsmith"},
     )
 
-    async with httpx2.AsyncClient(timeout=60) as client:
+    async with httpx2.AsyncClient(timeout=300) as client:
         statuses = [(await client.post(threads, json={}, headers=headers)).status_code for headers in refused]
         bearer = {"Authorization": f"Bearer {platform.headers['X-Api-Key']}"}
         assert (statuses, (await client.post(threads, json={}, headers=bearer)).status_code) == ([401] * 4, 200)

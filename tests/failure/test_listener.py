@@ -75,7 +75,7 @@ class EndlessClients(Endless):
 
     async def _visit(self, *, keeps: bool) -> None:
         limits = httpx2.Limits(max_keepalive_connections=None if keeps else 0)
-        async with httpx2.AsyncClient(timeout=120, limits=limits, headers=self._headers) as client:
+        async with httpx2.AsyncClient(timeout=300, limits=limits, headers=self._headers) as client:
             while not self._done:
                 try:
                     await run(client, self._url)
@@ -220,7 +220,7 @@ async def truly_ended(platform: Platform, deployment: str) -> None:
     assert deployed, revisions
 
     url = await platform.url(deployment)
-    async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as client:
+    async with httpx2.AsyncClient(timeout=300, headers=platform.headers) as client:
 
         async def answers() -> bool:
             try:

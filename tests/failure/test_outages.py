@@ -44,7 +44,7 @@ class Postgres:
 
     async def answers(self) -> bool:
         with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            connection = await asyncpg.connect(self.engine.url("portside"), timeout=60)
+            connection = await asyncpg.connect(self.engine.url("portside"), timeout=300)
             await connection.close()
             return True
 
@@ -132,7 +132,7 @@ class Asked:
 async def open_client(server: ServerProcess, kind: str) -> AsyncIterator[Asked]:
     limits = httpx2.Limits(max_connections=60)
     headers = {"x-api-key": KEY}
-    async with httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=60, limits=limits) as client:
+    async with httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=300, limits=limits) as client:
         if kind == "agent":
             yield Asked(server, "POST", "/threads", {"metadata": {}}, client)
         else:
@@ -262,7 +262,7 @@ async def test_idle_connections_leave_the_platform_its_descriptors(tmp_path: Pat
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             idle.append(writer)
 
-        async with httpx2.AsyncClient(base_url=server.url, timeout=60) as client:
+        async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
 
             async def is_crowded() -> bool:
                 with contextlib.suppress(httpx2.HTTPError):
@@ -325,7 +325,7 @@ async def test_ok_reports_that_postgres_cannot_be_restarted(tmp_path: Path):
         control.rename(away)
         postgres.kill()
 
-        async with httpx2.AsyncClient(base_url=server.url, timeout=60) as client:
+        async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
 
             async def is_reported() -> bool:
                 response = await client.get("/ok")

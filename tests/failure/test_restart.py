@@ -107,6 +107,6 @@ async def test_agents_are_as_before_after_a_crash_and_none_holds_up_the_others(p
 
     away.rename(config)
     await eventually(lambda: shows("broken", "READY", is_asleep=False), 300)
-    async with httpx2.AsyncClient(timeout=120, headers=platform.headers) as client:
+    async with httpx2.AsyncClient(timeout=300, headers=platform.headers) as client:
         for name in NAMES:
             assert (await run(client, urls[name]))["seen"] == 1

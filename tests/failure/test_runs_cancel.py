@@ -77,7 +77,7 @@ async def replicas(servers) -> AsyncIterator[list[Replica]]:
 
 @asynccontextmanager
 async def open_replica(server: Any) -> AsyncIterator[Replica]:
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
         yield Replica(server, http)
 
 

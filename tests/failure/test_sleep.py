@@ -95,7 +95,7 @@ async def is_awake(platform: Platform) -> None:
 
 
 def agent(platform: Platform, **options: Any) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(timeout=120, headers=platform.headers, **options)
+    return httpx2.AsyncClient(timeout=300, headers=platform.headers, **options)
 
 
 async def test_idle_agent_sleeps_and_many_requests_wake_it_once(platform: Platform, deployment: str):

@@ -60,7 +60,7 @@ async def test_a_resumable_stream_survives_its_server(all_up: Cluster, tmp_path:
     entry = await cluster.ledger.begun(run, 2)
     executing = cluster.by_pid(entry.pid)
     other = cluster.other(executing)
-    async with httpx2.AsyncClient(base_url=other.url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=other.url, timeout=300) as http:
         path = f"/threads/{thread}/runs/{run}/stream"
         async with open_stream(http, "GET", path, headers={"Last-Event-ID": "-1"}) as stream:
             before = [await stream.next() for _ in range(3)]
@@ -79,7 +79,7 @@ async def test_a_resumable_stream_survives_its_server(all_up: Cluster, tmp_path:
     # A server that was down meanwhile sends the same events.
     await cluster.start()
     async with (
-        httpx2.AsyncClient(base_url=executing.url, timeout=60) as http,
+        httpx2.AsyncClient(base_url=executing.url, timeout=300) as http,
         open_stream(http, "GET", path, headers={"Last-Event-ID": "-1"}) as stream,
     ):
         assert [event.raw for event in await stream.all()] == [event.raw for event in events]
@@ -95,7 +95,7 @@ async def test_followers_of_a_paused_server_get_the_next_owners_events(all_up: C
     entry = await cluster.ledger.begun(run, 2)
     executing = cluster.by_pid(entry.pid)
     async with (
-        httpx2.AsyncClient(base_url=cluster.other(executing).url, timeout=60) as http,
+        httpx2.AsyncClient(base_url=cluster.other(executing).url, timeout=300) as http,
         open_stream(http, "GET", f"/threads/{thread}/stream", headers={"Last-Event-ID": "-"}) as stream,
     ):
         cluster.pause(executing)
@@ -127,8 +127,8 @@ async def test_paused_owner_sends_no_late_events(all_up: Cluster, tmp_path: Path
     path = f"/threads/{thread}/runs/{run}/stream"
     everything = {"Last-Event-ID": "-1"}
     async with (
-        httpx2.AsyncClient(base_url=executing.url, timeout=60) as here,
-        httpx2.AsyncClient(base_url=cluster.other(executing).url, timeout=60) as there,
+        httpx2.AsyncClient(base_url=executing.url, timeout=300) as here,
+        httpx2.AsyncClient(base_url=cluster.other(executing).url, timeout=300) as there,
         open_stream(here, "GET", path, headers=everything) as near,
         open_stream(there, "GET", path, headers=everything) as far,
     ):

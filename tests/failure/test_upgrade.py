@@ -244,7 +244,7 @@ async def test_upgrade_under_load_fails_no_request_and_loses_nothing(older: Plat
         assert (await older.ended(deployment))["status"] == "DEPLOYED"
 
     urls = {name: await older.url(deployment) for name, deployment in deployments.items()}
-    async with httpx2.AsyncClient(timeout=120, headers=older.headers) as client:
+    async with httpx2.AsyncClient(timeout=300, headers=older.headers) as client:
         thread = (await client.post(f"{urls['second']}/threads", json={})).json()["thread_id"]
         assert (await run(client, urls["second"], thread))["seen"] == 1
 
@@ -315,7 +315,7 @@ async def test_last_release_is_upgraded_under_load_and_taken_back(tmp_path: Path
         assert (await platform.ended(deployment))["status"] == "DEPLOYED"
         url = await platform.url(deployment)
 
-        async with httpx2.AsyncClient(timeout=120, headers=platform.headers) as client:
+        async with httpx2.AsyncClient(timeout=300, headers=platform.headers) as client:
             thread = (await client.post(f"{url}/threads", json={})).json()["thread_id"]
             assert (await run(client, url, thread))["seen"] == 1
 
@@ -455,7 +455,7 @@ async def test_agent_that_sleeps_stays_asleep_and_wakes_with_the_new_server(tmp_
         assert {agent["state"] for agent in (await read_upgrade(platform))["agents"]} == {"current"}
         await platform.call("PATCH", path, sleep_after_s=3600)
 
-        async with httpx2.AsyncClient(timeout=120, headers=platform.headers) as client:
+        async with httpx2.AsyncClient(timeout=300, headers=platform.headers) as client:
             url = await platform.url(deployments["asleep"])
             assert (await run(client, url))["seen"] == 1
             assert (await client.get(f"{url}/info")).json()["version"] == full_version()
@@ -477,7 +477,7 @@ async def test_version_before_runs_until_a_migration_refuses_it(tmp_path: Path):
     async with run_platform(newer, tmp_path) as platform:
         deployment = await platform.deploy(repository)
         assert (await platform.ended(deployment))["status"] == "DEPLOYED"
-        async with httpx2.AsyncClient(timeout=120, headers=platform.headers) as client:
+        async with httpx2.AsyncClient(timeout=300, headers=platform.headers) as client:
             url = await platform.url(deployment)
             thread = (await client.post(f"{url}/threads", json={})).json()["thread_id"]
             assert (await run(client, url, thread))["seen"] == 1

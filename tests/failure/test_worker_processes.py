@@ -63,7 +63,7 @@ async def find_workers(cluster: Cluster) -> set[int]:
 async def open_clients(url: str, count: int) -> AsyncIterator[list[httpx2.AsyncClient]]:
     """Clients with connections of their own."""
     async with contextlib.AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(httpx2.AsyncClient(base_url=url, timeout=120)) for _ in range(count)]
+        yield [await stack.enter_async_context(httpx2.AsyncClient(base_url=url, timeout=300)) for _ in range(count)]
 
 
 async def two_runs(cluster: Cluster, client: Client, gate: Path) -> list[tuple[str, str, Entry]]:
@@ -84,7 +84,7 @@ async def test_processes_share_the_connections_that_are_kept(cluster: Cluster):
 
         async def have_both_answered() -> bool:
             """Keep one more connection, and look. A process that is busy gets fewer, but none gets all."""
-            client = await stack.enter_async_context(httpx2.AsyncClient(base_url=server.url, timeout=120))
+            client = await stack.enter_async_context(httpx2.AsyncClient(base_url=server.url, timeout=300))
             assert (await client.get("/info")).status_code == 200
             lines = (await client.get("/metrics")).text.splitlines()
             answered = [line for line in lines if 'path="/info"' in line and "requests_total" in line]
@@ -176,7 +176,7 @@ async def test_a_killed_process_is_replaced_and_its_run_goes_on(cluster: Cluster
 
         # The socket is that of both, so no connection is refused while one is missing.
         for _ in range(10):
-            assert httpx2.get(f"{server.url}/ok", timeout=60).status_code == 200
+            assert httpx2.get(f"{server.url}/ok", timeout=300).status_code == 200
 
         after = await find_workers(cluster)
         assert len(before & after) == 1
@@ -322,14 +322,14 @@ async def test_every_process_of_a_replica_takes_over_and_stops(agent_databases, 
     private.close()
 
     async def has_status(path: str, status: int) -> bool:
-        async with httpx2.AsyncClient(timeout=60) as http:
+        async with httpx2.AsyncClient(timeout=300) as http:
             with contextlib.suppress(httpx2.TransportError):
                 return (await http.get(f"{own}{path}")).status_code == status
 
         return False
 
     async def both_serve() -> bool:
-        text = httpx2.get(f"{own}/metrics", timeout=60).text
+        text = httpx2.get(f"{own}/metrics", timeout=300).text
         return all(f'lg_api_workers_max{{worker="{number}"}}' in text for number in "01")
 
     try:
@@ -405,7 +405,7 @@ async def wait_for_second_process(cluster: Cluster, clients: list[httpx2.AsyncCl
     [server] = cluster.servers
 
     async def is_shared() -> bool:
-        text = await asyncio.to_thread(lambda: httpx2.get(f"{server.url}/metrics", timeout=60).text)
+        text = await asyncio.to_thread(lambda: httpx2.get(f"{server.url}/metrics", timeout=300).text)
         rows = [line for line in text.splitlines() if 'path="/threads/search"' in line and "requests_total" in line]
         return len(rows) == 2
 
@@ -442,7 +442,7 @@ async def test_load_adds_a_process_that_ends_after_it_with_its_streams(by_load: 
 
         await patiently(lambda: server.has_logged("ending a worker process that the load does not need"))
         # Another client finds the server as ever, and the streams go on to their ends.
-        assert httpx2.get(f"{server.url}/ok", timeout=60).status_code == 200
+        assert httpx2.get(f"{server.url}/ok", timeout=300).status_code == 200
         assert second in by_load.find_executors(server)
         gate.touch()
 
@@ -459,7 +459,7 @@ async def test_load_adds_a_process_that_ends_after_it_with_its_streams(by_load: 
     await patiently(is_alone)
     rows = await by_load.fetch("select status, attempt from runs where metadata ->> 'streamed' = $1", str(tmp_path))
     assert {(row["status"], row["attempt"]) for row in rows} <= {("success", 1)}
-    assert httpx2.get(f"{server.url}/ok", timeout=60).status_code == 200
+    assert httpx2.get(f"{server.url}/ok", timeout=300).status_code == 200
     assert "started again" not in server.log.read_text()
 
 

@@ -73,7 +73,7 @@ async def serve(
     await server.open([listening])
     running = asyncio.create_task(server.serve_until(stopping))
     client = httpx2.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}", headers={"x-name": "ada"}, timeout=60, verify=False
+        base_url=f"http://127.0.0.1:{port}", headers={"x-name": "ada"}, timeout=300, verify=False
     )
 
     served = Served(server, client, port, stopping, running)

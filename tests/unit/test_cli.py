@@ -72,7 +72,7 @@ def test_every_command_explains_itself_and_imports_nothing_heavy() -> None:
     ways = commands(cli.portside)
     assert ("deployments", "logs") in ways
     done = subprocess.run(
-        [sys.executable, "-c", HELP_OF_ALL, json.dumps(ways)], capture_output=True, text=True, check=True, timeout=200
+        [sys.executable, "-c", HELP_OF_ALL, json.dumps(ways)], capture_output=True, text=True, check=True, timeout=300
     )
 
     shown = json.loads(done.stdout)
@@ -267,7 +267,7 @@ def test_a_closed_pipe_is_not_an_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=200
+        [sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=300
     )
 
     os.close(writing)

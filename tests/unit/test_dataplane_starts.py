@@ -102,7 +102,7 @@ async def test_cancelled_and_failed_starts_give_their_slots_back():
     assert starts.begun == ["holds", "waits", "comes last"]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 async def test_start_that_hangs_holds_up_no_other():
     starts = Starts(StartQueue(1, slot_for_s=0.01))
     starts.add("hangs", Urgency(LATER))
@@ -129,7 +129,7 @@ class BusyDeployment:
         return 60.0
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 async def test_two_deployments_that_ask_the_same_one_to_sleep_are_both_answered():
     cycle = SleepCycle(BusyDeployment())  # type: ignore[arg-type]
     cycle.set_after(3600)
@@ -187,7 +187,7 @@ async def test_requests_to_an_agent_that_cannot_be_woken_are_told_to_come_later(
     cycle.start(SleepRecord(due_at=None))
 
     try:
-        async with httpx2.AsyncClient(trust_env=False, timeout=60) as client:
+        async with httpx2.AsyncClient(trust_env=False, timeout=300) as client:
             # The first one wakes the agent, and gets the same answer as those that follow.
             for _ in range(2):
                 response = await client.get(f"http://127.0.0.1:{deployment.socket.port}/ok")

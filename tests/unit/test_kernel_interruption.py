@@ -53,7 +53,7 @@ def program(body: str) -> "Iterator[subprocess.Popen[str]]":
 def test_first_signal_cleans_up(number: signal.Signals) -> None:
     with program("try:\n    wait()\nfinally:\n    print('cleaned up', flush=True)") as started:
         started.send_signal(number)
-        output, _ = started.communicate(timeout=100)
+        output, _ = started.communicate(timeout=300)
 
     assert (output, started.returncode) == ("cleaned up\ninterrupted\n", 130)
 
@@ -73,7 +73,7 @@ interruption.run(work())
 
     with program(body) as started:
         started.send_signal(signal.SIGTERM)
-        output, _ = started.communicate(timeout=100)
+        output, _ = started.communicate(timeout=300)
 
     assert (output, started.returncode) == ("cleaned up\ninterrupted\n", 130)
 
@@ -99,7 +99,7 @@ interruption.run(work())
 """
 
     with program(body) as started:
-        output, _ = started.communicate(timeout=100)
+        output, _ = started.communicate(timeout=300)
 
     assert (output, started.returncode) == ("interrupted\n", 130)
 
@@ -119,7 +119,7 @@ interruption.run(work())
 
     with program(body) as started:
         started.send_signal(signal.SIGINT)
-        output, _ = started.communicate(timeout=100)
+        output, _ = started.communicate(timeout=300)
 
     assert (output, started.returncode) == ("interrupted\n", 130)
 
@@ -146,7 +146,7 @@ with interruption.deferred():
     assert started.stdout is not None
     assert started.stdout.readline() == "ready\n"
     started.send_signal(signal.SIGTERM)
-    output, _ = started.communicate("go on\n", timeout=100)
+    output, _ = started.communicate("go on\n", timeout=300)
     assert (output, started.returncode) == ("done\ninterrupted\n", 130)
 
 
@@ -172,7 +172,7 @@ finally:
         assert started.stdout.readline() == "ready\n"
         started.send_signal(signal.SIGTERM)
 
-        output, _ = started.communicate(timeout=100)
+        output, _ = started.communicate(timeout=300)
         assert (output, started.returncode) == ("at once\n", 130)
 
     # It may still have an entry, if nobody has read how it ended.

@@ -56,7 +56,7 @@ assert len(received) == 4 and not any("\x1b" in text for text in received)
 def run_program(program: str = PROGRAM, *, as_json: bool) -> str:
     """Run in a separate process, because logging is configured for a whole process."""
     done = subprocess.run(
-        [sys.executable, "-c", program.format(as_json=as_json)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program.format(as_json=as_json)], capture_output=True, text=True, check=True, timeout=300
     )
     assert done.stdout == "", "standard output belongs to the program"
     return done.stderr
@@ -91,7 +91,7 @@ print("still here")
 
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
         done = subprocess.run(
-            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, text=True, check=False, timeout=60
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, text=True, check=False, timeout=300
         )
 
     assert done.stdout == "still here\n"

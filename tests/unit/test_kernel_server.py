@@ -108,7 +108,7 @@ async def _take_over() -> None:
     enough = asyncio.Event()
 
     async def send_on_one_connection(url: str) -> None:
-        async with httpx2.AsyncClient(timeout=60, verify=False) as client:
+        async with httpx2.AsyncClient(timeout=300, verify=False) as client:
             while not enough.is_set():
                 is_late = has_stopped.is_set()
                 response = await client.get(url)

@@ -147,7 +147,7 @@ for name in sys.argv[1:]:
 """
 
     command = [sys.executable, "-c", script, *LAZY_PACKAGES]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == list(LAZY_PACKAGES)
 

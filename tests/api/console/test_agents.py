@@ -30,7 +30,7 @@ class Agent:
 
     def __init__(self, platform: Platform, deployment: str, url: str) -> None:
         self.pages = f"{platform.server.url}/console/agents/{deployment}"
-        self.client = httpx2.AsyncClient(base_url=f"{url}/", headers=platform.headers, timeout=60)
+        self.client = httpx2.AsyncClient(base_url=f"{url}/", headers=platform.headers, timeout=300)
 
     async def call(self, method: str, path: str, **body: Any) -> Any:
         """Call the agent with the platform's key."""

@@ -24,7 +24,7 @@ LINKS = "/users/me/sign-in-links"
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def browser(platform: Platform) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=platform.server.url, headers=HTML, timeout=60) as opened:
+    async with httpx2.AsyncClient(base_url=platform.server.url, headers=HTML, timeout=300) as opened:
         yield opened
 
 
