@@ -2,7 +2,9 @@
 
 import importlib.util
 import marshal
+import os
 import py_compile
+import subprocess
 import sys
 from pathlib import Path
 
@@ -51,8 +53,35 @@ async def test_modules_that_an_agent_imported_are_compiled_once_for_later_builds
     [stored] = (tmp_path / "store").rglob("*.pyc")
     assert compiled(second).samefile(stored)
     assert read_code(stored) == "honest"
-    # Python takes it by the hash of its source: with a check of times it would be compiled again.
+    # Python takes it by the hash of its source, which is a copy: with a check of times it would be compiled again.
     assert stored.read_bytes()[4:8] == (0b11).to_bytes(4, "little")
+
+
+def test_modules_that_are_one_file_in_all_environments_are_taken_by_its_time(tmp_path: Path):
+    first, second, third = (make_build(tmp_path / name) for name in ("first", "second", "third"))
+    second.unlink()
+    second.hardlink_to(first)
+    os.utime(third, ns=(0, 0))
+    third.with_name("link").hardlink_to(third)
+    py_compile.compile(str(first), doraise=True)
+    store = tmp_path / "store"
+
+    assert module_store.fill(first.parents[1], store, niceness=0) == 1
+    assert module_store.fill(first.parents[1], store, niceness=0) == 0
+    assert module_store.link(second.parents[1], store) == 1
+    assert module_store.link(third.parents[1], store) == 0, "its source has another time"
+
+    [stored] = store.rglob("*.pyc")
+    assert compiled(second).samefile(stored)
+    assert stored.read_bytes()[4:8] == bytes(4)
+
+    # Python uses it as it is: it neither compiles the module nor writes another one.
+    program = "from package import module; print(module.__cached__, module.VALUE)"
+    python = [sys.executable, "-v", "-c", program]
+    ran = subprocess.run(python, cwd=second.parents[1], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == [str(compiled(second)), "honest"]
+    assert f"{compiled(second)} matches {second}" in ran.stderr
+    assert compiled(second).samefile(stored)
 
 
 async def test_nothing_that_an_agent_wrote_is_shared(tmp_path: Path):

@@ -135,7 +135,10 @@ async def build_revision(request: BuildRequest, log: RevisionLog) -> BuildRecord
     """Build from scratch. Raises BuildFailed after removing the folder; only a crash leaves an unfinished one."""
     output = MaskedOutput(log.add, [*request.secrets.values(), *request.source.secrets], folder=request.folder)
     try:
-        await asyncio.to_thread(discard_build, request.folder)
+        if request.folder.exists():
+            # Without it no build has begun here, and it would be looked for among all processes of the machine.
+            await asyncio.to_thread(discard_build, request.folder)
+
         make_private_dir(request.folder)
         async with timeout(request.timeout_s):
             record = await _while_disk_has_room(request, partial(_build, request, output))

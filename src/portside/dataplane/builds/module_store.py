@@ -7,23 +7,31 @@ PACKAGES is the folder of the installed packages. The interpreter of the environ
 but the standard library, also of an older Python. It reads and compiles code of packages, but executes none of it.
 
     STORE/<tag of the interpreter>/<module in PACKAGES>/<hash of its source>.pyc
+                                                        <hash of its source>-<time>-<size>.pyc
+
+The second form is for files that uv has linked from its cache: all environments have the same file, with the same time.
+Python then compares time and size, and does not read the source at each import as it does for the first form.
 """
 
 import contextlib
 import hashlib
+import importlib.util
+import marshal
 import os
-import py_compile
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 _CACHE = "__pycache__"
+# What Python compares before it uses a compiled module: the time and the size of the source, or a hash of it.
+_BY_TIME = 0b00
+_BY_HASH = 0b11
 
 
 def link(packages: Path, store: Path) -> int:
     """Link the compiled modules of the store into the environment; return their number.
 
-    Each names the hash of its source, which Python compares: one that does not fit is compiled again as always.
+    Python compares each with its source: one that does not fit is compiled again as always.
     """
     number = 0
     for module in _walk(store):
@@ -31,7 +39,7 @@ def link(packages: Path, store: Path) -> int:
         if not source.is_file():
             continue
 
-        compiled = store / module / _name(source)
+        compiled = store / module / _Source(source).name
         target = _target(source)
         if compiled.is_file() and not target.exists():
             target.parent.mkdir(exist_ok=True)
@@ -51,21 +59,60 @@ def fill(packages: Path, store: Path, *, niceness: int = 19) -> int:
     os.nice(niceness)
     number = 0
     for module in _list_compiled(packages):
-        source = packages / module
-        compiled = store / module / _name(source)
+        source = _Source(packages / module)
+        compiled = store / module / source.name
         if not compiled.exists():
             compiled.parent.mkdir(parents=True, exist_ok=True)
-            # Python writes to another file first: a reader sees a whole one or none.
-            with contextlib.suppress(py_compile.PyCompileError, OSError):
-                py_compile.compile(
-                    str(source),
-                    str(compiled),
-                    doraise=True,
-                    invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH,
-                )
+            with contextlib.suppress(SyntaxError, ValueError, OSError):
+                _write(compiled, source.compile())
                 number += 1
 
     return number
+
+
+class _Source:
+    """The source of a module as it was read, once: a program of the project may change the file meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with path.open("rb") as file:
+            self._state = os.fstat(file.fileno())
+            self._content = file.read()
+
+        # A copy has a time of its own in each environment.
+        self._is_linked = self._state.st_nlink > 1
+
+    @property
+    def name(self) -> str:
+        """The name of its compiled form in the store."""
+        digest = hashlib.sha256(self._content).hexdigest()
+        return f"{digest}-{self._time}-{len(self._content)}.pyc" if self._is_linked else f"{digest}.pyc"
+
+    @property
+    def _time(self) -> int:
+        return int(self._state.st_mtime) & 0xFFFFFFFF
+
+    def compile(self) -> bytes:
+        """Return the content of a compiled module. Raises SyntaxError and ValueError."""
+        code = compile(self._content, str(self._path), "exec", dont_inherit=True)
+        if self._is_linked:
+            flags = _BY_TIME
+            check = self._time.to_bytes(4, "little") + len(self._content).to_bytes(4, "little")
+        else:
+            flags = _BY_HASH
+            check = importlib.util.source_hash(self._content)
+
+        return importlib.util.MAGIC_NUMBER + flags.to_bytes(4, "little") + check + marshal.dumps(code)
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Write a file so that a reader sees all of it or nothing."""
+    temporary = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _walk(store: Path, module: Path = Path()) -> Iterator[Path]:
@@ -100,10 +147,6 @@ def _is_compiled(target: Path) -> bool:
 def _target(source: Path) -> Path:
     """Return where Python looks for the compiled form of a module."""
     return source.parent / _CACHE / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
-
-
-def _name(source: Path) -> str:
-    return f"{hashlib.sha256(source.read_bytes()).hexdigest()}.pyc"
 
 
 if __name__ == "__main__":

@@ -112,10 +112,15 @@ _EXECUTORS = EXECUTOR._replace(files=(*EXECUTOR.files, "executor_js/"))
 
 def pack_wheel(folder: Path, content: WheelContent = SERVER) -> Path:
     """Return a wheel in a folder, written if it is missing; old wheels are removed."""
+    if not content.has_command:
+        # It names no commit, so its files alone tell whether it is there, and need not be read.
+        path = _wheel_path(folder, wheel_version(content))
+        if path.exists():
+            return path
+
     platform = distribution(NAME)
     files, version = _pack_files(platform, content)
-
-    path = folder / f"{NAME}-{version}-py3-none-any.whl"
+    path = _wheel_path(folder, version)
     if path.exists():
         return path
 
@@ -134,6 +139,10 @@ def pack_wheel(folder: Path, content: WheelContent = SERVER) -> Path:
     _remove_old_wheels(path)
 
     return path
+
+
+def _wheel_path(folder: Path, version: str) -> Path:
+    return folder / f"{NAME}-{version}-py3-none-any.whl"
 
 
 def wheel_version(content: WheelContent = SERVER) -> str:
