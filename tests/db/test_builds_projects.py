@@ -265,7 +265,7 @@ async def install(project: Path, **config: object) -> tuple[str, str]:
     return shown.strip(), "\n".join(lines)
 
 
-async def test_lock_file_beside_a_project_is_used_if_it_fits(builds: ProjectBuilds):
+async def test_lock_file_beside_a_project_is_used_if_it_fits(builds: ProjectBuilds, monkeypatch: pytest.MonkeyPatch):
     workspace = '[tool.uv.workspace]\nmembers = ["bot", "lib"]\n[tool.uv.sources]\nlib = { workspace = true }\n'
     builds.write(
         {
@@ -282,6 +282,16 @@ async def test_lock_file_beside_a_project_is_used_if_it_fits(builds: ProjectBuil
     version, log = await install(builds.project, dependencies=["./bot"])
     assert version == "1.3.0"
     assert "Installing the versions of uv.lock, with its hashes" in log
+
+    # All of it was installed before, so no index is asked.
+    with monkeypatch.context() as patch:
+        for name in ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY"):
+            patch.setenv(name, "http://127.0.0.1:1")
+            patch.delenv(name.lower(), raising=False)
+
+        version, log = await install(builds.project, dependencies=["./bot"])
+        assert version == "1.3.0"
+        assert "+ sniffio==1.3.0" in log
 
     # The locked version does not fit another dependency, but the range of the project does.
     version, log = await install(builds.project, dependencies=["./bot", "sniffio==1.3.1"])

@@ -13,6 +13,7 @@ from portside.dataplane.builds.build import ExecutorFiles, Layout, choose_layout
 from portside.dataplane.builds.commands import CommandOutcome
 from portside.dataplane.builds.config import BuildConfig, read_config, read_pip_config
 from portside.dataplane.builds.conflicts import explain_conflict, find_missing_requirement, read_pins
+from portside.dataplane.builds.environment import has_only_locked
 from portside.dataplane.builds.git import is_local, split_credential
 from portside.dataplane.builds.javascript import (
     find_install_roots,
@@ -544,3 +545,16 @@ def test_requirements_that_no_index_has_are_named_with_their_file(tmp_path: Path
     (tmp_path / "requirements.txt").write_text("langgrap>=1\n")
     config = BuildConfig(path=tmp_path / "langgraph.json", requirements=[tmp_path / "requirements.txt"])
     assert find_missing_requirement(lines, config) == reason
+
+
+def test_only_what_lock_files_name_is_installed_without_asking_an_index():
+    bot, lib = (Path("/source", name) for name in ("bot", "lib"))
+    locked = [bot, lib]
+    path = Path("/source/langgraph.json")
+
+    assert has_only_locked(BuildConfig(path=path, projects=[bot, lib]), locked)
+    assert has_only_locked(BuildConfig(path=path, projects=[bot], requirements=[lib / "pyproject.toml"]), locked)
+
+    assert not has_only_locked(BuildConfig(path=path, projects=[bot, lib]), [bot])
+    assert not has_only_locked(BuildConfig(path=path, projects=[bot], packages=["httpx"]), locked)
+    assert not has_only_locked(BuildConfig(path=path, projects=[bot], requirements=[bot / "requirements.txt"]), locked)

@@ -53,10 +53,17 @@ class MaskedOutput:
 
     def silent(self) -> "MaskedOutput":
         """Return an output that masks the same values and passes nothing on."""
-        quiet = MaskedOutput(lambda _line: None)
-        quiet._masked_forms = self._masked_forms
-        quiet._folder = self._folder
-        return quiet
+        return self._with_same_masks(lambda _line: None)
+
+    def held(self, lines: list[str]) -> "MaskedOutput":
+        """Return an output that masks the same values and adds the lines to a list."""
+        return self._with_same_masks(lines.append)
+
+    def _with_same_masks(self, on_line: Callable[[str], None]) -> "MaskedOutput":
+        other = MaskedOutput(on_line)
+        other._masked_forms = self._masked_forms
+        other._folder = self._folder
+        return other
 
 
 def list_masked_forms(secrets: Iterable[str]) -> list[str]:

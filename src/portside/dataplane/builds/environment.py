@@ -75,6 +75,8 @@ class _Inputs:
     # The folder from which relative paths in the files count.
     cwd: Path
     locks: list[Path] = field(default_factory=list)
+    # Whether the lock files name the version of everything that the project needs.
+    is_locked: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,15 +125,25 @@ class Environment:
         inputs = self._list_inputs_without_locks(config)
         if config.uv is not None:
             requirements = await self._export_lock(config, config.uv)
-            return replace(inputs, files=[requirements, *inputs.files], cwd=config.uv.root, locks=[requirements])
+            return replace(
+                inputs,
+                files=[requirements, *inputs.files],
+                cwd=config.uv.root,
+                locks=[requirements],
+                is_locked=not inputs.files,
+            )
 
         locks: list[Path] = []
+        locked_folders: set[Path] = set()
         for number, lock in enumerate(config.found_locks):
             path = self.folder / f"locked-{number}.txt"
             if await self._export_found_lock(lock, path):
                 locks.append(path)
+                locked_folders.add(lock.project)
 
-        return replace(inputs, files=[*locks, *inputs.files], locks=locks)
+        return replace(
+            inputs, files=[*locks, *inputs.files], locks=locks, is_locked=has_only_locked(config, locked_folders)
+        )
 
     def _list_inputs_without_locks(self, config: BuildConfig) -> _Inputs:
         files = [*config.requirements]
@@ -145,7 +157,10 @@ class Environment:
         return _Inputs(files=files, projects=config.projects, cwd=config.path.parent)
 
     async def _install(self, config: BuildConfig, inputs: _Inputs, wheel: Path) -> CommandOutcome:
-        """Install; beside lock files with the platform's own versions of what its wheel needs, if that is possible."""
+        """Install; beside lock files with the platform's own versions of what its wheel needs, if that is possible.
+
+        What is locked, with its hashes, is the same from uv's cache as from an index, so no index is asked then.
+        """
         files = [part for file in inputs.files for part in ("-r", str(file))]
         projects = [part for folder in inputs.projects for part in ("--editable", str(folder))]
 
@@ -155,6 +170,24 @@ class Environment:
 
         constraints = await asyncio.to_thread(self._write_constraints, inputs.locks)
         constrained = ["--constraint", str(constraints)]
+
+        if inputs.is_locked:
+            lines: list[str] = []
+            outcome = await self._run_uv(
+                config,
+                *install,
+                "--offline",
+                *constrained,
+                "--",
+                str(wheel),
+                cwd=inputs.cwd,
+                output=self.output.held(lines),
+            )
+            if outcome.code == 0:
+                for line in lines:
+                    self.output.write(line)
+
+                return outcome
 
         outcome = await self._run_uv(config, *install, *constrained, "--", str(wheel), cwd=inputs.cwd)
         if outcome.code != 0:
@@ -385,6 +418,16 @@ def uv_command(
     }
 
     return BuildCommand([find_uv_bin(), *arguments], build, environment, build)
+
+
+def has_only_locked(config: BuildConfig, locked_folders: Collection[Path]) -> bool:
+    """Whether a project needs nothing but the projects in these folders, whose lock files are used."""
+    has_free_requirements = any(file.name != "pyproject.toml" for file in config.requirements)
+    if config.packages or has_free_requirements:
+        return False
+
+    folders = [*config.projects, *(file.parent for file in config.requirements)]
+    return all(folder in locked_folders for folder in folders)
 
 
 def _list_pyenv_folders() -> list[Path]:
