@@ -182,13 +182,16 @@ def resolve_source(node: ast.ImportFrom, home: str) -> str:
     return importlib.util.resolve_name("." * node.level + (node.module or ""), home)
 
 
-def test_deployed_server_does_without_rich_and_its_project_does_not():
+def test_deployed_server_does_without_rich_and_libraries_of_graphs_and_its_project_does_not():
+    """Executors have the graphs: their libraries would be most of the memory and of the start of a server."""
     code = (
         "import sys\n"
         "from portside.kernel.startup import defer_packages, import_without_rich\n"
         "defer_packages()\n"
         "import_without_rich('structlog')\n"
-        "import httpx, structlog, portside.agent.server\n"
+        "import structlog, portside.agent.server\n"
+        "assert not {'langchain_core', 'langgraph', 'langsmith', 'pydantic'} & sys.modules.keys()\n"
+        "import httpx\n"
         "assert httpx.AsyncClient and httpx.main\n"
         "assert not any(name.partition('.')[0] == 'rich' for name in sys.modules)\n"
         "import rich.console\n"
