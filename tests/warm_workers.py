@@ -1,7 +1,7 @@
-"""The processes of a run of the tests, forked from one that has imported all tests: three CPU-seconds for each.
+"""The processes of a run of the tests, forked from one that has collected all tests: five CPU-seconds for each.
 
-That process collects the tests once, to import them as pytest does. The processes that it forks talk to the one that
-asked for them, and share one server that forks commands (`tests/preloaded.py`).
+The processes that it forks talk to the one that asked for them, and share one server that forks commands
+(`tests/preloaded.py`). They select and order the tests themselves, by their own options.
 """
 
 import atexit
@@ -87,7 +87,61 @@ class _ForkedIO(Popen2IO):
 # In the process that forks
 
 
-def _serve(channel: socket.socket) -> None:
+class Collected:
+    """The tests that this process has collected, for the sessions of those that it forks."""
+
+    def __init__(self) -> None:
+        self._session: pytest.Session | None = None
+        self._fixtures: Any = None
+        self._has_failed = False
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._has_failed |= report.failed
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._session = session
+        self._fixtures = session._fixturemanager
+
+    def share(self) -> None:
+        """Let the session that this process begins have them. What could not be collected it collects itself."""
+        session = self._session
+        if session is None or self._has_failed:
+            return
+
+        usual = pytest.Session.from_config
+
+        def begin(config: pytest.Config) -> pytest.Session:
+            # This process has collected the files that these leave out.
+            if config.option.ignore or config.option.ignore_glob:
+                return usual(config)
+
+            session.config = config
+            config.pluginmanager.register(session, name="session")
+            session.perform_collect = self._select  # type: ignore[method-assign, assignment]
+            return session
+
+        pytest.Session.from_config = begin  # type: ignore[method-assign, assignment]
+
+    def _select(self) -> list[pytest.Item]:
+        """Do what the session would do with the tests that it collects."""
+        session = self._session
+        assert session is not None
+        config = session.config
+
+        for item in session.items:
+            for node in item.iter_parents():
+                node.config = config
+
+        # It has the fixtures of all modules; that of the new session has those of plugins alone.
+        session._fixturemanager = self._fixtures
+        session._fixturemanager.config = config
+        config.hook.pytest_collection_modifyitems(session=session, config=config, items=session.items)
+        config.hook.pytest_collection_finish(session=session)
+        session.testscollected = len(session.items)
+        return session.items
+
+
+def _serve(channel: socket.socket, collected: Collected) -> None:
     """Fork processes until the other end is closed, and wait for their ends.
 
     They are forked as C libraries expect it: in a process that the bare system call made, numpy would wait for threads
@@ -102,6 +156,7 @@ def _serve(channel: socket.socket) -> None:
         pid = os.fork()
         if pid == 0:
             channel.close()
+            collected.share()
             _work(json.loads(request), *descriptors)
 
         for descriptor in descriptors:
@@ -149,16 +204,20 @@ def _work(request: dict[str, Any], stdin: int, stdout: int) -> NoReturn:
         os._exit(code)
 
 
-def _import_tests(arguments: list[str]) -> None:
-    pytest.main(["--collect-only", "-q", "-n0", "-p", "no:cacheprovider", "-p", "no:faulthandler", *arguments])
+def _collect_tests(arguments: list[str]) -> Collected:
+    collected = Collected()
+    # All of them: the processes that are forked leave out what they are not to run.
+    options = ["--collect-only", "-q", "-n0", "-p", "no:cacheprovider", "-p", "no:faulthandler", "-m", ""]
+    pytest.main([*options, *arguments], plugins=[collected])
     gc.collect()
     gc.freeze()
+    return collected
 
 
 if __name__ == "__main__":
     # Ctrl-C is for those that it forks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _import_tests(sys.argv[2:])
+    tests = _collect_tests(sys.argv[2:])
     preloaded.start_server()
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(socket.socket(fileno=int(sys.argv[1])), tests)
     preloaded.stop_forking()
