@@ -249,7 +249,7 @@ async def expect_refusal(backup: Backup, home: Path, url: str | None = None) -> 
 
 async def test_refused_restores_leave_nothing(store_with_backups: FolderStore, tmp_path: Path, monkeypatch) -> None:
     store = FolderStore(tmp_path)
-    whole = (Path(store_with_backups.location) / "data.backup").read_bytes()
+    whole = (Path(store_with_backups.location) / "dumps.backup").read_bytes()
     torn = whole[:-100_000]
     changed = bytearray(whole)
     changed[len(whole) // 2] ^= 1
@@ -258,7 +258,7 @@ async def test_refused_restores_leave_nothing(store_with_backups: FolderStore, t
 
     home = tmp_path / "new"
     assert "passphrase does not open" in await expect_refusal(
-        Backup(store_with_backups, "data.backup", Passphrase("wrong one")), home
+        Backup(store_with_backups, "dumps.backup", Passphrase("wrong one")), home
     )
     assert "torn" in await expect_refusal(Backup(store, "torn.backup", PASSPHRASE), home)
     assert "damaged" in await expect_refusal(Backup(store, "changed.backup", PASSPHRASE), home)
@@ -338,7 +338,7 @@ async def test_place_that_cannot_be_written_is_named(store_with_backups: FolderS
     home = tmp_path / "file" / "home"
     with pytest.raises(UserMistake, match=r"cannot restore into .*file/home: .*; nothing is left of it$"):
         await restore(
-            Backup(store_with_backups, "data.backup", PASSPHRASE), NewHome(home, None, check_restored), silently
+            Backup(store_with_backups, "dumps.backup", PASSPHRASE), NewHome(home, None, check_restored), silently
         )
 
 
