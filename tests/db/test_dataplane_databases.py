@@ -227,33 +227,33 @@ async def test_more_replicas_than_connections_are_refused(small_server: str, tmp
 async def test_deployments_that_sleep_need_no_connection(small_server: str, tmp_path):
     asleep: set[UUID] = set()
     databases = Databases(small_server, lambda: asleep)
-    deployments = [uuid4() for _ in range(12)]
-    for deployment in deployments[:5]:
+    deployments = [uuid4() for _ in range(8)]
+    for deployment in deployments[:2]:
         await databases.ensure(deployment, tmp_path / str(deployment))
 
-    asleep |= set(deployments[:5])
+    asleep |= set(deployments[:2])
 
-    for deployment in deployments[5:10]:
+    for deployment in deployments[2:7]:
         await databases.ensure(deployment, tmp_path / str(deployment))
 
-    # One of the first five wakes only when another one sleeps.
+    # One of the first two wakes only when another one sleeps.
     with pytest.raises(
         NoConnectionsLeft, match=r"another agent to wake: it needs 3, the other 5 deployments .* take 15"
     ):
         await databases.admit_awake(deployments[0])
 
-    asleep.add(deployments[9])
+    asleep.add(deployments[6])
     await databases.admit_awake(deployments[0])
 
     # Its servers have not ended yet.
-    held = [await asyncpg.connect(databases.url(deployments[9], tmp_path / str(deployments[9]))) for _ in range(2)]
+    held = [await asyncpg.connect(databases.url(deployments[6], tmp_path / str(deployments[6]))) for _ in range(2)]
     with pytest.raises(NoConnectionsLeft, match="the other 4 deployments that are awake take 14"):
         await databases.admit_awake(deployments[0])
 
     for connection in held:
         await connection.close()
 
-    await eventually(lambda: fits(databases, deployments[10], tmp_path))
+    await eventually(lambda: fits(databases, deployments[7], tmp_path))
 
 
 async def fits(databases: Databases, deployment: UUID, folder: Path) -> bool:
