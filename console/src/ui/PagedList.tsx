@@ -31,7 +31,7 @@ export function PagedList<T>({ listing, empty, ...list }: Props<T>) {
 function Stopped<T>({ listing }: { listing: Listing<T> }) {
   return (
     <p className="soft" role="status">
-      {listing.rows.length === 0 && "Nothing listing yet. "}
+      {listing.rows.length === 0 && "Nothing found yet. "}
       Searched back to <Ago at={listing.searchedTo ?? ""} />.{" "}
       <button type="button" className="link" disabled={listing.isReadingMore} onClick={listing.loadMore}>
         {listing.isReadingMore ? "Searching…" : "Go on searching"}
