@@ -12,7 +12,7 @@ from portside.kernel.errors import UserMistake
 from portside.transfer import server as servers
 from portside.transfer.kinds import AGENT_KINDS, carry, select_kinds
 from portside.transfer.report import Report
-from portside.transfer.server import CallRefused, FormPart, Server, UnexpectedAnswer, to_id
+from portside.transfer.server import MultipartField, RemoteServer, RequestRefused, UnexpectedAnswer, to_id
 from portside.transfer.threads import build_changes, carry_threads, compare_histories
 
 IDS = [f"1f1e5503-cdc0-6000-8000-{number:012d}" for number in range(3)]
@@ -69,20 +69,20 @@ def lines() -> list[str]:
 
 
 @pytest.fixture
-def client(peer: Scripted, lines: list[str]) -> Iterator[Server]:
-    opened = Server("source", peer.url, {"X-Api-Key": "secret"}, say=lines.append)
+def client(peer: Scripted, lines: list[str]) -> Iterator[RemoteServer]:
+    opened = RemoteServer("source", peer.url, {"X-Api-Key": "secret"}, say=lines.append)
     yield opened
     opened.close()
 
 
-def test_it_waits_as_the_server_asks(peer: Scripted, client: Server, lines: list[str]) -> None:
+def test_it_waits_as_the_server_asks(peer: Scripted, client: RemoteServer, lines: list[str]) -> None:
     peer.answers = [(429, {"Retry-After": "0"}, b""), (503, {"Retry-After": "0"}, b""), (200, {}, b'{"a":1}')]
     assert client.call("POST", "/x", body={"b": 2}) == {"a": 1}
     assert [request[2] for request in peer.requests] == [b'{"b":2}'] * 3
     assert lines == [f"the source is busy ({status}); trying again in 0 s" for status in (429, 503)]
 
 
-def test_it_gives_up_with_the_way_on(peer: Scripted, client: Server) -> None:
+def test_it_gives_up_with_the_way_on(peer: Scripted, client: RemoteServer) -> None:
     peer.answers = [(429, {"Retry-After": "0"}, b"")] * 10
     with pytest.raises(UserMistake, match="start the import again"):
         client.call("GET", "/x")
@@ -96,7 +96,7 @@ def test_retry_after(text: str | None, seconds: float | None) -> None:
     assert servers._parse_retry_after(text) == seconds
 
 
-def test_an_answer_is_bounded(peer: Scripted, client: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_bounded(peer: Scripted, client: RemoteServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "MAX_ANSWER_BYTES", 10)
     peer.answers = [(200, {}, b'"12345678"'), (200, {}, b'"123456789"')]
     assert client.call("GET", "/x") == "12345678"
@@ -104,17 +104,17 @@ def test_an_answer_is_bounded(peer: Scripted, client: Server, monkeypatch: pytes
         client.call("GET", "/x")
 
 
-def test_a_redirect_is_not_followed(peer: Scripted, client: Server) -> None:
+def test_a_redirect_is_not_followed(peer: Scripted, client: RemoteServer) -> None:
     peer.answers = [(302, {"Location": "http://127.0.0.1:9/"}, b"")]
     with pytest.raises(UserMistake, match="redirects"):
         client.call("GET", "/x")
 
 
-def test_answers_that_are_no_json_and_refusals(peer: Scripted, client: Server) -> None:
+def test_answers_that_are_no_json_and_refusals(peer: Scripted, client: RemoteServer) -> None:
     peer.answers = [(200, {}, b"<html>"), (422, {}, b'{"detail":"no"}'), (404, {}, b"gone")]
     with pytest.raises(UnexpectedAnswer):
         client.call("GET", "/x")
-    with pytest.raises(CallRefused, match="422: no"):
+    with pytest.raises(RequestRefused, match="422: no"):
         client.call("GET", "/x")
     assert client.find("/x") is None
 
@@ -132,20 +132,20 @@ def test_answers_that_are_no_json_and_refusals(peer: Scripted, client: Server) -
         "http://169.254.169.254/latest",
     ],
 )
-def test_files_inside_of_networks_are_not_read(client: Server, address: str) -> None:
+def test_files_inside_of_networks_are_not_read(client: RemoteServer, address: str) -> None:
     with pytest.raises(UnexpectedAnswer, match="leads into a network"):
         client.download(address)
 
 
-def test_files_of_the_server_itself_are_read(peer: Scripted, client: Server) -> None:
+def test_files_of_the_server_itself_are_read(peer: Scripted, client: RemoteServer) -> None:
     peer.answers = [(200, {}, b"data")] * 2
     assert client.download("/file?token=1") == client.download(f"{peer.url}/file") == b"data"
     assert [request[1]["x-api-key"] for request in peer.requests] == ["secret", "secret"]
 
 
-def test_names_of_the_source_end_no_header(peer: Scripted, client: Server) -> None:
+def test_names_of_the_source_end_no_header(peer: Scripted, client: RemoteServer) -> None:
     peer.answers = [(200, {}, b"{}")]
-    client.upload("/x", [FormPart('a"\r\nX-Evil: 1\r\n\r\n', "text/plain\r\nX-Evil: 1", b"data")])
+    client.upload("/x", [MultipartField('a"\r\nX-Evil: 1\r\n\r\n', "text/plain\r\nX-Evil: 1", b"data")])
     head = peer.requests[0][2].split(b"\r\n\r\n")[0]
     assert b"\r\nX-Evil" not in head
     assert head.count(b"\r\n") == 3
@@ -166,7 +166,7 @@ def test_kinds_are_chosen_in_their_order() -> None:
             select_kinds(AGENT_KINDS, only, skip)
 
 
-def test_a_kind_that_the_source_lacks_is_no_failure(peer: Scripted, client: Server, lines: list[str]) -> None:
+def test_a_kind_that_the_source_lacks_is_no_failure(peer: Scripted, client: RemoteServer, lines: list[str]) -> None:
     peer.answers = [(404, {}, b""), (200, {}, b'{"not": "a list"}')]
     report = Report(lines.append)
     carry(["crons", "assistants"], client, client, report)
@@ -207,7 +207,7 @@ def test_a_difference_is_named() -> None:
     assert "values of the state" in str(compare_histories(sent, [state(1, {"n": 2}), state(0, {})]))
 
 
-def test_a_thread_whose_graph_takes_no_history_keeps_its_values(peer: Scripted, client: Server) -> None:
+def test_a_thread_whose_graph_takes_no_history_keeps_its_values(peer: Scripted, client: RemoteServer) -> None:
     states = [state(1, {"n": 1}, 0), {**state(0, {}), "tasks": [{"name": "count"}]}]
     thread = {"thread_id": IDS[0], "metadata": {"graph_id": "js"}, "status": "idle"}
     refusal = {"detail": [{"loc": ["body", "history"], "msg": "graphs in JavaScript take supersteps, not a history"}]}
@@ -231,7 +231,7 @@ def test_a_thread_whose_graph_takes_no_history_keeps_its_values(peer: Scripted, 
     assert "history" not in sent
 
 
-def test_a_history_that_is_too_large_is_cut_to_its_latest_states(peer: Scripted, client: Server) -> None:
+def test_a_history_that_is_too_large_is_cut_to_its_latest_states(peer: Scripted, client: RemoteServer) -> None:
     states = [state(1, {"n": 1}, 0), state(0, {})]
     thread = {"thread_id": IDS[0], "metadata": {"graph_id": "g"}, "status": "idle"}
     replies: list[tuple[int, Any]] = [

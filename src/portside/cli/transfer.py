@@ -20,7 +20,7 @@ from portside.kernel.files import write_private
 
 if TYPE_CHECKING:
     from portside.transfer.report import Report
-    from portside.transfer.server import Server
+    from portside.transfer.server import RemoteServer
 
 SOURCE_KEY = "IMPORT_SOURCE_API_KEY"
 SOURCE_AUTHORIZATION = "IMPORT_SOURCE_AUTHORIZATION"
@@ -134,8 +134,8 @@ def _read_headers(role: str, key_name: str, authorization_name: str) -> dict[str
     return {"X-Api-Key": key.strip()} if key and key.strip() else {}
 
 
-def _open(role: str, url: str, headers: dict[str, str]) -> "Server":
-    from portside.transfer.server import Server
+def _open(role: str, url: str, headers: dict[str, str]) -> "RemoteServer":
+    from portside.transfer.server import RemoteServer
 
     for value in headers.values():
         if not (value.isascii() and value.isprintable()):
@@ -144,13 +144,13 @@ def _open(role: str, url: str, headers: dict[str, str]) -> "Server":
     if not url.startswith(("http://", "https://")):
         raise UserMistake(f"{url} is not the address of a server, such as https://agents.example.com")
 
-    return Server(role, url, headers, say=say, trust=load_authorities(os.environ) or True)
+    return RemoteServer(role, url, headers, say=say, trust=load_authorities(os.environ) or True)
 
 
 def _carry(  # noqa: PLR0913 - one transfer, and how its result is shown
     kinds: Sequence[str],
-    source: "Server",
-    target: "Server",
+    source: "RemoteServer",
+    target: "RemoteServer",
     report_file: Path,
     *,
     as_json: bool,

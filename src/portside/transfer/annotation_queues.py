@@ -6,7 +6,7 @@ A queue keeps its id. Its runs must be at the target: carry the projects first.
 from typing import Any
 
 from portside.transfer.report import Report
-from portside.transfer.server import CallRefused, Server, pick, to_id
+from portside.transfer.server import RemoteServer, RequestRefused, pick, to_id
 
 KIND = "annotation-queues"
 QUEUED_RUNS = "queued runs"
@@ -14,7 +14,7 @@ CONFIGS = "feedback-configs"
 _FIELDS = ("id", "name", "description", "rubric_instructions", "rubric_items")
 
 
-def carry_feedback_configs(source: Server, target: Server, report: Report) -> None:
+def carry_feedback_configs(source: RemoteServer, target: RemoteServer, report: Report) -> None:
     """Carry the configurations of feedback keys."""
     present = {config["feedback_key"] for config in target.pages("/feedback-configs", {})}
     for config in source.pages("/feedback-configs", {}):
@@ -28,14 +28,14 @@ def carry_feedback_configs(source: Server, target: Server, report: Report) -> No
             report.carry(CONFIGS)
 
 
-def carry_annotation_queues(source: Server, target: Server, report: Report) -> None:
+def carry_annotation_queues(source: RemoteServer, target: RemoteServer, report: Report) -> None:
     """Carry all queues of the workspace."""
     for queue in source.pages("/annotation-queues", {}):
         with report.item(KIND, queue.get("name")):
             _carry(source, target, report, queue)
 
 
-def _carry(source: Server, target: Server, report: Report, queue: dict[str, Any]) -> None:
+def _carry(source: RemoteServer, target: RemoteServer, report: Report, queue: dict[str, Any]) -> None:
     queue_id = to_id(queue["id"])
     path = f"/annotation-queues/{queue_id}"
     is_present = target.find(path) is not None
@@ -64,12 +64,14 @@ def _carry(source: Server, target: Server, report: Report, queue: dict[str, Any]
         report.carry(KIND)
 
 
-def _add(target: Server, path: str, run_id: str, reviewed_at: str | None) -> None:
+def _add(target: RemoteServer, path: str, run_id: str, reviewed_at: str | None) -> None:
     try:
         [entry] = target.call("POST", f"{path}/runs", body=[run_id])
-    except CallRefused as refusal:
+    except RequestRefused as refusal:
         if refusal.status in (404, 422):
-            raise CallRefused(refusal.status, "the target does not have the run; carry its project first") from refusal
+            raise RequestRefused(
+                refusal.status, "the target does not have the run; carry its project first"
+            ) from refusal
         raise
 
     if reviewed_at is not None:

@@ -7,20 +7,20 @@ that each graph has by itself is at the target already, and gets the later versi
 from typing import Any
 
 from portside.transfer.report import Report
-from portside.transfer.server import CallRefused, Server, pick, to_id
+from portside.transfer.server import RemoteServer, RequestRefused, pick, to_id
 
 KIND = "assistants"
 _FIELDS = ("graph_id", "metadata", "name", "description")
 
 
-def carry_assistants(source: Server, target: Server, report: Report) -> None:
+def carry_assistants(source: RemoteServer, target: RemoteServer, report: Report) -> None:
     """Carry all assistants that the caller may see."""
     for assistant in source.search("/assistants/search", {"sort_by": "created_at", "sort_order": "asc"}):
         with report.item(KIND, assistant.get("assistant_id")):
             _carry(source, target, report, assistant)
 
 
-def _carry(source: Server, target: Server, report: Report, assistant: dict[str, Any]) -> None:
+def _carry(source: RemoteServer, target: RemoteServer, report: Report, assistant: dict[str, Any]) -> None:
     assistant_id = to_id(assistant["assistant_id"])
     versions = sorted(source.search(f"/assistants/{assistant_id}/versions", {}), key=lambda item: int(item["version"]))
     if not versions:
@@ -34,9 +34,9 @@ def _carry(source: Server, target: Server, report: Report, assistant: dict[str, 
         try:
             body = {"assistant_id": assistant_id, "if_exists": "do_nothing", **_to_body(versions[0])}
             target.call("POST", "/assistants", body=body)
-        except CallRefused as refusal:
+        except RequestRefused as refusal:
             if refusal.status == 404:
-                raise CallRefused(404, f"the target has no graph {versions[0].get('graph_id')}") from refusal
+                raise RequestRefused(404, f"the target has no graph {versions[0].get('graph_id')}") from refusal
             raise
         present = 1
 

@@ -7,7 +7,7 @@ would fire too.
 from typing import Any
 
 from portside.transfer.report import Report
-from portside.transfer.server import Server, pick, to_id
+from portside.transfer.server import RemoteServer, pick, to_id
 
 KIND = "crons"
 _OF_RUN = (
@@ -26,14 +26,14 @@ _OF_RUN = (
 _OF_SERVER = frozenset({"cron_id", "thread_id", "run_id", "graph_id", "assistant_id", "user_id"})
 
 
-def carry_crons(source: Server, target: Server, report: Report, *, starts: bool = False) -> None:
+def carry_crons(source: RemoteServer, target: RemoteServer, report: Report, *, starts: bool = False) -> None:
     """Carry all crons that the caller may see; `starts` lets those run that were not paused."""
     for cron in source.search("/runs/crons/search", {"sort_by": "created_at", "sort_order": "asc"}):
         with report.item(KIND, cron.get("cron_id")):
             _carry(target, report, cron, starts=starts)
 
 
-def _carry(target: Server, report: Report, cron: dict[str, Any], *, starts: bool) -> None:
+def _carry(target: RemoteServer, report: Report, cron: dict[str, Any], *, starts: bool) -> None:
     cron_id = to_id(cron["cron_id"])
     if target.find(f"/runs/crons/{cron_id}") is not None:
         report.find(KIND)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from portside.transfer.report import Report
-from portside.transfer.server import CallRefused, FormPart, Server, pick, to_id, to_objects
+from portside.transfer.server import MultipartField, RemoteServer, RequestRefused, pick, to_id, to_objects
 
 KIND = "datasets"
 EXAMPLES = "examples"
@@ -32,22 +32,24 @@ _FIELDS = (
 _SELECT = ("inputs", "outputs", "metadata", "created_at", "source_run_id", "attachment_urls")
 
 
-def carry_datasets(source: Server, target: Server, report: Report) -> None:
+def carry_datasets(source: RemoteServer, target: RemoteServer, report: Report) -> None:
     """Carry all datasets of the workspace."""
     for dataset in source.pages("/datasets", {}):
         with report.item(KIND, dataset.get("name")):
             _carry(source, target, report, dataset)
 
 
-def _carry(source: Server, target: Server, report: Report, dataset: dict[str, Any]) -> None:
+def _carry(source: RemoteServer, target: RemoteServer, report: Report, dataset: dict[str, Any]) -> None:
     dataset_id = to_id(dataset["id"])
     is_present = target.find(f"/datasets/{dataset_id}") is not None
     if not is_present:
         try:
             target.call("POST", "/datasets", body=pick(dataset, *_FIELDS))
-        except CallRefused as refusal:
+        except RequestRefused as refusal:
             if refusal.status == 409:
-                raise CallRefused(409, "the target has another dataset of this name; rename one of them") from refusal
+                raise RequestRefused(
+                    409, "the target has another dataset of this name; rename one of them"
+                ) from refusal
             raise
 
     is_changed = _carry_versions(source, target, report, dataset_id)
@@ -57,7 +59,7 @@ def _carry(source: Server, target: Server, report: Report, dataset: dict[str, An
         report.carry(KIND)
 
 
-def _carry_versions(source: Server, target: Server, report: Report, dataset_id: str) -> bool:
+def _carry_versions(source: RemoteServer, target: RemoteServer, report: Report, dataset_id: str) -> bool:
     """Carry the versions that the target lacks, oldest first; return whether there was one."""
     path = f"/datasets/{dataset_id}/versions"
     versions = sorted(source.pages(path, {}), key=lambda version: _to_moment(version["as_of"]))
@@ -82,7 +84,7 @@ def _carry_versions(source: Server, target: Server, report: Report, dataset_id: 
 
 
 def _carry_version(  # noqa: PLR0913 - one version, and where it goes
-    source: Server, target: Server, report: Report, dataset_id: str, *, as_of: str, previous: str | None
+    source: RemoteServer, target: RemoteServer, report: Report, dataset_id: str, *, as_of: str, previous: str | None
 ) -> None:
     """Write what one version changed."""
     if previous is None:
@@ -110,7 +112,7 @@ def _carry_version(  # noqa: PLR0913 - one version, and where it goes
     report.carry(EXAMPLES, len(examples))
 
 
-def _read_examples(source: Server, dataset_id: str, as_of: str, ids: Sequence[str]) -> list[dict[str, Any]]:
+def _read_examples(source: RemoteServer, dataset_id: str, as_of: str, ids: Sequence[str]) -> list[dict[str, Any]]:
     examples: list[dict[str, Any]] = []
     for start in range(0, len(ids), MAX_IDS):
         query = {
@@ -125,7 +127,9 @@ def _read_examples(source: Server, dataset_id: str, as_of: str, ids: Sequence[st
     return examples
 
 
-def _to_parts(source: Server, report: Report, dataset_id: str, example: Mapping[str, Any]) -> list[FormPart]:
+def _to_parts(
+    source: RemoteServer, report: Report, dataset_id: str, example: Mapping[str, Any]
+) -> list[MultipartField]:
     """Return the parts of a multipart body that create an example, or replace it."""
     example_id = to_id(example["id"])
     metadata = dict(example.get("metadata") or {})
@@ -134,23 +138,25 @@ def _to_parts(source: Server, report: Report, dataset_id: str, example: Mapping[
     if split:
         fields["split"] = split
 
-    parts = [FormPart(example_id, _JSON, msgspec.json.encode(fields))]
-    parts.append(FormPart(f"{example_id}.inputs", _JSON, msgspec.json.encode(example.get("inputs") or {})))
+    parts = [MultipartField(example_id, _JSON, msgspec.json.encode(fields))]
+    parts.append(MultipartField(f"{example_id}.inputs", _JSON, msgspec.json.encode(example.get("inputs") or {})))
     if example.get("outputs") is not None:
-        parts.append(FormPart(f"{example_id}.outputs", _JSON, msgspec.json.encode(example["outputs"])))
+        parts.append(MultipartField(f"{example_id}.outputs", _JSON, msgspec.json.encode(example["outputs"])))
 
     for name, attachment in (example.get("attachment_urls") or {}).items():
         with report.item("attachments", f"{name} of example {example_id}"):
             data = source.download(str(attachment["presigned_url"]))
             content_type = str(attachment.get("mime_type") or "application/octet-stream")
-            parts.append(FormPart(f"{example_id}.attachment.{name.removeprefix('attachment.')}", content_type, data))
+            parts.append(
+                MultipartField(f"{example_id}.attachment.{name.removeprefix('attachment.')}", content_type, data)
+            )
 
     return parts
 
 
-def _batch(examples: Sequence[list[FormPart]]) -> list[list[FormPart]]:
+def _batch(examples: Sequence[list[MultipartField]]) -> list[list[MultipartField]]:
     """Group examples into bodies of a size that servers accept."""
-    batches: list[list[FormPart]] = []
+    batches: list[list[MultipartField]] = []
     size = 0
     for parts in examples:
         added = sum(len(part.data) for part in parts)

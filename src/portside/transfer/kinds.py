@@ -12,13 +12,13 @@ from portside.transfer.datasets import carry_datasets
 from portside.transfer.projects import carry_projects
 from portside.transfer.prompts import carry_prompts
 from portside.transfer.report import Report
-from portside.transfer.server import CallRefused, Server, UnexpectedAnswer
+from portside.transfer.server import RemoteServer, RequestRefused, UnexpectedAnswer
 from portside.transfer.store_items import carry_store_items
 from portside.transfer.threads import carry_threads
 
 # How servers answer to routes that they lack.
 _NOT_THERE = frozenset({404, 405, 501})
-Carry = Callable[[Server, Server, Report], None]
+Carry = Callable[[RemoteServer, RemoteServer, Report], None]
 AGENT_KINDS = ("assistants", "threads", "crons", "store")
 LANGSMITH_KINDS = ("datasets", "prompts", "feedback-configs", "projects", "annotation-queues")
 _CARRIES: dict[str, Carry] = {
@@ -50,7 +50,9 @@ def _parse(kinds: Sequence[str], text: str | None) -> set[str]:
     return names
 
 
-def carry(kinds: Sequence[str], source: Server, target: Server, report: Report, *, starts_crons: bool = False) -> None:
+def carry(
+    kinds: Sequence[str], source: RemoteServer, target: RemoteServer, report: Report, *, starts_crons: bool = False
+) -> None:
     """Carry all items of kinds; what concerns one item is in the report. Raises UserMistake if a server is gone."""
     for kind in kinds:
         report.say(f"{kind}: begins")
@@ -59,7 +61,7 @@ def carry(kinds: Sequence[str], source: Server, target: Server, report: Report, 
         # A server that lacks a whole kind, or a key that may not use it, does not stop the others.
         try:
             carry_kind(source, target, report)
-        except CallRefused as refusal:
+        except RequestRefused as refusal:
             if refusal.role == "source" and refusal.status in _NOT_THERE:
                 report.note(kind, "all", "the source does not have this kind")
                 report.of(kind)

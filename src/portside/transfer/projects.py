@@ -8,7 +8,7 @@ from typing import Any
 
 from portside.transfer.report import Report
 from portside.transfer.runs import RunCarrier
-from portside.transfer.server import CallRefused, Server, pick, to_id, to_objects
+from portside.transfer.server import RemoteServer, RequestRefused, pick, to_id, to_objects
 
 KIND = "projects"
 _FIELDS = (
@@ -23,7 +23,7 @@ _FIELDS = (
 )
 
 
-def carry_projects(source: Server, target: Server, report: Report) -> None:
+def carry_projects(source: RemoteServer, target: RemoteServer, report: Report) -> None:
     """Carry all projects of the workspace with their runs, feedback and attachments."""
     for project in source.pages("/sessions", {"sort_by": "start_time", "sort_by_desc": "false"}):
         with report.item(KIND, project.get("name")):
@@ -33,7 +33,7 @@ def carry_projects(source: Server, target: Server, report: Report) -> None:
             _carry_feedback(source, target, report, source_id, target_id)
 
 
-def _create(target: Server, report: Report, project: dict[str, Any]) -> str:
+def _create(target: RemoteServer, report: Report, project: dict[str, Any]) -> str:
     """Return the id of the project at the target."""
     project_id = to_id(project["id"])
     if target.find(f"/sessions/{project_id}") is not None:
@@ -42,7 +42,7 @@ def _create(target: Server, report: Report, project: dict[str, Any]) -> str:
 
     try:
         target.call("POST", "/sessions", body=pick(project, *_FIELDS))
-    except CallRefused as refusal:
+    except RequestRefused as refusal:
         if refusal.status != 409:
             raise
 
@@ -67,7 +67,7 @@ def _create(target: Server, report: Report, project: dict[str, Any]) -> str:
     return project_id
 
 
-def _carry_feedback(source: Server, target: Server, report: Report, source_id: str, target_id: str) -> None:
+def _carry_feedback(source: RemoteServer, target: RemoteServer, report: Report, source_id: str, target_id: str) -> None:
     """Carry the feedback on a project as a whole."""
     for feedback in source.pages("/feedback", {"session": source_id, "level": "session"}):
         with report.item("feedback", feedback.get("id")):

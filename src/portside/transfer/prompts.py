@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from portside.transfer.report import Report
-from portside.transfer.server import CallRefused, Server, UnexpectedAnswer, pick
+from portside.transfer.server import RemoteServer, RequestRefused, UnexpectedAnswer, pick
 
 KIND = "prompts"
 COMMITS = "commits"
@@ -18,7 +18,7 @@ _HASH = re.compile(r"[A-Za-z0-9]{1,64}")
 _SHORT_HASH = 8
 
 
-def carry_prompts(source: Server, target: Server, report: Report) -> None:
+def carry_prompts(source: RemoteServer, target: RemoteServer, report: Report) -> None:
     """Carry all prompts of the workspace; those that others published are not its own."""
     workspace_id = source.call("GET", "/settings")["id"]
     for prompt in source.pages("/repos", _build_filter(source, workspace_id), key="repos"):
@@ -29,12 +29,12 @@ def carry_prompts(source: Server, target: Server, report: Report) -> None:
             _carry(source, target, report, prompt)
 
 
-def _build_filter(source: Server, workspace_id: str) -> dict[str, str]:
+def _build_filter(source: RemoteServer, workspace_id: str) -> dict[str, str]:
     """Return the query of the workspace's own prompts; not every server has prompts of others, and the filter."""
     query = {"is_archived": "allow", "tenant_id": workspace_id}
     try:
         source.call("GET", "/repos", query={**query, "limit": 1})
-    except CallRefused as refusal:
+    except RequestRefused as refusal:
         if refusal.status not in (400, 422):
             raise
         del query["tenant_id"]
@@ -42,7 +42,7 @@ def _build_filter(source: Server, workspace_id: str) -> dict[str, str]:
     return query
 
 
-def _carry(source: Server, target: Server, report: Report, prompt: dict[str, Any]) -> None:
+def _carry(source: RemoteServer, target: RemoteServer, report: Report, prompt: dict[str, Any]) -> None:
     handle = str(prompt["repo_handle"])
     if not _HANDLE.fullmatch(handle):
         raise UnexpectedAnswer("its handle has other characters than letters, digits, hyphens and underscores")
@@ -68,7 +68,7 @@ def _carry(source: Server, target: Server, report: Report, prompt: dict[str, Any
         report.find(KIND)
 
 
-def _carry_commits(source: Server, target: Server, report: Report, path: str, handle: str) -> int:
+def _carry_commits(source: RemoteServer, target: RemoteServer, report: Report, path: str, handle: str) -> int:
     """Append the commits that the target lacks, and set the tags; return how many were appended."""
     commits = list(source.pages(f"/commits/{path}", {}, key="commits"))[::-1]
     present = list(target.pages(f"/commits/-/{handle}", {}, key="commits"))[::-1]
@@ -94,7 +94,9 @@ def _carry_commits(source: Server, target: Server, report: Report, path: str, ha
     return len(commits) - len(present)
 
 
-def _carry_tags(source: Server, target: Server, path: str, handle: str, targets: dict[str, dict[str, Any]]) -> None:
+def _carry_tags(
+    source: RemoteServer, target: RemoteServer, path: str, handle: str, targets: dict[str, dict[str, Any]]
+) -> None:
     tags = {str(tag["tag_name"]): str(tag["commit_hash"]) for tag in source.find(f"/repos/{path}/tags") or ()}
     for commit_hash, stored in targets.items():
         if stored["commit_hash"] != commit_hash:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from portside.kernel.errors import UserMistake
-from portside.transfer.server import MAX_REASON, CallRefused, UnexpectedAnswer
+from portside.transfer.server import MAX_REASON, RequestRefused, UnexpectedAnswer
 
 # What a malformed item leads to, and refusals of either server. Anything else ends the import.
-_OF_ONE_ITEM = (CallRefused, UnexpectedAnswer, KeyError, TypeError, ValueError, AttributeError, RecursionError)
+_OF_ONE_ITEM = (RequestRefused, UnexpectedAnswer, KeyError, TypeError, ValueError, AttributeError, RecursionError)
 MAX_ITEMS = 10_000
 PROGRESS_S = 5.0
 

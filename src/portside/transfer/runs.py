@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from portside.transfer.report import Report
-from portside.transfer.server import CallRefused, FormPart, Server, pick, to_id, to_objects
+from portside.transfer.server import MultipartField, RemoteServer, RequestRefused, pick, to_id, to_objects
 
 KIND = "runs"
 FEEDBACK = "feedback"
@@ -56,7 +56,9 @@ _ATTACHMENT = "attachment."
 class RunCarrier:
     """Carries the runs of one project."""
 
-    def __init__(self, source: Server, target: Server, report: Report, *, source_id: str, target_id: str) -> None:
+    def __init__(
+        self, source: RemoteServer, target: RemoteServer, report: Report, *, source_id: str, target_id: str
+    ) -> None:
         self._source = source
         self._target = target
         self._report = report
@@ -96,9 +98,9 @@ class RunCarrier:
 
         feedback = self._read_feedback(missing)
         batch: list[str] = []
-        parts: list[FormPart] = []
+        parts: list[MultipartField] = []
         for run_id in missing:
-            own_parts: list[FormPart] = []
+            own_parts: list[MultipartField] = []
             with self._report.item(KIND, run_id):
                 own_parts = self._to_parts(run_id, by_id[run_id], feedback.get(run_id, ()))
 
@@ -120,19 +122,23 @@ class RunCarrier:
 
         return feedback
 
-    def _to_parts(self, run_id: str, run: Mapping[str, Any], feedback: Sequence[Mapping[str, Any]]) -> list[FormPart]:
+    def _to_parts(
+        self, run_id: str, run: Mapping[str, Any], feedback: Sequence[Mapping[str, Any]]
+    ) -> list[MultipartField]:
         """Return the parts of a multipart body that store a run with what belongs to it."""
         fields = {"id": run_id, "session_id": self._target_id, **pick(run, *_FIELDS)}
-        parts = [FormPart(f"post.{run_id}", _JSON, msgspec.json.encode(fields))]
+        parts = [MultipartField(f"post.{run_id}", _JSON, msgspec.json.encode(fields))]
         for name in _LARGE:
             data = self._read_large(run, name)
             if data is not None:
-                parts.append(FormPart(f"post.{run_id}.{name}", _JSON, data))
+                parts.append(MultipartField(f"post.{run_id}.{name}", _JSON, data))
 
         for item in feedback:
             with self._report.item(FEEDBACK, item.get("id")):
                 feedback_id = to_id(item["id"])
-                parts.append(FormPart(f"feedback.{feedback_id}", _JSON, msgspec.json.encode(pick(item, *_OF_FEEDBACK))))
+                parts.append(
+                    MultipartField(f"feedback.{feedback_id}", _JSON, msgspec.json.encode(pick(item, *_OF_FEEDBACK)))
+                )
                 self._report.carry(FEEDBACK)
 
         for key, file in (run.get("s3_urls") or {}).items():
@@ -143,7 +149,7 @@ class RunCarrier:
                 data = self._source.download(str(file["presigned_url"]))
                 content_type = str(file.get("mime_type") or file.get("content_type") or "application/octet-stream")
                 name = key.removeprefix(_ATTACHMENT)
-                parts.append(FormPart(f"attachment.{run_id}.{name}", content_type, data))
+                parts.append(MultipartField(f"attachment.{run_id}.{name}", content_type, data))
                 self._report.carry(ATTACHMENTS)
 
         return parts
@@ -158,14 +164,14 @@ class RunCarrier:
         value = run.get(name)
         return None if value is None else msgspec.json.encode(value)
 
-    def _send(self, run_ids: Sequence[str], parts: list[FormPart]) -> None:
+    def _send(self, run_ids: Sequence[str], parts: list[MultipartField]) -> None:
         """Store a batch; if the target refuses it, store its runs one by one, so that only the bad ones are missing."""
         if not run_ids:
             return
 
         try:
             self._target.upload("/runs/multipart", parts, query={"imported": "true"})
-        except CallRefused as refusal:
+        except RequestRefused as refusal:
             if refusal.status == 403:
                 raise
             if len(run_ids) == 1:
@@ -179,9 +185,9 @@ class RunCarrier:
         self._report.carry(KIND, len(run_ids))
 
 
-def _select_parts(parts: Sequence[FormPart], run_id: str) -> list[FormPart]:
+def _select_parts(parts: Sequence[MultipartField], run_id: str) -> list[MultipartField]:
     """Return the parts of one run: its own begin with `post` and are followed by its feedback and attachments."""
-    selected: list[FormPart] = []
+    selected: list[MultipartField] = []
     is_own = False
     for part in parts:
         if part.name.startswith("post."):

@@ -30,7 +30,7 @@ _BUSY = frozenset({429, 502, 503, 504})
 Query = Mapping[str, Any]
 
 
-class CallRefused(Exception):
+class RequestRefused(Exception):
     """A server refused a request."""
 
     def __init__(self, status: int, detail: str, *, role: str = "target") -> None:
@@ -44,7 +44,7 @@ class UnexpectedAnswer(Exception):
     """A server answered with something else than its API promises."""
 
 
-class FormPart(NamedTuple):
+class MultipartField(NamedTuple):
     """A part of a multipart body."""
 
     name: str
@@ -52,7 +52,7 @@ class FormPart(NamedTuple):
     data: bytes
 
 
-class Server:
+class RemoteServer:
     """The API of one server. `role` names it in messages: source or target."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Server:
         self._plain_client.close()
 
     def call(self, method: str, path: str, *, body: Any = None, query: Query | None = None) -> Any:
-        """Send a JSON request and return the decoded answer. Raises CallRefused, UnexpectedAnswer and UserMistake."""
+        """Send a JSON request and return what it answers. Raises RequestRefused, UnexpectedAnswer and UserMistake."""
         content = None if body is None else msgspec.json.encode(body)
         return self._decode(self._send(method, path, query, content, "application/json"))
 
@@ -83,12 +83,12 @@ class Server:
         """Get a resource; None if the server has none there. Raises the same errors as `call`."""
         try:
             return self.call("GET", path, query=query)
-        except CallRefused as refusal:
+        except RequestRefused as refusal:
             if refusal.status == 404:
                 return None
             raise
 
-    def upload(self, path: str, parts: list[FormPart], *, query: Query | None = None) -> Any:
+    def upload(self, path: str, parts: list[MultipartField], *, query: Query | None = None) -> Any:
         """Post a multipart body and return the decoded answer. Raises the same errors as `call`."""
         boundary = f"portside-{time.time_ns():x}-{id(parts):x}"
         content = b"".join(_encode_part(boundary, part) for part in parts) + f"--{boundary}--\r\n".encode()
@@ -120,8 +120,8 @@ class Server:
     def download(self, address: str) -> bytes:
         """Get a file at an address that an answer names.
 
-        Other hosts get no keys, and must not be addresses inside of networks. Raises CallRefused, UnexpectedAnswer and
-        UserMistake.
+        Other hosts get no keys, and must not be addresses inside of networks.
+        Raises RequestRefused, UnexpectedAnswer and UserMistake.
         """
         url = urljoin(f"{self.url}/", address)
         parts = urlsplit(url)
@@ -180,7 +180,7 @@ class Server:
                 if response.status_code in _BUSY:
                     raise _Busy(f"{response.status_code}", _parse_retry_after(response.headers.get("retry-after")))
                 if response.is_error:
-                    raise CallRefused(response.status_code, _explain(content), role=self.role)
+                    raise RequestRefused(response.status_code, _explain(content), role=self.role)
 
                 return content
         except httpx2.TransportError as exc:
@@ -226,7 +226,7 @@ def pick(item: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: item[name] for name in names if item.get(name) is not None}
 
 
-def _encode_part(boundary: str, part: FormPart) -> bytes:
+def _encode_part(boundary: str, part: MultipartField) -> bytes:
     # A name comes from the source: quotes and line breaks would end the header.
     name = part.name.replace("\\", "\\\\").replace('"', '\\"').replace("\r", " ").replace("\n", " ")
     content_type = part.content_type.replace("\r", " ").replace("\n", " ")

@@ -7,13 +7,13 @@ apply.
 from typing import Any
 
 from portside.transfer.report import Report
-from portside.transfer.server import Server, UnexpectedAnswer, to_objects
+from portside.transfer.server import RemoteServer, UnexpectedAnswer, to_objects
 
 KIND = "store"
 PAGE = 100
 
 
-def carry_store_items(source: Server, target: Server, report: Report) -> None:
+def carry_store_items(source: RemoteServer, target: RemoteServer, report: Report) -> None:
     """Carry all items that the caller may see."""
     offset = 0
     while True:
@@ -29,7 +29,7 @@ def carry_store_items(source: Server, target: Server, report: Report) -> None:
             return
 
 
-def _carry(target: Server, report: Report, item: dict[str, Any]) -> None:
+def _carry(target: RemoteServer, report: Report, item: dict[str, Any]) -> None:
     namespace = item["namespace"]
     key = item["key"]
     if not isinstance(namespace, list) or not all(isinstance(label, str) for label in namespace):

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from portside.transfer.report import Report
-from portside.transfer.server import CallRefused, Server, UnexpectedAnswer, pick, to_id, to_objects
+from portside.transfer.server import RemoteServer, RequestRefused, UnexpectedAnswer, pick, to_id, to_objects
 
 KIND = "threads"
 PAGE = 50
@@ -25,20 +25,20 @@ _COMPARED = ("values", "next", "interrupts", "created_at")
 State = dict[str, Any]
 
 
-def carry_threads(source: Server, target: Server, report: Report) -> None:
+def carry_threads(source: RemoteServer, target: RemoteServer, report: Report) -> None:
     """Carry all threads that the caller may see."""
     for thread in source.search("/threads/search", _build_search(source)):
         with report.item(KIND, thread.get("thread_id")):
             _carry(source, target, report, thread)
 
 
-def _build_search(source: Server) -> dict[str, Any]:
+def _build_search(source: RemoteServer) -> dict[str, Any]:
     """Return the search for all threads, without their values where the source can leave them out."""
     search: dict[str, Any] = {"sort_by": "created_at", "sort_order": "asc"}
     selected = {**search, "select": ["thread_id", "created_at", "updated_at", "metadata", "status"]}
     try:
         source.call("POST", "/threads/search", body={**selected, "limit": 1})
-    except CallRefused as refusal:
+    except RequestRefused as refusal:
         if refusal.status not in (400, 422):
             raise
         return search
@@ -46,7 +46,7 @@ def _build_search(source: Server) -> dict[str, Any]:
     return selected
 
 
-def _carry(source: Server, target: Server, report: Report, thread: dict[str, Any]) -> None:
+def _carry(source: RemoteServer, target: RemoteServer, report: Report, thread: dict[str, Any]) -> None:
     thread_id = to_id(thread["thread_id"])
     if target.find(f"/threads/{thread_id}") is not None:
         report.find(KIND)
@@ -69,7 +69,7 @@ def _carry(source: Server, target: Server, report: Report, thread: dict[str, Any
     _note_losses(report, thread, states)
 
 
-def _read_history(server: Server, thread_id: str, count: int) -> list[State]:
+def _read_history(server: RemoteServer, thread_id: str, count: int) -> list[State]:
     """Return the states of a thread, newest first."""
     states: list[State] = []
     before: dict[str, Any] = {}
@@ -93,7 +93,7 @@ def _build_metadata(thread: Mapping[str, Any], states: Sequence[State]) -> dict[
     return metadata
 
 
-def _read_lifetime(source: Server, thread_id: str) -> dict[str, Any]:
+def _read_lifetime(source: RemoteServer, thread_id: str) -> dict[str, Any]:
     """Return the lifetime of a thread as a request has it; it counts from the import."""
     ttl = (source.find(f"/threads/{thread_id}", query={"include": "ttl"}) or {}).get("ttl")
     if not isinstance(ttl, dict) or not ttl.get("ttl_minutes"):
@@ -102,7 +102,7 @@ def _read_lifetime(source: Server, thread_id: str) -> dict[str, Any]:
     return {"ttl": {"ttl": ttl["ttl_minutes"], "strategy": ttl.get("strategy") or "delete"}}
 
 
-def _create(target: Server, report: Report, body: dict[str, Any], states: list[State], state_count: int) -> None:
+def _create(target: RemoteServer, report: Report, body: dict[str, Any], states: list[State], state_count: int) -> None:
     """Create a thread with as much of its history of `state_count` states as one request holds, and compare it."""
     sent_states = states
     while sent_states:
@@ -118,7 +118,7 @@ def _create(target: Server, report: Report, body: dict[str, Any], states: list[S
 
     try:
         target.call("POST", "/threads", body=request)
-    except CallRefused as refusal:
+    except RequestRefused as refusal:
         if refusal.status == 413 and len(sent_states) > 1:
             _create(target, report, body, sent_states[: len(sent_states) // 2], state_count)
             return
@@ -138,7 +138,7 @@ def _create(target: Server, report: Report, body: dict[str, Any], states: list[S
         report.note(KIND, body["thread_id"], difference)
 
 
-def _create_without_history(target: Server, report: Report, body: dict[str, Any], states: list[State]) -> None:
+def _create_without_history(target: RemoteServer, report: Report, body: dict[str, Any], states: list[State]) -> None:
     """Create a thread with its last values, as if the node that ran last had returned them."""
     nodes = [task["name"] for state in states[1:2] for task in state.get("tasks") or ()]
     if not nodes:
