@@ -75,7 +75,7 @@ class HelpPageNotFound(NotFound):
     code = "help_page_not_found"
 
 
-class _File(NamedTuple):
+class _SiteFile(NamedTuple):
     content: bytes
     compressed: bytes | None
     media_type: str
@@ -133,7 +133,7 @@ def respond_with_help(path: str, headers: dict[str, str], folder: Path = HELP_FI
     return _to_response(file, headers, policy=HELP_POLICY)
 
 
-def _to_response(file: "_File", headers: dict[str, str], *, policy: str, is_kept: bool = False) -> Response:
+def _to_response(file: "_SiteFile", headers: dict[str, str], *, policy: str, is_kept: bool = False) -> Response:
     """Return a file as the response to a request with these headers; browsers may keep it for a year if `is_kept`."""
     response_headers = {
         **_SECURITY,
@@ -202,7 +202,7 @@ def _list_names(folder: Path) -> frozenset[str]:
 
 
 @cache
-def _read(folder: Path, name: str, own_agent: str | None = None) -> _File:
+def _read(folder: Path, name: str, own_agent: str | None = None) -> _SiteFile:
     """Read a file and compress it, at its first request: the start of the platform stays as quick as without it."""
     content = (folder / name).read_bytes()
     if own_agent is not None:
@@ -216,7 +216,7 @@ def _read(folder: Path, name: str, own_agent: str | None = None) -> _File:
 
     digest = hashlib.sha256(content).hexdigest()[:32]
 
-    return _File(
+    return _SiteFile(
         content=content,
         compressed=gzip.compress(content, _GZIP_LEVEL, mtime=0) if is_text else None,
         media_type=media_type,

@@ -31,7 +31,7 @@ _POLL_S = 0.01
 _NO_WAKEUP = -1
 
 
-class _State:
+class _Interruption:
     """What the handlers know. A process that was forked has a copy, of which only `owner` may use the callbacks."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class _State:
         self.callbacks: dict[object, Callable[[], object]] = {}
 
 
-_state = _State()
+_state = _Interruption()
 
 
 @contextlib.contextmanager
