@@ -91,9 +91,13 @@ class Collected:
     """The tests that this process has collected, for the sessions of those that it forks."""
 
     def __init__(self) -> None:
+        self._environment_before = dict(os.environ)
         self._session: pytest.Session | None = None
         self._fixtures: Any = None
         self._has_failed = False
+
+        # What modules of tests set when they were imported.
+        self.environment: dict[str, str] = {}
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._has_failed |= report.failed
@@ -101,6 +105,7 @@ class Collected:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._session = session
         self._fixtures = session._fixturemanager
+        self.environment = dict(os.environ.items() - self._environment_before.items())
 
     def share(self) -> None:
         """Let the session that this process begins have them. What could not be collected it collects itself."""
@@ -157,7 +162,7 @@ def _serve(channel: socket.socket, collected: Collected) -> None:
         if pid == 0:
             channel.close()
             collected.share()
-            _work(json.loads(request), *descriptors)
+            _work(json.loads(request), collected.environment, *descriptors)
 
         for descriptor in descriptors:
             os.close(descriptor)
@@ -169,7 +174,7 @@ def _serve(channel: socket.socket, collected: Collected) -> None:
         os.waitpid(pid, 0)
 
 
-def _work(request: dict[str, Any], stdin: int, stdout: int) -> NoReturn:
+def _work(request: dict[str, Any], set_by_tests: dict[str, str], stdin: int, stdout: int) -> NoReturn:
     """Be a process of the tests, as if execnet had started it."""
     code = 1
     try:
@@ -181,7 +186,7 @@ def _work(request: dict[str, Any], stdin: int, stdout: int) -> NoReturn:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
         os.chdir(request["folder"])
         os.environ.clear()
-        os.environ.update(request["environment"])
+        os.environ.update(set_by_tests | request["environment"])
         tempfile.tempdir = None
         # Or commands that this process starts would import this module.
         main = sys.modules["__main__"] = ModuleType("__main__")
