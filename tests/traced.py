@@ -17,6 +17,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 from langsmith import Client, evaluate
 from langsmith.run_trees import RunTree
+from langsmith.utils import get_env_var, get_tracer_project
 
 NODES = ("plan", "research", "write")
 MODEL = {"ls_model_name": "small-model-1", "ls_provider": "example"}
@@ -27,6 +28,12 @@ MARKDOWN = (
 )
 ANSI = "\x1b[31mred\x1b[0m \x1b]8;;http://192.0.2.1\x07link\x1b]8;;\x07"
 LARGE = "0123456789abcdef" * (5 * 1024 * 1024 // 16)
+
+
+def forget_variables() -> None:
+    """Let langsmith read its variables again: it reads each once in a process, and the name of the project apart."""
+    get_env_var.cache_clear()
+    get_tracer_project.cache_clear()
 
 
 def open_tracing_client(url: str, key: str) -> Client:

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx2
-import langsmith.utils
 import pytest
 from langchain_mcp_adapters.client import MultiServerMCPClient
 from mcp.shared.memory import create_connected_server_and_client_session
@@ -30,6 +29,7 @@ from portside.executor.requests import RunRequest
 from portside.kernel.http.server import Server, listen
 from tests.api.hosted import open_hosted
 from tests.readmes import AGENT, EXAMPLES, PLATFORM, Reader, find_command, read_blocks
+from tests.traced import forget_variables
 
 pytestmark = pytest.mark.timeout(900)
 SECRET = "0123456789abcdef"
@@ -132,14 +132,13 @@ async def test_traces_of_a_program_elsewhere(hosted_databases, monkeypatch: pyte
 
         # Otherwise the exporter drops spans that a busy machine has not taken after 10 s.
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "100")
-        # The SDK reads each variable once in a process.
-        langsmith.utils.get_env_var.cache_clear()
+        forget_variables()
         try:
             reader = Reader(folder, monkeypatch, {PLATFORM: server.url}, KEY=server.key)
             await reader.follow("Run it")
             await reader.follow("See it")
         finally:
-            langsmith.utils.get_env_var.cache_clear()
+            forget_variables()
 
 
 def test_examples_are_complete_and_alike():

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import langsmith.utils
 import pytest
 
 from tests.api.test_examples import IN_PYTHON, SECRET
@@ -14,6 +13,7 @@ from tests.node_packages import javascript_runtime
 from tests.preloaded import run_command
 from tests.readmes import AGENT, EXAMPLES, PLATFORM, Reader, find_command
 from tests.servers import KEY, ServerProcess, platform_server
+from tests.traced import forget_variables
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
 
@@ -69,14 +69,13 @@ async def test_traces_of_a_program_elsewhere_arrive_at_a_platform(
 ):
     # Otherwise the exporter drops spans that a busy machine has not taken after 10 s.
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "100")
-    # The SDK reads each variable once in a process.
-    langsmith.utils.get_env_var.cache_clear()
+    forget_variables()
     try:
         reader = Reader(EXAMPLES / "tracing-from-outside", monkeypatch, {PLATFORM: platform.url}, KEY=KEY)
         await reader.follow("Run it")
         await reader.follow("See it")
     finally:
-        langsmith.utils.get_env_var.cache_clear()
+        forget_variables()
 
 
 @NEEDS_CHROMIUM

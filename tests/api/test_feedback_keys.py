@@ -6,7 +6,6 @@ from uuid import uuid4
 
 import httpx2
 import pytest
-from langsmith.utils import get_env_var
 
 from portside.agent.http import waiting
 from portside.agent.http.waiting import with_feedback
@@ -14,6 +13,7 @@ from portside.agent.runs.requests import refuse_feedback
 from portside.agent.types.runs import Run
 from portside.kernel.errors import Invalid
 from tests.api.hosted import open_hosted
+from tests.traced import forget_variables
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def trace_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], N
         forget()
 
     def forget() -> None:
-        get_env_var.cache_clear()
+        forget_variables()
         waiting._langsmith_client.cache_clear()
 
     yield to
