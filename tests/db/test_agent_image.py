@@ -161,7 +161,7 @@ async def test_agent_in_a_container_sleeps_until_a_request_wakes_it(postgres: st
         found = target.metrics()
         return found is not None and found.is_asleep and list_containers(deployment.id) == []
 
-    await target.provision(is_new=True)
+    await target.provision(deployment, is_new=True)
     try:
         await target.switch(Release(deployment, revision, None))
 
@@ -176,7 +176,7 @@ async def test_agent_in_a_container_sleeps_until_a_request_wakes_it(postgres: st
 
         await eventually(is_asleep)
     finally:
-        await target.destroy()
+        await target.destroy(deployment)
         await machine.close()
 
 
