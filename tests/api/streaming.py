@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import httpx2
+import pytest
 
 WITHIN_S = 300.0
 
@@ -40,11 +41,18 @@ class Stream:
             yield event
 
     async def next(self) -> Sent | None:
-        """Return the next event; None when the stream has ended."""
+        """Return the next event; None when the stream has ended. Heartbeats alone do not count as an answer."""
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                return await self._next()
+        except TimeoutError:
+            pytest.fail(f"no event within {WITHIN_S:.0f} s, but {len(self.comments)} comments and {self._rest!r}")
+
+    async def _next(self) -> Sent | None:
         while True:
             while b"\r\n\r\n" not in self._rest:
                 try:
-                    self._rest += await asyncio.wait_for(anext(self._chunks), WITHIN_S)
+                    self._rest += await anext(self._chunks)
                 except StopAsyncIteration:
                     assert self._rest == b"", "the stream ended inside an event"
                     return None

@@ -87,6 +87,33 @@ async def test_state_update_is_written_for_other_processes():
     assert data(log.history) == [b"{}"]
 
 
+async def test_state_update_is_shared_with_processes_that_are_counted_later():
+    hub, transport = connect_hub()
+    transport.has_others = False
+    thread_id = uuid4()
+    hub.publish_state_update(thread_id, b"{}")
+    assert transport.batches == []
+
+    [log] = hub.unshared_logs(10)
+    log.share()
+    assert [(batch.run_id, data(batch.events)) for batch in transport.batches] == [(None, [b"{}"])]
+    assert hub.unshared_logs(10) == []
+
+
+async def test_unstarted_run_is_shared_with_processes_that_are_counted_later():
+    hub, transport = connect_hub()
+    transport.has_others = False
+    begun = start()
+    run = hub.open(begun.run_id, begun.thread_id, is_resumable=False)
+    await hub.announce(run, "g")
+    hub.finish_unstarted(run, "the run was cancelled before it began")
+    assert transport.batches == []
+
+    [log] = hub.unshared_logs(10)
+    log.share()
+    assert transport.names()[-1] == END
+
+
 async def test_shared_log_is_written_once_and_later_events_follow():
     hub, transport = connect_hub()
     run = hub.begin(start())

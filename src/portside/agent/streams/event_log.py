@@ -440,13 +440,12 @@ class EventLog:
             self._write(segment, events)
 
     def unshared(self) -> list[Segment]:
-        """Return the segments of runs that other processes do not know."""
+        """Return the segments that other processes do not know: of runs, and of changes of the state."""
         oldest = time.monotonic() - SHARE_WITHIN_S
         return [
             segment
             for segment in self._segments
-            if segment.run_id is not None
-            and not (segment.is_logged or segment.is_remote or segment.is_lost)
+            if not (segment.is_logged or segment.is_remote or segment.is_lost)
             and (segment.ended_at is None or segment.ended_at > oldest)
         ]
 

@@ -188,8 +188,9 @@ class Hub:
         self._keep_s = keep_s
         self._closing_ids: dict[UUID, list[str]] = {}
 
-        # Logs of threads whose last run ended so recently that another process's subscription may still be on its way.
-        self._recently_ended: deque[tuple[float, EventLog]] = deque()
+        # Logs of threads whose last run ended, or whose state was changed, so recently that another process's
+        # subscription may still be on its way.
+        self._recently_changed: deque[tuple[float, EventLog]] = deque()
         self._kept = KeptSegments(keep_s)
         self._kept_briefly = KeptSegments(SHARE_WITHIN_S, EPHEMERAL_LIMIT_BYTES)
 
@@ -303,8 +304,7 @@ class Hub:
         stream.log.finish(run_id, end, keeper=keeper, ids=self._closing_ids.pop(run_id, ()))
 
         if not stream.is_temporary or self.transport.has_others:
-            self._drop_shared_logs()
-            self._recently_ended.append((time.monotonic() + SHARE_WITHIN_S, stream.log))
+            self._keep_unshared(stream.log)
 
         if not is_private:
             self.transport.notify_run_ended(run_id)
@@ -335,6 +335,7 @@ class Hub:
         if stream.graph_id is not None:
             stream.log.start(stream.run_id, is_logged=self.transport.has_others)
             stream.log.finish(stream.run_id, RunEnd(LifecycleEvent.FAILED, stream.graph_id, reason), keeper=self._kept)
+            self._keep_unshared(stream.log)
 
     async def announce(self, stream: RunStream, graph_id: str) -> None:
         """Keep the stream of a run until the run starts or ends, so that followers of its thread see either.
@@ -391,7 +392,9 @@ class Hub:
 
     def publish_state_update(self, thread_id: UUID, data: bytes) -> None:
         """Notify the followers of a thread that a person changed its state."""
-        self.get_log(thread_id).add_state_update(data)
+        log = self.get_log(thread_id)
+        log.add_state_update(data)
+        self._keep_unshared(log)
 
     def threads_deleted(self, thread_ids: Sequence[UUID]) -> None:
         """End the followers of deleted threads, in all processes."""
@@ -420,12 +423,17 @@ class Hub:
         """Return logs with events that other processes may want and do not have."""
         self._drop_shared_logs()
         running = (stream.log for stream in self._running.values())
-        recent = (log for _, log in islice(reversed(self._recently_ended), limit))
+        recent = (log for _, log in islice(reversed(self._recently_changed), limit))
         return [log for log in (*running, *recent) if log.unshared()]
 
+    def _keep_unshared(self, log: EventLog) -> None:
+        """Keep a log for other processes, which this one may not have counted yet."""
+        self._drop_shared_logs()
+        self._recently_changed.append((time.monotonic() + SHARE_WITHIN_S, log))
+
     def _drop_shared_logs(self) -> None:
-        while self._recently_ended and self._recently_ended[0][0] < time.monotonic():
-            self._recently_ended.popleft()
+        while self._recently_changed and self._recently_changed[0][0] < time.monotonic():
+            self._recently_changed.popleft()
 
     @property
     def has_others(self) -> bool:
