@@ -1,17 +1,20 @@
 """The rules for names, addresses, secrets and status transitions of deployments."""
 
 from collections.abc import Callable
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from portside.control import rules, sources
+from portside.control.addresses import PublicAddresses, get_public_url
 from portside.control.content import RevisionContent, apply_patch, build_first_content
 from portside.control.errors import BadCombination, IllegalTransition, Immutable, SourceNotAvailable
 from portside.control.http import routes
 from portside.control.listeners import Placement, check_compute
 from portside.control.revisions import TERMINAL, TRANSITIONS, check_transition
 from portside.control.secrets import RESERVED, check_secrets
-from portside.control.types import DeploymentCreate, DeploymentPatch
+from portside.control.types import DeploymentCreate, DeploymentPatch, SecretChanges
 from portside.kernel.errors import Invalid
 from portside.kernel.http.decode import convert
 from portside.listener_api import RevisionStatus, Secret
@@ -289,10 +292,60 @@ def test_names_that_the_platform_sets_are_reserved(name: str) -> None:
 
 
 def test_custom_databases_are_for_clusters_only() -> None:
-    body = DeploymentPatch(secrets=[Secret("POSTGRES_URI_CUSTOM", "x")])
-    check_compute(Placement(compute_type="k8s"), body)
-    with pytest.raises(BadCombination, match="POSTGRES_URI_CUSTOM can only be set for deployments on a listener"):
-        check_compute(Placement(), body)
+    own = [Secret("POSTGRES_URI_CUSTOM", "x")]
+    for body in (DeploymentPatch(secrets=own), DeploymentPatch(secret_changes=SecretChanges(set=own))):
+        check_compute(Placement(compute_type="k8s"), body)
+        with pytest.raises(BadCombination, match="POSTGRES_URI_CUSTOM can only be set for deployments on a listener"):
+            check_compute(Placement(), body)
+
+
+@pytest.mark.parametrize("field", ["sleep_after_s", "pin_threads"])
+def test_sleeping_and_pinned_threads_are_for_machines_only(field: str) -> None:
+    body = patch(**{field: 60})
+    check_compute(Placement(), body)
+    check_compute(Placement(compute_type="k8s"), patch(**{field: 0}))
+    with pytest.raises(BadCombination, match=f"{field} can only be set for deployments on a machine"):
+        check_compute(Placement(compute_type="k8s"), body)
+
+
+def test_only_what_is_built_here_can_pin_threads() -> None:
+    body = patch(pin_threads=1)
+    for source in ("git_hosting", "github", "internal_source"):
+        rules.check_patch(body, {**ROW, "source": source})
+
+    for source in ("external_image", "external_docker", "internal_docker"):
+        with pytest.raises(BadCombination, match="pin_threads can only be set"):
+            rules.check_patch(body, {**ROW, "source": source})
+
+
+def test_a_revision_has_only_the_fields_of_its_own_source() -> None:
+    """Those of the deployment's source do not count for a revision of another one."""
+    body = patch(revision_source="internal_source", source_revision_config={"repo_ref": "main"})
+    with pytest.raises(BadCombination, match="repo_ref can only be set for git_hosting revisions"):
+        rules.check_patch(body, ROW)
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, "https://agents.example.com/agents/a"),
+        ({"requested_url": "https://own.example.com"}, "https://own.example.com"),
+        ({"direct_url": None}, None),
+        ({"is_on_machine": False}, "http://127.0.0.1:9000"),
+        ({"workspace_id": UUID(int=2)}, "http://127.0.0.1:9000"),
+    ],
+)
+def test_the_front_is_the_public_address_of_machines_of_its_workspace(changed: Any, expected: str | None) -> None:
+    row = {
+        "name": "a",
+        "requested_url": None,
+        "direct_url": "http://127.0.0.1:9000",
+        "workspace_id": UUID(int=1),
+        "is_on_machine": True,
+        **changed,
+    }
+    addresses = PublicAddresses(UUID(int=1)).seen_from("https://agents.example.com")
+    assert get_public_url(row, addresses) == expected
 
 
 def test_secrets_given_twice_are_refused() -> None:

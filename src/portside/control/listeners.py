@@ -227,7 +227,8 @@ def check_compute(placement: Placement, body: DeploymentCreate | DeploymentPatch
             "secret_references can only be set for deployments on a listener of compute type k8s; use secrets instead."
         )
 
-    for secret in body.secrets or []:
+    changes = body.secret_changes if isinstance(body, DeploymentPatch) else None
+    for secret in [*(body.secrets or []), *(changes.set if changes else [])]:
         if secret.name in CLUSTER_ONLY:
             raise BadCombination(
                 f"The secret {secret.name} can only be set for deployments on a listener of compute type k8s; leave it "
