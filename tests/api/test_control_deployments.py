@@ -7,12 +7,19 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator
-from uuid import uuid4
+from datetime import timedelta
+from typing import Any, Literal
+from uuid import UUID, uuid4
 
 import pytest
 import pytest_asyncio
 
+from portside.control.addresses import list_addresses
+from portside.control.deployments import empty_workspace
+from portside.control.http import routes
 from portside.identity import keys
+from portside.identity.authentication import SESSION_COOKIE
+from portside.identity.sessions import SignIn, begin_session
 from tests.api.control_server import PACKAGES, Control, control, create_body
 from tests.databases import MigratedDatabases, with_name
 
@@ -204,13 +211,7 @@ async def test_deployments_are_never_selected_by_an_agent(plane: Control) -> Non
 
 async def test_ids_that_are_unknown_or_of_another_workspace_are_not_found(plane: Control) -> None:
     made = await plane.create()
-    stranger = await plane.db.pool.fetchval(
-        "insert into workspaces (id, organization_id, display_name, tenant_handle) "
-        "select gen_random_uuid(), organization_id, 'x', 'x' from workspaces returning id"
-    )
-
-    owner = keys.Owner(plane.actor.organization_id, stranger)
-    headers = {"x-api-key": (await keys.create_key(plane.db, owner, keys.KeyRequest())).key}
+    _, headers = await create_workspace(plane)
     unknown = str(uuid4())
     for deployment_id, who in ((unknown, {}), (made["id"], headers)):
         path = f"/v2/deployments/{deployment_id}"
@@ -231,6 +232,124 @@ async def test_ids_that_are_unknown_or_of_another_workspace_are_not_found(plane:
     assert (await plane.client.get("/v2/deployments/xyz")).status_code == 422
     response = await plane.client.get(f"/v2/deployments/{made['id']}/revisions/{unknown}")
     assert (response.status_code, response.json()["detail"]) == (404, f"Revision ID {unknown} not found.")
+
+
+async def create_workspace(plane: Control) -> tuple[UUID, dict[str, str]]:
+    """Make a workspace, and a key that may do everything in it."""
+    workspace_id = await plane.db.pool.fetchval(
+        "insert into workspaces (id, organization_id, display_name, tenant_handle) "
+        "select gen_random_uuid(), organization_id, 'x', 'x' from workspaces returning id"
+    )
+    owner = keys.Owner(plane.actor.organization_id, workspace_id)
+    return workspace_id, {"x-api-key": (await keys.create_key(plane.db, owner, keys.KeyRequest())).key}
+
+
+# What has to be sent for a route to do something.
+BODIES: dict[str, Any] = {
+    "PATCH /v1/integrations/git_hosting/{integration_id}": {"token": "stolen"},
+    "PATCH /v2/listeners/{listener_id}": {"version": "stolen"},
+    "PUT /v2/deployments/{deployment_id}/scale": {"max_scale": 7},
+    "PUT /internal/deployments/{deployment_id}/status": {"status": "READY", "custom_url": "http://127.0.0.1:1"},
+    "PUT /internal/deployments/{deployment_id}/metrics": {"replicas": 7},
+    "PUT /internal/deployments/{deployment_id}/revisions/{revision_id}/status": {"status": "AWAITING_BUILD"},
+    "POST /internal/deployments/{deployment_id}/revisions/{revision_id}/logs": {
+        "type": "build",
+        "entries": [{"timestamp": 1, "level": "INFO", "message": "stolen"}],
+    },
+}
+QUERIES = {"GET /v2/deployments/{deployment_id}/revisions/{revision_id}/logs": {"type": "build"}}
+TABLES = (
+    "deployments",
+    "revisions",
+    "listeners",
+    "integrations",
+    "source_archives",
+    "deployment_metrics",
+    "revision_logs",
+)
+
+
+async def read_tables(plane: Control, workspace_id: UUID) -> dict[str, list[str]]:
+    """Return the rows of a workspace, of which nobody has changed anything if they are equal."""
+    found = {}
+    for table in TABLES:
+        owner = "workspace_id = $1"
+        if table in {"revisions", "source_archives", "deployment_metrics", "revision_logs"}:
+            owner = "deployment_id in (select id from deployments where workspace_id = $1)"
+        rows = await plane.db.pool.fetch(f"select x::text as row from {table} x where {owner} order by 1", workspace_id)
+        found[table] = [row["row"] for row in rows]
+
+    return found
+
+
+async def test_nothing_of_another_workspace_is_found_or_changed_on_any_route(plane: Control) -> None:
+    made = await plane.create(secrets=[{"name": "MINE", "value": "of-nobody-else"}])
+    listener_id = await plane.listener.connect("local")
+    await plane.listener.desired(listener_id)
+    cluster = (await plane.client.post("/v2/listeners", json=LISTENER)).json()["id"]
+    account = {"name": "mine", "kind": "gitea", "base_url": "http://127.0.0.1:9", "token": "of-nobody-else"}
+    integration = (await plane.client.post("/v1/integrations/git_hosting", json=account)).json()["id"]
+    await plane.client.post(f"/v2/deployments/{made['id']}/upload-url")
+    report = {"status": "READY", "custom_url": "http://127.0.0.1:9000"}
+    await plane.client.put(f"/internal/deployments/{made['id']}/status", json=report)
+    await plane.client.put(f"/internal/deployments/{made['id']}/metrics", json={"replicas": 1})
+
+    # No listener has this one yet, and the key of the other one has to be replaced by its listener.
+    waiting = await plane.create("waiting")
+    await plane.db.pool.execute("update api_keys set expires_at = now() where description = 'Deployment agent'")
+    before = await read_tables(plane, plane.actor.workspace_id)
+    assert all(before[table] for table in TABLES if table != "revision_logs")
+
+    stranger, headers = await create_workspace(plane)
+    ids = {
+        "deployment_id": made["id"],
+        "project_id": made["id"],
+        "revision_id": made["latest_revision_id"],
+        "integration_id": integration,
+    }
+    for route in routes:
+        if route.public or not route.path_types:
+            continue
+
+        label = f"{route.method} {route.path}"
+        body = BODIES.get(label, {} if route.body_type is not None else None)
+        for listener in (listener_id, cluster) if "listener_id" in route.path_types else (listener_id,):
+            path = route.path.format(**ids, listener_id=listener)
+            response = await plane.client.request(
+                route.method, path, json=body, params=QUERIES.get(label), headers=headers
+            )
+            assert response.status_code == 404, (label, response.status_code, response.text)
+            assert "of-nobody-else" not in response.text
+
+    many = await plane.client.delete("/v2/deployments", params={"deployment_ids": [made["id"]]}, headers=headers)
+    assert many.status_code == 404
+    for source, config in (
+        ("git_hosting", {"integration_id": integration, "repo_url": "http://127.0.0.1:9/a.git"}),
+        ("external_image", {"listener_id": cluster, "resource_spec": {}, "repo_url": None}),
+    ):
+        revision = {"image_uri": "a:1"} if source == "external_image" else {"graph_config_path": "langgraph.json"}
+        theirs = {"name": "theirs", "source": source, "source_config": config, "source_revision_config": revision}
+        response = await plane.client.post("/v2/deployments", json=theirs, headers=headers)
+        assert (response.status_code, "workspace" in response.text) == (400, True), response.text
+
+    for path in ("/v2/deployments", "/v2/listeners"):
+        assert (await plane.client.get(path, headers=headers)).json()["resources"] == []
+
+    integrations = (await plane.client.get("/v1/integrations/git_hosting/install", headers=headers)).json()
+    assert [found["name"] for found in integrations] == ["git"]
+
+    # A listener of the same name is another one, and takes nothing.
+    theirs = {"compute_type": "process", "compute_id": "local"}
+    connected = await plane.client.post("/internal/listeners/connect", json=theirs, headers=headers)
+    other_id = connected.json()["listener_id"]
+    assert other_id != listener_id
+    desired = await plane.client.get(f"/internal/listeners/{other_id}/desired", headers=headers)
+    assert desired.json()["deployments"] == []
+    assert await list_addresses(plane.db, stranger) == []
+    await empty_workspace(plane.db, stranger)
+
+    assert await read_tables(plane, plane.actor.workspace_id) == before
+    assert (await plane.get(waiting["id"]))["status"] == "AWAITING_DATABASE"
 
 
 async def test_every_verb_needs_its_permission(plane: Control) -> None:
@@ -310,6 +429,35 @@ async def test_secret_values_need_the_update_permission(plane: Control) -> None:
     reader = await plane.headers("deployments:read")
     seen = (await plane.client.get(f"/v2/deployments/{made['id']}", headers=reader)).json()
     assert (seen["secrets"], made["secrets"]) == ([{"name": "FOO", "value": ""}], SECRETS)
+
+
+async def test_credentials_in_an_address_that_was_stored_earlier_need_the_update_permission(plane: Control) -> None:
+    made = await plane.create()
+    stored = "https://me:token@git.example.com/team/agent.git"
+    await plane.db.pool.execute("update deployments set repo_url = $1", stored)
+    reader = await plane.headers("deployments:read")
+    listed = (await plane.client.get("/v2/deployments", headers=reader)).json()["resources"]
+    assert [each["source_config"]["repo_url"] for each in listed] == ["https://git.example.com/team/agent.git"]
+    assert (await plane.get(made["id"]))["source_config"]["repo_url"] == stored
+
+
+async def test_a_browser_sees_no_values_of_secrets(plane: Control) -> None:
+    """A page that runs foreign code in it could read them; command lines and programs need them."""
+    made = await plane.create(secrets=SECRETS)
+    user_id = plane.actor.user_id
+    headers = {"x-api-key": "", "x-tenant-id": str(plane.actor.workspace_id)}
+
+    async def read_as(kind: Literal["bearer", "cookie"]) -> Any:
+        sign_in = SignIn(kind=kind, method="password", lifetime=timedelta(hours=1), user_id=user_id)
+        session = await begin_session(plane.db, plane.services.authenticator, sign_in)
+        shown = {"cookie": f"{SESSION_COOKIE}={session.token}", "bearer": f"Bearer {session.token}"}[kind]
+        name = {"cookie": "cookie", "bearer": "authorization"}[kind]
+        response = await plane.client.get(f"/v2/deployments/{made['id']}", headers={**headers, name: shown})
+        assert response.status_code == 200, response.text
+        return response.json()["secrets"]
+
+    assert await read_as("bearer") == SECRETS
+    assert await read_as("cookie") == [{"name": "FOO", "value": ""}]
 
 
 async def test_patch_creates_a_revision_only_for_revision_fields(plane: Control) -> None:
@@ -436,7 +584,15 @@ async def test_a_deleted_deployment_stays_readable_until_its_compute_is_gone(pla
 
     assert (await plane.get(made["id"]))["status"] == "AWAITING_DELETE"
     assert await plane.statuses(made["id"]) == ["INTERRUPTED"]
-    assert (await plane.client.patch(f"/v2/deployments/{made['id']}", json={"secrets": []})).status_code == 409
+    path = f"/v2/deployments/{made['id']}"
+    for method, rest, body in (
+        ("PATCH", "", {"secrets": []}),
+        ("POST", "/revisions", {}),
+        ("PUT", "/scale", {"max_scale": 2}),
+        ("POST", "/service-key/rotate", None),
+    ):
+        assert (await plane.client.request(method, path + rest, json=body)).status_code == 409, rest
+
     assert (await plane.client.post("/v2/deployments", json=create_body())).status_code == 409
     late = await plane.client.put(f"/internal/deployments/{made['id']}/status", json={"status": "READY"})
     assert late.status_code == 409
@@ -456,6 +612,8 @@ async def test_delete_tracing_project_deletes_the_project(plane: Control, asked:
     made = await plane.create()
     params = {"delete_tracing_project": asked}
     await plane.client.delete(f"/v2/deployments/{made['id']}", params=params)
+    # A delete that is repeated without the wish does not withdraw it.
+    await plane.client.delete(f"/v2/deployments/{made['id']}")
     assert await plane.db.pool.fetchval("select count(*) from projects where deleted_at is null") == 1
     await plane.listener.drop(made["id"])
     assert await plane.db.pool.fetchval("select count(*) from projects where deleted_at is null") == left
