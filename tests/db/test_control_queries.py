@@ -1,11 +1,8 @@
 """The queries of deployments fit the schema, which enforces at most one running and one waiting revision."""
 
-from uuid import uuid4
-
 import pytest
 
 from portside.control.revision_logs import OldRevisionLogs
-from portside.control.server_rollouts import get_servers, resume_rollout
 from portside.control.sql import sql
 from portside.kernel.db import Database
 from tests.api import control_server
@@ -77,15 +74,3 @@ async def test_the_database_enforces_one_revision_in_progress_and_one_waiting(db
 
     with pytest.raises(asyncpg.UniqueViolationError):
         await db.pool.execute(REVISION, 2, status, 0)
-
-
-async def test_deployments_can_be_skipped_while_a_rollout_runs(db: Database) -> None:
-
-    first = uuid4()
-    second = uuid4()
-    for skipped in ([first], [second], []):
-        await resume_rollout(db, "2", skipped)
-
-    rollout = (await get_servers(db, "2")).rollout
-    assert rollout is not None
-    assert (rollout.status, set(rollout.skipped)) == ("running", {first, second})
