@@ -44,6 +44,13 @@ async def test_x_tenant_id_must_be_the_keys_own_workspace(platform) -> None:
         assert response.status_code == status, tenant
 
 
+async def test_x_organization_id_must_be_the_keys_own_organization(platform) -> None:
+    own = str(platform.actor.organization_id)
+    for organization, status in ((own, 200), (own.upper(), 200), ("", 200), (str(uuid4()), 403), ("x", 403)):
+        response = await platform.client.get("/auth", headers={"x-organization-id": organization})
+        assert response.status_code == status, organization
+
+
 async def test_a_key_may_come_as_a_bearer_token(platform) -> None:
     key = platform.client.headers["x-api-key"]
     async with httpx2.AsyncClient(base_url=platform.client.base_url) as client:

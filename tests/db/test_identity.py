@@ -2,18 +2,34 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import cast
+from uuid import uuid4
 
 import msgspec
 import pytest
 
+from portside.identity import sessions
 from portside.identity.authentication import Authenticator, SessionEnded, hash_token
 from portside.identity.first_start import get_first_owner, set_up
-from portside.identity.keys import KeyFilter, Owner, Revocation, create_key, list_keys, revoke_key
+from portside.identity.keys import (
+    KeyFilter,
+    Owner,
+    Revocation,
+    create_key,
+    expire_key,
+    is_valid_key,
+    list_granted_permissions,
+    list_keys,
+    revoke_key,
+)
 from portside.identity.logins import check_credentials, set_password
+from portside.identity.members import _may_in_workspace
 from portside.identity.sessions import Origin, SignIn, begin_session
+from portside.identity.sign_in_links import LinkSpent, create_link, redeem_link
 from portside.identity.sql import sql
 from portside.identity.types import Actor, Credentials, KeyRequest, NewPassword
-from portside.kernel.db import Database
+from portside.identity.workspaces import list_workspaces
+from portside.kernel.db import Database, Record
 from portside.kernel.errors import Forbidden, Invalid, NotFound, Unauthorized, UserMistake
 from portside.kernel.migrations import migrate
 from tests.conftest import eventually
@@ -167,6 +183,117 @@ async def test_a_key_cannot_revoke_itself_nor_one_of_another_workspace(db, key) 
     assert foreign.id not in [listed.id for listed in await list_keys(db, of_workspace(admin))]
 
 
+async def test_a_list_of_service_keys_neither_shows_nor_revokes_keys_of_users(db, key) -> None:
+    authenticator = Authenticator(db)
+    admin = await authenticator.authenticate(key)
+    personal = await create_key(db, Owner(admin.organization_id, admin.workspace, admin.user_id), KeyRequest())
+    services = msgspec.structs.replace(of_workspace(admin), service_keys_only=True)
+    assert await list_keys(db, services) == []
+    with pytest.raises(NotFound):
+        await revoke_key(db, authenticator, admin, Revocation(personal.id, services, force=True))
+
+    assert (await Authenticator(db).authenticate(personal.key)).key_id == personal.id
+
+
+async def test_only_a_key_that_works_is_one_of_this_platform(db, key) -> None:
+    admin = await Authenticator(db).authenticate(key)
+    expired, revoked, valid = [await create_key(db, await get_first_owner(db), KeyRequest()) for _ in range(3)]
+    await db.pool.execute("update api_keys set expires_at = now() where id = $1", expired.id)
+    await revoke_key(db, Authenticator(db), admin, Revocation(revoked.id, of_workspace(admin)))
+    assert [await is_valid_key(db, each.key) for each in (expired, revoked, valid)] == [False, False, True]
+
+
+async def test_a_key_that_expires_soon_does_not_live_longer_after_a_rotation(db, key) -> None:
+    soon = datetime.now(UTC) + timedelta(minutes=1)
+    made = await create_key(db, await get_first_owner(db), KeyRequest(expires_at=soon))
+    await expire_key(db, made.id, after=timedelta(hours=1))
+    assert await db.pool.fetchval("select expires_at from api_keys where id = $1", made.id) == soon
+
+
+def test_a_read_only_key_has_no_more_than_was_asked_for() -> None:
+    assert list_granted_permissions(KeyRequest(permissions=["runs:*", "datasets:update"], read_only=True)) == [
+        "runs:read"
+    ]
+    assert "runs:read" in list_granted_permissions(KeyRequest(read_only=True))
+    assert "runs:create" not in list_granted_permissions(KeyRequest(read_only=True))
+
+
+@pytest.mark.parametrize("change", ["revoked_at = now()", "expires_at = now()"])
+async def test_what_a_key_has_signed_in_ends_with_it(db, key, change: str) -> None:
+    authenticator = Authenticator(db)
+    used = await create_key(db, await get_first_owner(db), KeyRequest())
+    by_key = await authenticator.authenticate(used.key)
+    admin = await authenticator.authenticate(key)
+    sign_in = SignIn(kind="cookie", method="key", lifetime=timedelta(hours=1), key_id=used.id)
+    session = await begin_session(db, authenticator, sign_in)
+    token = (await create_link(db, by_key)).path.partition("token=")[2]
+    assert [listed.id for listed in await sessions.list_all(db, authenticator, admin)] == [session.id]
+
+    await db.pool.execute(f"update api_keys set {change} where id = $1", used.id)
+    with pytest.raises(Unauthorized):
+        await Authenticator(db).authenticate_session(session.token, "cookie")
+
+    with pytest.raises(LinkSpent):
+        await redeem_link(db, authenticator, token, Origin())
+
+    assert await sessions.list_all(db, authenticator, admin) == []
+
+
+async def test_a_session_of_a_key_that_expires_is_known_to_end_then(db, key) -> None:
+    soon = datetime.now(UTC) + timedelta(minutes=1)
+    used = await create_key(db, await get_first_owner(db), KeyRequest(expires_at=soon))
+    authenticator = Authenticator(db)
+    sign_in = SignIn(kind="cookie", method="key", lifetime=timedelta(hours=1), key_id=used.id)
+    session = await begin_session(db, authenticator, sign_in)
+    assert (await authenticator.authenticate_session(session.token, "cookie")).expires_at == soon
+
+
+async def test_a_service_key_ends_only_sessions_that_it_made(db, key) -> None:
+    authenticator = Authenticator(db)
+    first, second = [await create_key(db, await get_first_owner(db), KeyRequest()) for _ in range(2)]
+    sign_in = SignIn(kind="cookie", method="key", lifetime=timedelta(hours=1), key_id=first.id)
+    session = await begin_session(db, authenticator, sign_in)
+    with pytest.raises(sessions.SessionNotFound):
+        await sessions.end_own(db, authenticator, await authenticator.authenticate(second.key), session.id)
+
+    await sessions.end_own(db, authenticator, await authenticator.authenticate(first.key), session.id)
+    assert await db.pool.fetchval("select count(*) from sessions") == 0
+
+
+async def test_a_terminal_that_was_not_used_for_long_stays_signed_in(db, key) -> None:
+    authenticator = Authenticator(db)
+    admin = await authenticator.authenticate(key)
+    made = {}
+    for kind in ("bearer", "cookie"):
+        sign_in = SignIn(kind=kind, method="password", lifetime=timedelta(days=7), user_id=admin.user_id)
+        made[kind] = (await begin_session(db, authenticator, sign_in)).id
+
+    await db.pool.execute("update sessions set last_used_at = now() - interval '2 days'")
+    newest = await begin_session(db, authenticator, sign_in)
+    left = {row["id"] for row in await db.pool.fetch("select id from sessions")}
+    assert left == {made["bearer"], newest.id}
+
+
+async def test_who_has_no_role_in_a_workspace_sees_none(db, key) -> None:
+    admin = await Authenticator(db).authenticate(key)
+    assert len(await list_workspaces(db, admin)) == 1
+    outsider = msgspec.structs.replace(
+        admin, workspace=None, user_id=uuid4(), role_permissions=frozenset({"organization:read"})
+    )
+    assert await list_workspaces(db, outsider) == []
+
+
+def test_a_limited_key_of_a_workspace_admin_removes_nobody_who_has_more() -> None:
+    user = Actor(
+        uuid4(), "…", uuid4(), uuid4(), "w", "w", uuid4(), "a@b", frozenset({"*"}), role_permissions=frozenset()
+    )
+    row = cast("Record", {"actor_role": "Admin"})
+    assert _may_in_workspace(user, row, "deployments:delete")
+    limited = msgspec.structs.replace(user, permissions=frozenset({"organization:manage"}))
+    assert not _may_in_workspace(limited, row, "deployments:delete")
+    assert not _may_in_workspace(user, cast("Record", {"actor_role": "Viewer"}), "deployments:delete")
+
+
 async def test_an_expired_key_is_refused_even_if_cached(db, key, monkeypatch) -> None:
     authenticator = Authenticator(db)
     soon = datetime.now(UTC) + timedelta(hours=1)
@@ -192,8 +319,6 @@ async def test_an_invalid_expiry_is_refused(db, key, text: str) -> None:
 
 def test_permissions() -> None:
     def actor(*permissions: str) -> Actor:
-        from uuid import uuid4
-
         return Actor(uuid4(), "…", uuid4(), uuid4(), "w", "w", None, None, frozenset(permissions))
 
     assert actor("runs:read").may("runs:read")
