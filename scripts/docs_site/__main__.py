@@ -14,8 +14,7 @@ out what nobody sees, and `policy` moves scripts into files. `checking` reads th
 import sys
 
 from scripts.docs_site.building import build
-from scripts.docs_site.problems import BadSiteError
-from scripts.kept_builds import CannotBuildError
+from scripts.docs_site.problems import BadSiteError, CannotBuildError
 
 
 def main(arguments: list[str]) -> int:

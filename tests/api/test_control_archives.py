@@ -151,7 +151,11 @@ async def test_unused_archives_are_deleted_and_used_ones_kept(platform, monkeypa
 
     await platform.patch(made["id"], **build_revision(used["object_path"]))
     files = [store.path(UUID(urlsplit(where["upload_url"]).path.rsplit("/", 1)[-1])) for where in (used, unused)]
+    # A file appears shortly before its row is committed.
+    young = store.path(UUID(int=7))
+    young.touch()
     await chore.activate()
+    assert young.exists()
     assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
     monkeypatch.setattr(archives, "UNUSED_FOR_S", 0.0)
     monkeypatch.setattr(archive_store, "GARBAGE_AFTER_S", {".tar.gz": 0.0})
@@ -169,8 +173,13 @@ async def test_unused_archives_are_deleted_and_used_ones_kept(platform, monkeypa
 async def test_unused_upload_addresses_are_limited(platform, monkeypatch) -> None:
     monkeypatch.setattr(archives, "UNUSED_KEPT", 2)
     made = await make(platform, "many")
+    used = await address(platform, made["id"])
+    assert (await put(platform, used["upload_url"], ARCHIVE)).status_code == 204
+    await platform.patch(made["id"], **build_revision(used["object_path"]))
     urls = [(await address(platform, made["id"]))["upload_url"] for _ in range(3)]
     assert [(await put(platform, url, ARCHIVE)).status_code for url in urls] == [401, 204, 204]
+    # The archive of a revision is not one of them.
+    await platform.patch(made["id"], **build_revision(used["object_path"]))
 
 
 async def test_upload_url_is_refused_for_deleted_or_unknown_deployments(platform) -> None:

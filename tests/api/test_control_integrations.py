@@ -7,7 +7,8 @@ import asyncio
 import hashlib
 import hmac
 import json
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import httpx2
@@ -17,9 +18,10 @@ import pytest_asyncio
 import portside.alerts.channels  # noqa: F401 - its column is encrypted too
 from portside.control.key_rotation import COLUMNS, reencrypt
 from portside.control.polling import PolledBranches
-from portside.control.pushes import ExpiredPushDeliveries
+from portside.control.pushes import ExpiredPushDeliveries, build_commit
 from portside.control.scope import ScopeFactory
 from portside.kernel.crypto import SecretBox
+from portside.kernel.disk import DiskWatch
 from portside.kernel.outbound import OutboundRules
 from tests.api.control_server import control, create_body
 from tests.api.git_host import TOKEN, git_host
@@ -121,6 +123,8 @@ async def test_failures_of_the_git_host_are_reported(platform, host, monkeypatch
     assert (refused.status_code, "401" in refused.json()["detail"]) == (400, True)
     assert (await platform.client.patch(f"{PATH}/{made['id']}", json={"token": TOKEN})).status_code == 200
     assert (await platform.client.get(path)).status_code == 200
+    monkeypatch.setattr(host, "status", 403)
+    assert (await platform.client.get(path)).status_code == 400
     monkeypatch.setattr(host, "status", 500)
 
     assert (await platform.client.get(path)).status_code == 503
@@ -272,7 +276,8 @@ async def test_a_push_builds_its_commit_in_following_deployments(platform, host,
 
     assert newest["source_revision_config"]["repo_ref"] == "main"
     assert await hook.push(url, commit) == [], "already have this commit"
-    assert await hook.push(url, GONE, deleted=True) == []
+    assert await hook.push(url, "d" * 40, deleted=True) == []
+    assert await hook.push(url, GONE) == await hook.push(url, "0" * 64) == []
     assert await hook.push(url, "d" * 40, before=GONE) == []
     assert await hook.push(url, "d" * 40, created=True) == []
 
@@ -310,16 +315,56 @@ async def test_a_delivery_counts_once(platform, host) -> None:
     assert len(later.json()["revision_ids"]) == 1
     again = await hook.send(event)
     assert again.json() == {"revision_ids": [], "ignored": "this delivery was already handled"}
-    await platform.db.execute(statement("update push_deliveries set received_at = now() - interval '401 days'"))
-    await ExpiredPushDeliveries(platform.db).activate()
-
-    assert await platform.db.fetchval(statement("select count(*) from push_deliveries")) == 0
+    for days, kept in ((399, 2), (401, 0)):
+        await platform.db.execute(
+            statement("update push_deliveries set received_at = now() - make_interval(days => :days)"), days=days
+        )
+        await ExpiredPushDeliveries(platform.db).activate()
+        count = statement("select count(*) from push_deliveries where integration_id = :id")
+        assert await platform.db.fetchval(count, id=UUID(integration["id"])) == kept
 
 
 def statement(text: str) -> Any:
     from portside.kernel.db import Query
 
     return Query("of a test", text)
+
+
+async def test_a_commit_is_built_only_where_the_branch_is_still_followed(platform, host) -> None:
+    """A deployment may change between the look at its branch and the build."""
+    own = platform.services
+    scopes = ScopeFactory(own.db, own.box, own.authenticator, own.changes)
+    scope = scopes.for_workspace(platform.actor.organization_id, platform.actor.workspace_id)
+    url = f"{host.url}/team/changed"
+    integration = await add(platform, base_url=host.url)
+    deployment = await follow(platform, integration, url)
+
+    async def build(branch: str = "main", commit: str = "a" * 40) -> bool:
+        async with scope.change() as tx:
+            return await build_commit(tx, scope, UUID(deployment["id"]), branch=branch, commit=commit) is not None
+
+    assert not await build("other")
+    assert await build()
+    assert not await build()
+    await platform.patch(deployment["id"], source_config={"build_on_push": False})
+    assert not await build(commit="b" * 40)
+    await platform.patch(deployment["id"], source_config={"build_on_push": True})
+    await platform.client.delete(f"/v2/deployments/{deployment['id']}")
+    assert not await build(commit="b" * 40)
+    assert await list_commits(platform, deployment) == [None, "a" * 40]
+    assert await (await create_hook(platform, integration)).push(url, "c" * 40) == []
+
+
+async def test_a_push_is_no_reason_to_build_a_repository_that_an_archive_replaced(platform, host) -> None:
+    integration = await add(platform, base_url=host.url)
+    url = f"{host.url}/team/replaced"
+    deployment = await follow(platform, integration, url, None)
+    await platform.db.execute(
+        statement("update revisions set source = 'internal_source' where deployment_id = :id"),
+        id=UUID(deployment["id"]),
+    )
+    event = {"clone_url": url, "default_branch": "main"}
+    assert await (await create_hook(platform, integration)).push(url, "c" * 40, repository=event) == []
 
 
 @pytest.mark.parametrize("kind", ["github", "gitlab", "gitea"])
@@ -487,6 +532,19 @@ async def test_a_branch_is_polled_once_per_period_by_concurrent_tasks(platform, 
     before = len(host.asked)
     assert (await chore().activate()).did["polled"] == 0
     assert len(host.asked) == before
+
+
+async def test_no_branch_is_polled_on_a_full_disk_or_for_a_deployment_that_is_deleted(platform, host, poll) -> None:
+    deployment = await follow(platform, await add(platform, base_url=host.url), f"{host.url}/team/full")
+    own = platform.services
+    scopes = ScopeFactory(own.db, own.box, own.authenticator, own.changes)
+    disk = SimpleNamespace(shortage="its disk is nearly full")
+    full = PolledBranches(scopes, PERIOD_S, own.outbound_rules, cast("DiskWatch", disk))
+    assert (await full.activate()).did == {}
+
+    await platform.client.delete(f"/v2/deployments/{deployment['id']}")
+    disk.shortage = None
+    assert (await full.activate()).did == {"polled": 0, "started": 0}
 
 
 async def test_branches_are_polled_after_the_clock_was_set_back(platform, host, poll, chore) -> None:

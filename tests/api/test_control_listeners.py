@@ -7,9 +7,11 @@ import httpx2
 import pytest
 
 from portside.control import desired_state
+from portside.control.addresses import list_addresses
 from portside.control.custom_hosts import parse_custom_hosts
 from portside.control.deployments import move_repositories
 from portside.control.resources import with_defaults
+from portside.control.scope import PlatformAddress
 from portside.control.sql import sql
 from tests.api.control_server import ADDRESS, Control
 from tests.conftest import eventually
@@ -163,6 +165,13 @@ async def test_the_desired_state_holds_all_that_a_listener_needs(plane: Control)
     }
 
 
+async def test_servers_trust_the_front_beside_the_proxies_of_the_operator(plane: Control) -> None:
+    await plane.create()
+    plane.set_services(address=PlatformAddress(ADDRESS.url, trusted_proxies="192.0.2.1,192.0.2.2"))
+    (deployment,) = (await plane.listener.desired(await plane.listener.connect()))["deployments"]
+    assert deployment["environment"]["TRUSTED_PROXIES"] == "127.0.0.1,::1,192.0.2.1,192.0.2.2"
+
+
 async def test_the_desired_revisions_are_the_unfinished_ones_and_the_active_one(plane: Control) -> None:
     made = await plane.create()
     listener_id = await plane.listener.connect()
@@ -231,16 +240,64 @@ async def test_a_deployment_report_is_stored(plane: Control) -> None:
     assert (await plane.client.put(path, json={"status": "AWAITING_DELETE"})).status_code == 422
 
 
+class CountingRouter:
+    """Counts how often the front reads the addresses again."""
+
+    def __init__(self) -> None:
+        self.refreshes = 0
+
+    async def refresh(self) -> None:
+        self.refreshes += 1
+
+    def find_objection(self, url: str) -> str | None:
+        return None
+
+
+async def test_the_front_follows_a_deployment_whose_address_changes(plane: Control) -> None:
+    router = CountingRouter()
+    plane.set_services(router=router)
+    made = await plane.create()
+
+    async def report(**body: object) -> int:
+        await plane.client.put(f"/internal/deployments/{made['id']}/status", json={"status": "READY", **body})
+        return router.refreshes
+
+    assert await report() == 0
+    assert await report(custom_url="http://127.0.0.1:9000") == 1
+    assert await report(custom_url="http://127.0.0.1:9000") == 1
+    assert await report(custom_url="http://127.0.0.1:9001") == 2
+    await plane.client.delete(f"/v2/deployments/{made['id']}")
+    assert router.refreshes == 3
+
+
+async def test_the_front_routes_to_machines_and_no_more_to_what_is_deleted(plane: Control) -> None:
+    machine = await plane.listener.connect("machine")
+    cluster = await plane.listener.connect("cluster", compute_type="k8s")
+    made = {}
+    for name, listener_id in (("here", machine), ("there", cluster), ("gone", machine)):
+        image = {"image_uri": "a:1"}
+        config = {"listener_id": listener_id, "resource_spec": {}, "repo_url": None}
+        body = {"name": name, "source": "external_image", "source_config": config, "source_revision_config": image}
+        made[name] = (await plane.client.post("/v2/deployments", json=body)).json()
+        report = {"status": "READY", "custom_url": f"http://127.0.0.1/{name}"}
+        await plane.client.put(f"/internal/deployments/{made[name]['id']}/status", json=report)
+
+    await plane.client.delete(f"/v2/deployments/{made['gone']['id']}")
+    found = await list_addresses(plane.db, plane.actor.workspace_id)
+    assert [(each.name, each.direct_url) for each in found] == [("here", "http://127.0.0.1/here")]
+
+
 async def test_deployments_without_servers_are_not_ready_when_the_platform_starts(plane: Control) -> None:
-    serving, down, empty = [await plane.create(name) for name in ("serving", "down", "empty")]
-    for deployment in (serving, down):
+    serving, down, empty, deleted = [await plane.create(name) for name in ("serving", "down", "empty", "deleted")]
+    for deployment in (serving, down, deleted):
         await plane.listener.deploy(deployment["id"], deployment["latest_revision_id"])
 
     for deployment, report in ((serving, {"status": "READY"}), (down, {"status": "UNKNOWN", "reason": "disk full"})):
         await plane.client.put(f"/internal/deployments/{deployment['id']}/status", json=report)
 
     await plane.client.put(f"/internal/deployments/{empty['id']}/status", json={"status": "READY"})
-    deployments = (serving, down, empty)
+    await plane.client.delete(f"/v2/deployments/{deleted['id']}")
+    deployments = (serving, down, empty, deleted)
     await desired_state.report_stopped_deployments(plane.db, [UUID(deployment["id"]) for deployment in deployments])
 
     seen = [await plane.get(deployment["id"]) for deployment in deployments]
@@ -248,6 +305,7 @@ async def test_deployments_without_servers_are_not_ready_when_the_platform_start
         ("UNKNOWN", "No server runs since the platform was stopped; one is being started."),
         ("UNKNOWN", "disk full"),
         ("READY", None),
+        ("AWAITING_DELETE", None),
     ]
 
 
@@ -376,6 +434,12 @@ async def test_a_deployment_on_a_cluster_gets_only_a_host_that_the_operator_allo
     taken = await create("second", "https://ONE.agents.example.com/v2")
     assert (taken.status_code, "another deployment" in taken.text) == (400, True)
 
+    # An address that a listener reported is taken as well.
+    machine = await plane.create("machine")
+    report = {"status": "READY", "custom_url": "https://two.agents.example.com:8443/x"}
+    await plane.client.put(f"/internal/deployments/{machine['id']}/status", json=report)
+    assert (await create("third", "https://two.agents.example.com")).status_code == 400
+
     # The owner may move it on its own host, and not to another that is taken or the platform's.
     path = f"/v2/deployments/{made.json()['id']}"
     moves = {
@@ -434,7 +498,8 @@ async def test_a_deployment_that_cannot_be_deleted_yet_says_why(plane: Control) 
     made = await plane.create("agent")
     path = f"/internal/deployments/{made['id']}/status"
     assert (await plane.client.delete(f"/v2/deployments/{made['id']}")).status_code == 204
-    assert (await plane.client.put(path, json={"status": "READY"})).status_code == 409
+    for wrong in ({"status": "READY"}, {"status": "UNUSED", "reason": "Idle."}, {"status": "UNKNOWN"}):
+        assert (await plane.client.put(path, json=wrong)).status_code == 409
 
     report = {"status": "UNKNOWN", "reason": "It could not be deleted yet: the namespace is gone."}
     assert (await plane.client.put(path, json=report)).status_code == 204

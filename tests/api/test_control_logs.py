@@ -92,6 +92,12 @@ async def test_entries_are_filtered(plane: Control) -> None:
         "done",
     ]
 
+    newest = {"type": "build", "order": "desc"}
+    assert messages(await read_logs(plane, made, **newest, level="error")) == ["boom"]
+    assert messages(await read_logs(plane, made, **newest, query="DONE")) == ["done"]
+    assert messages(await read_logs(plane, made, **newest, start_time=start)) == ["boom"]
+    assert messages(await read_logs(plane, made, **newest, end_time=start)) == ["done", "Building 100%"]
+
     path = f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}/logs"
     for bad in (
         {},
@@ -111,6 +117,7 @@ async def test_the_project_routes_read_the_same_logs(plane: Control) -> None:
     second = await plane.patch(made["id"], source_revision_config={"repo_ref": "next"})
 
     await add(plane, second, "deploy", "second revision")
+    await add(plane, await plane.create("other"), "deploy", "first revision of another deployment")
     base = f"/v1/projects/{made['id']}"
 
     async def post(path: str, **body: object) -> list[str]:

@@ -62,6 +62,7 @@ async def test_the_latest_metrics_are_shown(plane: Control):
     assert found["measured_at"].endswith(("Z", "+00:00"))
     assert (await plane.get(deployment))["server_version"] == "0.1.0+g1234567"
     assert f'portside_deployment_replicas{{deployment_id="{deployment}"}} 2.0' in format_metrics()[0].decode()
+    assert f'portside_deployment_active_runs{{deployment_id="{deployment}"}} NaN' in format_metrics()[0].decode()
 
 
 async def test_the_time_until_sleep_reaches_the_listener_without_a_new_revision(plane: Control):

@@ -18,9 +18,11 @@ async def push(plane: Control, deployment_id: str, ref: str) -> str:
 async def test_a_revision_becomes_active_when_it_is_deployed_and_not_before(plane: Control) -> None:
     made = await plane.create()
     first = made["latest_revision_id"]
+    await plane.client.put(f"/internal/deployments/{made['id']}/status", json={"status": "READY"})
     for status in ("AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING"):
         assert (await plane.listener.report(made["id"], first, status)).status_code == 204
-        assert (await plane.get(made["id"]))["active_revision_id"] is None
+        seen = await plane.get(made["id"])
+        assert (seen["active_revision_id"], seen["status"]) == (None, "READY")
 
     assert (await plane.listener.report(made["id"], first, "DEPLOYED")).status_code == 204
     assert (await plane.get(made["id"]))["active_revision_id"] == first
@@ -209,6 +211,17 @@ async def test_a_redeploy_serves_a_build_again(plane: Control) -> None:
 
     late = await plane.client.post(f"{path}/{first}/redeploy")
     assert (late.status_code, "being deleted" in late.json()["detail"]) == (400, True)
+
+
+async def test_a_build_that_failed_to_deploy_is_served_again(plane: Control) -> None:
+    made = await plane.create()
+    first = made["latest_revision_id"]
+    await plane.listener.walk(made["id"], first, "AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOY_FAILED")
+    response = await plane.client.post(f"/v2/deployments/{made['id']}/revisions/{first}/redeploy")
+    assert response.status_code == 200, response.text
+
+    desired = (await plane.listener.desired(await plane.listener.connect()))["deployments"][0]
+    assert [revision["built_from"] for revision in desired["revisions"]] == [first]
 
 
 async def test_an_interrupt_stops_a_revision_in_progress(plane: Control) -> None:

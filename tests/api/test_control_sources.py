@@ -96,6 +96,7 @@ async def test_a_custom_url_is_kept(plane: Control) -> None:
     assert (await plane.get(made["id"]))["source_config"]["custom_url"] == "https://agent.example.com"
     moved = await plane.patch(made["id"], source_config={"custom_url": "https://new.example.com"})
     assert moved["source_config"]["custom_url"] == "https://new.example.com"
+    assert await plane.db.pool.fetchval("select direct_url from deployments") == "http://127.0.0.1:9000"
 
     assert moved["latest_revision_id"] == made["latest_revision_id"]
 

@@ -6,6 +6,7 @@ Such a key can be revoked only with force, and is created again.
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -84,6 +85,23 @@ async def test_a_refused_key_shows_in_the_deployment_status(plane: Control):
 
     # The same listener, with another key.
     await plane.listener.desired(await plane.listener.connect())
+    assert (await plane.get(deployment))["status_message"] is None
+
+
+async def test_an_expired_key_shows_in_the_deployment_status_and_is_replaced(plane: Control):
+    deployment = (await plane.create("mine"))["id"]
+    first = await read_deployed_key(plane)
+    await plane.db.pool.execute("update api_keys set expires_at = now() where used_by = 'deployment mine'")
+    made = (await plane.client.post("/api-key", json={"permissions": ["listeners:work"]})).json()
+    await plane.db.pool.execute("update listeners set key_id = $1", UUID(made["id"]))
+    assert (await plane.get(deployment))["status_message"].startswith("The platform refuses its service key (401)")
+    await plane.db.pool.execute("update api_keys set expires_at = now() where id = $1", UUID(made["id"]))
+    message = (await plane.get(deployment))["status_message"]
+    assert message.startswith("The platform refuses the API key of its listener (401)")
+
+    second = await read_deployed_key(plane)
+    assert second != first
+    assert await status(plane, second) == 200
     assert (await plane.get(deployment))["status_message"] is None
 
 

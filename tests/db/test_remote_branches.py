@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from starlette.responses import RedirectResponse
 
+from portside.control import git_remotes
 from portside.control.git_remotes import PollFailed, fetch_newest_commit
 from portside.kernel import outbound
 from portside.kernel.http.server import Server, listen
-from portside.kernel.outbound import OutboundRules
+from portside.kernel.outbound import OutboundResponse, OutboundRules
 from portside.listener_api import Secret
 from tests.api.git_host import TOKEN, GitHost, git_host
 from tests.repositories import Repository
@@ -77,6 +78,44 @@ async def test_redirects_of_one_host_are_followed_and_counted(host: GitHost, red
 
     with pytest.raises(PollFailed, match="more than 3 times"):
         await fetch_newest_commit(f"{redirecting_host.url}/5", "main", None, HERE)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://git.example.com/new",  # without TLS
+        "ftp://git.example.com/new",
+        "file:///new",
+    ],
+)
+async def test_a_redirect_without_tls_is_not_followed(target: str, monkeypatch: pytest.MonkeyPatch):
+    redirect = OutboundResponse(301, b"", f"{target}/info/refs?service=git-upload-pack")
+    asked: list[str] = []
+
+    async def answer(url: str, headers: Any, rules: OutboundRules) -> OutboundResponse:
+        asked.append(url)
+        return redirect
+
+    monkeypatch.setattr(git_remotes, "fetch", answer)
+    remote = git_remotes._Remote("https://git.example.com/old", CREDENTIAL)
+    with pytest.raises(PollFailed, match="without TLS"):
+        await git_remotes._follow_redirect(remote, HERE)
+
+    assert asked == ["https://git.example.com/old/info/refs?service=git-upload-pack"]
+
+
+def test_a_proxy_is_used_for_public_hosts_only(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    monkeypatch.setenv("DATABASE_URI", "postgres://of-the-platform")
+    for addresses, expected in (
+        (("93.184.215.14",), "http://proxy.example:3128"),
+        (("10.0.0.1",), None),
+        (("93.184.215.14", "10.0.0.1"), None),
+    ):
+        remote = git_remotes._Remote("https://git.example.com/a", CREDENTIAL, addresses)
+        environment = git_remotes._build_environment("/home", remote)
+        assert environment.get("HTTPS_PROXY") == expected
+        assert "DATABASE_URI" not in environment
 
 
 async def test_redirects_into_forbidden_networks_are_refused(

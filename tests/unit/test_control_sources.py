@@ -229,6 +229,7 @@ def test_a_limit_alone_bounds_what_is_requested() -> None:
         ({"executor_cpu": 2, "executor_cpu_limit": 1}, "executor_cpu must not be greater than executor_cpu_limit"),
         ({"orchestrator_memory_mb": 3, "orchestrator_memory_limit_mb": 2}, "orchestrator_memory_mb must not be"),
         ({"orchestrator_min_scale": 3, "orchestrator_max_scale": 2}, "orchestrator_min_scale must not be greater"),
+        ({"queue_min_scale": 0}, "queue_min_scale must be at least 1"),
         ({"orchestrator_min_scale": 0}, "orchestrator_min_scale must be at least 1"),
         ({"executor_cpu": 1, "queue_max_scale": 0}, "queue_max_scale must be at least 1"),
         ({"volume_mounts": [{"name": "v", "mountPath": "/v"}]}, "volume v"),
