@@ -89,3 +89,22 @@ async def test_cancel_needs_update_permission(server: ServerProcess):
         refused = await http.post(reader.path, json=body, headers=reader.headers)
         assert (refused.status_code, refused.json()["detail"]) == (403, "Readers read.")
         assert (await reader.ask("tasks/get", id=task["id"]))["status"]["state"] in {"submitted", "working"}
+
+
+async def test_handlers_are_asked_about_each_method(server: ServerProcess):
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
+        task = await as_user(http, "alice").send(data(WORDS))
+        of_task = {"id": task["id"]}
+        for action, method, params in (
+            ("threads.read", "tasks/get", of_task),
+            ("threads.read", "tasks/resubscribe", of_task),
+            ("threads.update", "tasks/cancel", of_task),
+            ("threads.search", "ListTasks", {}),
+            ("threads.read", "message/send", {"message": message(data(WORDS), taskId=task["id"])}),
+            ("threads.create_run", "message/send", {"message": message(data(WORDS))}),
+            ("threads.create_run", "message/stream", {"message": message(data(WORDS))}),
+        ):
+            caller = as_user(http, f"without {action}")
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            refused = await http.post(caller.path, json=body, headers=caller.headers)
+            assert (refused.status_code, refused.json()) == (403, {"detail": f"Without {action}."}), (action, method)

@@ -43,6 +43,109 @@ BODIES: dict[str, Any] = {
 COMMANDS = "POST /threads/{thread_id}/commands"
 # Access to the routes of these protocols is tested in test_a2a_access.py and test_mcp_access.py.
 PROTOCOLS = {"a2a", "mcp"}
+RUN_OF_HERS = {**RUN, "assistant_id": "{assistant_id}"}
+CANCELLING = "?cancel_on_disconnect=true"
+# The requests that ask the handlers about each action (docs/guides/protect-an-agent.md). Many ask about several.
+ACTIONS: dict[str, list[tuple[str, str, Any]]] = {
+    "threads.create": [
+        ("POST", "/threads", {}),
+        ("POST", "/threads/{thread_id}/copy", None),
+        ("POST", "/threads/{new_id}/runs", {**RUN, "if_not_exists": "create"}),
+        ("POST", "/threads/{new_id}/runs/wait", {**RUN, "if_not_exists": "create"}),
+        ("POST", "/threads/{new_id}/runs/stream", {**RUN, "if_not_exists": "create"}),
+    ],
+    "threads.search": [
+        ("POST", "/threads/search", {}),
+        ("POST", "/threads/count", {}),
+        ("POST", "/runs/search", {}),
+        ("GET", "/threads/{thread_id}/runs", None),
+        ("POST", "/runs/crons/search", {}),
+        ("POST", "/runs/crons/count", {}),
+    ],
+    "threads.read": [
+        ("GET", "/threads/{thread_id}", None),
+        ("GET", "/threads/{thread_id}/storage", None),
+        ("POST", "/threads/{thread_id}/copy", None),
+        ("GET", "/threads/{thread_id}/state", None),
+        ("GET", "/threads/{thread_id}/state/{checkpoint_id}", None),
+        ("POST", "/threads/{thread_id}/state/checkpoint", {"checkpoint": {}}),
+        ("GET", "/threads/{thread_id}/history", None),
+        ("POST", "/threads/{thread_id}/history", {}),
+        ("GET", "/threads/{thread_id}/stream", None),
+        ("POST", "/threads/{thread_id}/stream/events", {"channels": ["values"]}),
+        ("GET", "/threads/{thread_id}/runs/{run_id}", None),
+        ("GET", "/threads/{thread_id}/runs/{run_id}/join", None),
+        ("GET", "/threads/{thread_id}/runs/{run_id}/stream", None),
+        ("GET", "/threads/{thread_id}/runs/{run_id}/webhook", None),
+        ("GET", "/runs/{run_id}/join", None),
+        ("GET", "/runs/{run_id}/stream", None),
+        ("GET", "/runs/crons/{cron_id}", None),
+        ("PATCH", "/runs/crons/{cron_id}", {}),
+        ("POST", "/runs/crons/{cron_id}/run", None),
+        ("DELETE", "/runs/crons/{cron_id}", None),
+    ],
+    "threads.update": [
+        ("PATCH", "/threads/{thread_id}", {}),
+        ("POST", "/threads/{thread_id}/state", {"values": {"text": "x"}, "as_node": "tell"}),
+        ("PATCH", "/threads/{thread_id}/state", {"metadata": {"x": 1}}),
+        ("POST", "/threads/{thread_id}/runs/{run_id}/cancel", None),
+        ("POST", "/runs/cancel", {"thread_id": "{thread_id}", "run_ids": ["{run_id}"]}),
+        ("GET", "/threads/{thread_id}/runs/{run_id}/join" + CANCELLING, None),
+        ("GET", "/threads/{thread_id}/runs/{run_id}/stream" + CANCELLING, None),
+        ("GET", "/runs/{run_id}/join" + CANCELLING, None),
+        ("GET", "/runs/{run_id}/stream" + CANCELLING, None),
+    ],
+    "threads.delete": [
+        ("DELETE", "/threads/{thread_id}", None),
+        ("POST", "/threads/prune", {"thread_ids": ["{thread_id}"]}),
+        ("DELETE", "/threads/{thread_id}/runs/{run_id}", None),
+        ("DELETE", "/assistants/{assistant_id}?delete_threads=true", None),
+    ],
+    "threads.create_run": [
+        ("POST", "/threads/{thread_id}/runs", RUN),
+        ("POST", "/threads/{thread_id}/runs/wait", RUN),
+        ("POST", "/threads/{thread_id}/runs/stream", RUN),
+        ("POST", "/runs", RUN),
+        ("POST", "/runs/wait", RUN),
+        ("POST", "/runs/stream", RUN),
+        ("POST", "/runs/batch", [RUN]),
+        ("POST", "/threads/{thread_id}/runs/crons", EVERY_YEAR),
+    ],
+    "assistants.create": [("POST", "/assistants", {"graph_id": "echo"})],
+    "assistants.search": [("POST", "/assistants/search", {}), ("POST", "/assistants/count", {})],
+    "assistants.read": [
+        ("GET", "/assistants/{assistant_id}", None),
+        ("POST", "/assistants/{assistant_id}/versions", {}),
+        ("GET", "/assistants/{assistant_id}/graph", None),
+        ("GET", "/assistants/{assistant_id}/schemas", None),
+        ("GET", "/assistants/{assistant_id}/subgraphs", None),
+        ("GET", "/assistants/{assistant_id}/subgraphs/{namespace}", None),
+        ("POST", "/threads/{thread_id}/runs", RUN_OF_HERS),
+        ("POST", "/runs", RUN_OF_HERS),
+        ("POST", "/runs/crons", {**EVERY_YEAR, "assistant_id": "{assistant_id}"}),
+        ("POST", "/threads/{thread_id}/runs/crons", {**EVERY_YEAR, "assistant_id": "{assistant_id}"}),
+        ("PATCH", "/runs/crons/{cron_id}", {"assistant_id": "{assistant_id}"}),
+    ],
+    "assistants.update": [
+        ("PATCH", "/assistants/{assistant_id}", {}),
+        ("POST", "/assistants/{assistant_id}/latest", {"version": 1}),
+    ],
+    "assistants.delete": [("DELETE", "/assistants/{assistant_id}", None)],
+    "crons.create": [("POST", "/runs/crons", EVERY_YEAR), ("POST", "/threads/{thread_id}/runs/crons", EVERY_YEAR)],
+    "crons.search": [
+        ("POST", "/runs/crons/search", {}),
+        ("POST", "/runs/crons/count", {}),
+        ("POST", "/runs/crons/preview", {"schedule": "@daily"}),
+    ],
+    "crons.read": [("GET", "/runs/crons/{cron_id}", None)],
+    "crons.update": [("PATCH", "/runs/crons/{cron_id}", {}), ("POST", "/runs/crons/{cron_id}/run", None)],
+    "crons.delete": [("DELETE", "/runs/crons/{cron_id}", None)],
+    "store.put": [("PUT", "/store/items", {"namespace": ["n"], "key": "k", "value": {}})],
+    "store.get": [("GET", "/store/items?namespace=n&key=k", None)],
+    "store.delete": [("DELETE", "/store/items", {"namespace": ["n"], "key": "k"})],
+    "store.search": [("POST", "/store/items/search", {"namespace_prefix": ["n"]})],
+    "store.list_namespaces": [("POST", "/store/namespaces", {})],
+}
 
 
 @pytest.fixture(
@@ -115,6 +218,16 @@ def address(route: Route, ids: dict[str, str]) -> str:
     return route.path.format(**{name: ids[name] if name in ids else str(uuid4()) for name in route.path_types})
 
 
+def fill_in(given: Any, ids: dict[str, str]) -> Any:
+    """Return a path or a body with the ids that it names."""
+    if isinstance(given, str):
+        return given.format(**ids)
+    if isinstance(given, list):
+        return [fill_in(part, ids) for part in given]
+
+    return {name: fill_in(part, ids) for name, part in given.items()} if isinstance(given, dict) else given
+
+
 def read_everything(client: httpx2.Client, ids: dict[str, str]) -> list[Any]:
     thread = f"/threads/{ids['thread_id']}"
     state = f"/threads/{ids['thread_id']}/state"
@@ -144,11 +257,10 @@ def test_websocket_is_refused_before_it_is_accepted(server: ServerProcess, hers:
 
     assert refused.value.response.status_code == 401
     subscribing = json.dumps({"id": 1, "method": "subscription.subscribe", "params": {"channels": ["values"]}})
-    with (
-        pytest.raises(InvalidStatus),
-        connect(url, additional_headers={"Authorization": "Bearer bob"}) as socket,
-    ):
-        socket.send(subscribing)
+    for token, status in (("bob", 404), ("without threads.read", 403)):
+        with pytest.raises(InvalidStatus) as refused:
+            connect(url, additional_headers={"Authorization": f"Bearer {token}"}).close()
+        assert refused.value.response.status_code == status
 
     with connect(url, additional_headers={"Authorization": "Bearer alice"}) as socket:
         socket.send(subscribing)
@@ -211,6 +323,24 @@ def test_other_users_ids_are_404_on_every_route(alice: httpx2.Client, bob: httpx
 
     assert looked_at >= set(BODIES)
     assert read_everything(alice, hers) == before
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_handlers_are_asked_about_each_action(server: ServerProcess, hers: dict[str, str], action: str) -> None:
+    """A caller who may do everything but this one action gets nowhere with it, by any route."""
+    refused = {"detail": f"Without {action}."}
+    ids = {**hers, "new_id": str(uuid4())}
+    with someone(server, f"without {action}") as client:
+        for method, path, body in ACTIONS[action]:
+            response = client.request(method, fill_in(path, ids), json=fill_in(body, ids))
+            assert (response.status_code, response.json()) == (403, refused), (method, path)
+
+
+def test_every_route_to_a_resource_asks_about_an_action() -> None:
+    asking = {f"{method} {path.partition('?')[0]}" for requests in ACTIONS.values() for method, path, _ in requests}
+    others = PROTOCOLS | {"system", "debugging", "ui"}
+    routes = [route for route in ROUTES if route.tag not in others and route.method != "WEBSOCKET"]
+    assert {label(route) for route in routes} - {COMMANDS} <= asking
 
 
 def test_other_users_threads_take_no_commands(bob: httpx2.Client, hers: dict[str, str]) -> None:

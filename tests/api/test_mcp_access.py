@@ -72,6 +72,17 @@ async def test_call_needs_permission_to_run(server: ServerProcess) -> None:
     assert "everything" not in response.text
 
 
+async def test_handlers_are_asked_about_tools_and_their_runs(server: ServerProcess) -> None:
+    call = {"name": "echo", "arguments": {}}
+    for action, method, params in (
+        ("assistants.search", "tools/list", {}),
+        ("assistants.search", "tools/call", call),
+        ("threads.create_run", "tools/call", call),
+    ):
+        refused = await ask(server, f"without {action}", method, **params)
+        assert (refused.status_code, refused.json()) == (403, {"detail": f"Without {action}."}), method
+
+
 async def test_only_the_caller_answers_questions(server: ServerProcess) -> None:
     alice, bob = ({"Authorization": f"Bearer {who}"} for who in ("alice", "bob"))
     async with httpx2.AsyncClient(base_url=server.url, timeout=300, headers=BOTH) as http:

@@ -12,7 +12,7 @@ from portside.agent.encryption.context import read_header, set_context
 from portside.agent.encryption.encryptor import Encryptor, build_encryptor, decrypt_document, find_encrypted_key
 from portside.agent.encryption.locations import Location
 from portside.agent.settings import AgentSettings
-from portside.executor.encryption_handlers import CannotDecrypt, EncryptionFailed, EncryptionHandlers
+from portside.executor.encryption_handlers import CannotDecrypt, Decrypted, EncryptionFailed, EncryptionHandlers
 from portside.kernel.errors import Invalid, UserMistake
 
 OLD = "o" * 32
@@ -223,6 +223,7 @@ async def test_search_for_an_encrypted_key_is_refused_by_name():
     ("settings", "reason"),
     [
         ({"graph_aes_key": "short"}, "16, 24 or 32"),
+        ({"graph_aes_key": f"{OLD},short"}, "16, 24 or 32"),
         ({"graph_aes_json_keys": "ssn"}, "there is no key"),
         ({"graph_aes_key": OLD, "graph_aes_json_keys": "ssn,graph_id"}, "graph_id"),
     ],
@@ -231,6 +232,35 @@ def test_impossible_encryption_settings_stop_the_server(settings, reason):
     with pytest.raises(UserMistake, match=reason) as failure:
         build_encryptor(AgentSettings(**settings))
     assert "short" not in str(failure.value)
+
+
+async def test_a_key_may_have_a_comma_in_it():
+    key = "a" * 7 + "," + "b" * 8
+    encrypted = await encryptor(key).encrypt_document({"title": "swordfish"}, METADATA, ROW)
+    assert (await decrypt_document(encryptor(key), encrypted, LOCATION))[0] == {"title": "swordfish"}
+
+
+async def test_equal_values_have_different_ciphertexts():
+    own = encryptor(OLD)
+    documents = [await own.encrypt_document({"title": "swordfish"}, METADATA, ROW) for _ in range(2)]
+    blobs = [await own.encrypt_blob(b"swordfish", KWARGS, BOUND) for _ in range(2)]
+    assert documents[0] != documents[1]
+    assert blobs[0] != blobs[1]
+
+
+async def test_a_state_that_is_no_object_goes_by_the_name_value():
+    values = ModelField("thread", "values")
+    named = await encryptor(OLD, names="value").encrypt_document(["swordfish"], values, ROW)
+    assert "swordfish" not in str(named)
+    assert await encryptor(OLD, names="title").encrypt_document(["swordfish"], values, ROW) == ["swordfish"]
+
+
+async def test_the_user_of_a_run_is_encrypted_although_the_server_set_it():
+    user = {"identity": "ada", "email": "ada@example.test"}
+    configurable = {"langgraph_auth_user": user, "langgraph_request_id": "r1"}
+    encrypted = await encryptor(OLD).encrypt_document({"config": {"configurable": configurable}}, KWARGS, ROW)
+    assert "ada" not in str(encrypted)
+    assert encrypted["config"]["configurable"]["langgraph_request_id"] == "r1"
 
 
 def test_without_settings_there_is_no_encryptor():
@@ -277,6 +307,65 @@ async def test_handler_failures_do_not_repeat_plain_text(sdk_encryption):
 
     with pytest.raises(UserMistake, match=r"must be a langgraph_sdk\.Encryption"):
         EncryptionHandlers(object(), "encryption.path")
+
+
+class OwnCipher:
+    """Handlers whose ciphertext is the value in a list, and a blob backwards."""
+
+    does_json = does_blobs = True
+
+    async def encrypt_json(self, target, metadata, plain):
+        return {key: [value] for key, value in plain.items()}
+
+    async def decrypt_json(self, target, metadata, stored):
+        return Decrypted({key: value[0] for key, value in stored.items()})
+
+    async def encrypt_blob(self, target, metadata, plain):
+        return plain[::-1]
+
+    async def decrypt_blob(self, target, metadata, stored):
+        return Decrypted(stored[::-1])
+
+
+async def test_what_a_handler_encrypted_does_not_decrypt_elsewhere():
+    own = Encryptor(handlers=OwnCipher())
+    set_context({})
+    encrypted = await own.encrypt_document({"title": "swordfish"}, METADATA, ROW)
+    assert (await decrypt_document(own, encrypted, LOCATION))[0] == {"title": "swordfish"}
+    for spot in (Location(ROW, "values"), Location(("cron", "c1"), "metadata"), Location(("item", "n", "k"), "value")):
+        with pytest.raises(CannotDecrypt, match=r"encrypted as thread\.metadata: it was moved"):
+            await decrypt_document(own, encrypted, spot)
+
+    blob = await own.encrypt_blob(b"swordfish", KWARGS, BOUND)
+    assert (await own.decrypt_blob(blob, KWARGS, BOUND))[0] == b"swordfish"
+    with pytest.raises(CannotDecrypt, match="encrypted for another row"):
+        await own.decrypt_blob(blob, KWARGS, b"another row")
+
+
+async def test_values_of_an_older_key_stay_beside_handlers_and_are_renewed_without():
+    encrypted = await encryptor(OLD).encrypt_document({"title": "swordfish"}, METADATA, ROW)
+    blob = await encryptor(OLD).encrypt_blob(b"swordfish", KWARGS, BOUND)
+    keys = AesKeys(NEW.encode(), OLD.encode())
+
+    beside = Encryptor(keys=keys, handlers=OwnCipher())
+    assert await decrypt_document(beside, encrypted, LOCATION) == ({"title": "swordfish"}, [])
+    assert await beside.decrypt_blob(blob, KWARGS, BOUND) == (b"swordfish", None)
+
+    alone = Encryptor(keys=keys, json_keys=frozenset({"*"}))
+    _, [replacement] = await decrypt_document(alone, encrypted, LOCATION)
+    assert (replacement.path, replacement.old) == (("title",), encrypted["title"])
+    renewed = {"title": replacement.new}
+    assert await decrypt_document(encryptor(NEW), renewed, LOCATION) == ({"title": "swordfish"}, [])
+
+    _, new_blob = await alone.decrypt_blob(blob, KWARGS, BOUND)
+    assert await encryptor(NEW).decrypt_blob(new_blob, KWARGS, BOUND) == (b"swordfish", None)
+
+
+def test_handlers_and_named_keys_do_not_both_encrypt_documents():
+    settings = AgentSettings(graph_aes_key=OLD, graph_aes_json_keys="title")
+    with pytest.raises(UserMistake, match="would both encrypt documents"):
+        build_encryptor(settings, OwnCipher())
+    assert build_encryptor(AgentSettings(graph_aes_key=OLD), OwnCipher()) is not None
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """Authentication by tokens that are names; everybody sees what is theirs, and what they were let into."""
 
 import asyncio
+import functools
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +50,25 @@ async def authenticate(
     return {"identity": token, "email": f"{token}@example.test", "permissions": [f"be:{token}"]}
 
 
+def unless_without(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Let a token such as `without threads.read` do everything but that action; others ask the handler."""
+
+    @functools.wraps(handler)
+    async def decide(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
+        if not ctx.user.identity.startswith("without "):
+            return await handler(ctx=ctx, value=value)
+
+        event = f"{ctx.resource}.{ctx.action}"
+        if ctx.user.identity == f"without {event}":
+            raise Auth.exceptions.HTTPException(status_code=403, detail=f"Without {event}.")
+
+        return True
+
+    return decide
+
+
 @auth.on
+@unless_without
 async def own(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
     """Let people see what is theirs, and what names them as a member."""
     if ctx.user.identity == "nosy":
@@ -61,12 +81,14 @@ async def own(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
 
 
 @auth.on.threads.search
+@unless_without
 async def search(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
     return {"$or": [{"owner": ctx.user.identity}, {"members": {"$contains": [ctx.user.identity]}}]}
 
 
 @auth.on.crons.search
 @auth.on.assistants.search
+@unless_without
 async def search_others(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
     return filter_in_token(ctx) or {"owner": ctx.user.identity}
 
@@ -77,11 +99,13 @@ def filter_in_token(ctx: Auth.types.AuthContext) -> dict[str, Any] | None:
 
 
 @auth.on.threads.delete
+@unless_without
 async def delete(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
     return False if ctx.user.identity == "reader" else {"owner": {"$eq": ctx.user.identity}}
 
 
 @auth.on.threads.update
+@unless_without
 async def update(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
     if ctx.user.identity == "reader":
         raise Auth.exceptions.HTTPException(status_code=403, detail="Readers read.")
@@ -89,6 +113,7 @@ async def update(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
 
 
 @auth.on.store
+@unless_without
 async def scope(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
     assert isinstance(value["namespace"], tuple)
     if (given := filter_in_token(ctx)) is not None:

@@ -43,7 +43,7 @@ export const auth = new Auth()
         return { identity: token, email: `${token}@example.test`, permissions: [`be:${token}`] };
     }
   })
-  .on("*", ({ user, value }): any => {
+  .on("*", unlessWithout(({ user, value }): any => {
     const { identity } = user;
     if (identity === "nosy") {
       return { $or: "everything" };
@@ -63,26 +63,47 @@ export const auth = new Auth()
     changed.metadata ??= {};
     changed.metadata.owner = identity;
     return { $or: [{ owner: identity }, { members: { $contains: identity } }] };
-  })
-  .on("threads:search", ({ user: { identity } }): any => ({
-    $or: [{ owner: identity }, { members: { $contains: [identity] } }],
   }))
-  .on(["crons:search", "assistants:search"], ({ user }) => filterInToken(user.identity) || { owner: user.identity })
-  .on("threads:delete", ({ user: { identity } }) => (identity === "reader" ? false : { owner: { $eq: identity } }))
-  .on("threads:update", ({ user: { identity } }) => {
+  .on("threads:search", unlessWithout(({ user: { identity } }): any => ({
+    $or: [{ owner: identity }, { members: { $contains: [identity] } }],
+  })))
+  .on(
+    ["crons:search", "assistants:search"],
+    unlessWithout(({ user }) => filterInToken(user.identity) || { owner: user.identity }),
+  )
+  .on(
+    "threads:delete",
+    unlessWithout(({ user: { identity } }) => (identity === "reader" ? false : { owner: { $eq: identity } })),
+  )
+  .on("threads:update", unlessWithout(({ user: { identity } }) => {
     if (identity === "reader") {
       throw new HTTPException(403, { message: "Readers read." });
     }
     return { owner: identity };
-  })
-  .on("store", ({ user, value }) => {
+  }))
+  .on("store", unlessWithout(({ user, value }) => {
     assert(Array.isArray(value.namespace));
     const wanted = filterInToken(user.identity);
     if (wanted) {
       return wanted;
     }
     value.namespace = [user.identity, ...value.namespace];
-  });
+  }));
+
+/** Let a token such as `without threads.read` do everything but that action; others ask the handler. */
+function unlessWithout(handler: (question: any) => any) {
+  return (question: any): any => {
+    const { identity } = question.user;
+    if (!identity.startsWith("without ")) {
+      return handler(question);
+    }
+    const event = `${question.resource}.${question.action}`;
+    if (identity === `without ${event}`) {
+      throw new HTTPException(403, { message: `Without ${event}.` });
+    }
+    return true;
+  };
+}
 
 /** Return the filter that the token itself is, so that tests can try any. */
 function filterInToken(identity: string) {
