@@ -12,7 +12,7 @@ from uuid import uuid4, uuid5
 import httpx2
 import pytest
 from langgraph_sdk import get_client
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from portside.agent.assistants.records import SYSTEM_NAMESPACE
@@ -597,6 +597,21 @@ def test_thread_created_by_a_run_belongs_to_its_caller(alice: httpx2.Client, bob
 
     assert good(alice.get(f"/threads/{thread}"))["metadata"]["owner"] == "alice"
     assert bob.get(f"/threads/{thread}").status_code == 404
+
+
+def test_websocket_opened_before_its_thread_gets_no_events_of_another_user(
+    server: ServerProcess, alice: httpx2.Client
+) -> None:
+    thread = str(uuid4())
+    url = f"{server.url.replace('http', 'ws')}/threads/{thread}/stream/events"
+    with connect(url, additional_headers={"Authorization": "Bearer bob"}) as socket:
+        subscribing = {"id": 1, "method": "subscription.subscribe", "params": {"channels": ["values"]}}
+        socket.send(json.dumps(subscribing))
+        assert json.loads(socket.recv(60))["type"] == "success"
+
+        good(alice.post(f"/threads/{thread}/runs/wait", json={**RUN, "if_not_exists": "create"}))
+        with pytest.raises(ConnectionClosed):
+            socket.recv(60)
 
 
 async def test_reused_thread_id_gets_no_events_of_the_deleted_thread(alice: httpx2.Client, bob: httpx2.Client) -> None:

@@ -86,8 +86,11 @@ class ClientConnection:
             if not frames and not reader.is_replaced:
                 return
 
-            # Repeated until it passes: the thread may be created after the client began to follow it.
-            is_allowed = is_allowed or not frames or await self._check.passes()
+            if not frames:
+                continue
+
+            # Checked before the first event: the thread may be created after the client began to follow it.
+            is_allowed = is_allowed or await self._check.passes()
             if not is_allowed:
                 return
 
