@@ -471,6 +471,32 @@ def test_members_read_what_owners_change(alice: httpx2.Client, bob: httpx2.Clien
     assert good(alice.get(f"{thread}?include=ttl")).get("ttl") is None
 
 
+def test_what_a_caller_creates_has_to_match_the_filter(server: ServerProcess) -> None:
+    creating = {**RUN, "if_not_exists": "create"}
+    with someone(server, json.dumps({"owner": "zoe"})) as client:
+        for path, body in (
+            ("/threads", {}),
+            ("/assistants", {"graph_id": "echo"}),
+            ("/runs/crons", EVERY_YEAR),
+            (f"/threads/{uuid4()}/runs", creating),
+        ):
+            response = client.post(path, json=body)
+            assert (response.status_code, response.json()) == (403, {"detail": "Forbidden"}), path
+
+        assert good(client.post("/threads", json={"metadata": {"owner": "zoe"}}))["metadata"] == {"owner": "zoe"}
+
+
+def test_threads_of_others_outlive_a_shared_assistant(alice: httpx2.Client, server: ServerProcess) -> None:
+    shared = good(alice.post("/assistants", json={"graph_id": "echo", "metadata": {"shared": True}}))["assistant_id"]
+    thread = good(alice.post("/threads", json={}))["thread_id"]
+    good(alice.post(f"/threads/{thread}/runs/wait", json={**RUN, "assistant_id": shared}))
+    with someone(server, json.dumps({"shared": True})) as other:
+        good(other.delete(f"/assistants/{shared}?delete_threads=true"))
+        assert other.get(f"/assistants/{shared}").status_code == 404
+
+    assert good(alice.get(f"/threads/{thread}"))["metadata"]["assistant_id"] == shared
+
+
 def test_copy_belongs_to_its_creator(alice: httpx2.Client, bob: httpx2.Client) -> None:
     made = good(alice.post("/threads", json={"metadata": {"members": ["bob"], "note": "kept"}}))
     copied = good(bob.post(f"/threads/{made['thread_id']}/copy"))

@@ -5,17 +5,25 @@ A filter has the same meaning in the process and in SQL, and holds at admission 
 
 import itertools
 import json
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from portside.agent.access.authentication import AccessPolicy
 from portside.agent.access.handler_values import matches_filter
+from portside.agent.access.service import Access
 from portside.agent.sql import sql
 from portside.agent.threads import records
+from portside.agent.threads.records import ThreadNotFound
+from portside.agent.types.access import Caller, Filter
+from portside.agent.types.crons import ThreadCronCreate
+from portside.agent.types.runs import RunCreate
 from portside.agent.types.threads import ThreadCreate, ThreadSearch
 from portside.executor.access_filters import MAX_CONDITIONS, BadFilter, read_filter
 from portside.kernel.db import Database
+from portside.kernel.errors import Forbidden
 
 STORED: list[dict[str, Any]] = [
     {},
@@ -190,3 +198,49 @@ async def test_no_search_count_or_deletion_reaches_what_hangs_on_hidden_threads(
     gone = await db.fetchval(sql.delete_assistant, assistant_id=assistant_id, delete_threads=True, access=access)
     assert gone == [threads["ada"]]
     assert [row["thread_id"] for row in await db.pool.fetch("select thread_id from threads")] == [threads["bob"]]
+
+
+class Judge:
+    """Handlers that change nothing, and return a filter."""
+
+    def __init__(self, access: Filter | None) -> None:
+        self._access = access
+        self.events: list[str] = []
+
+    async def decide(self, caller: Caller, resource: str, action: str, value: dict[str, Any]) -> Filter | None:
+        self.events.append(f"{resource}.{action}")
+        return self._access
+
+
+async def test_runs_and_crons_are_granted_with_the_filter_of_the_handlers(db: Database) -> None:
+    """What admits a run checks the thread again: it may have changed hands, or a cron fires months later."""
+    of_ada = read_filter({"owner": "ada"})
+    ada = Caller("ada", user={"identity": "ada"})
+    thread_id = (await records.create_thread(db, ThreadCreate(metadata={"owner": "ada"}))).thread_id
+    hidden = (await records.create_thread(db, ThreadCreate(metadata={"owner": "bob"}))).thread_id
+
+    assistants = SimpleNamespace(find_cached=find_assistant, is_system=lambda _: True)
+    judge = Judge(of_ada)
+    access = Access(db, assistants, AccessPolicy(handlers=judge))  # type: ignore[arg-type]
+    body = RunCreate(assistant_id="echo", on_not_exist="create")
+    grant = await access.authorize_run(ada, thread_id, body)
+    assert (grant.caller, grant.thread, grant.new_thread, grant.creates) == (ada, of_ada, None, False)
+    assert (await access.authorize_run(ada, hidden, body)).thread == of_ada
+
+    # A thread that is missing has to be created as the caller may create one.
+    with pytest.raises(Forbidden):
+        await access.authorize_run(ada, uuid4(), body)
+    assert judge.events[-2:] == ["threads.create_run", "threads.create"]
+
+    cron = ThreadCronCreate(assistant_id="echo", schedule="@daily", metadata={"owner": "ada"})
+    _, cron_grant = await access.authorize_cron_create(ada, thread_id, cron, {"assistant_id": "echo"})
+    assert (cron_grant.caller, cron_grant.thread) == (ada, of_ada)
+    with pytest.raises(ThreadNotFound):
+        await access.authorize_cron_create(ada, hidden, cron, {"assistant_id": "echo"})
+    with pytest.raises(Forbidden):
+        ownerless = ThreadCronCreate(assistant_id="echo", schedule="@daily")
+        await access.authorize_cron_create(ada, thread_id, ownerless, {"assistant_id": "echo"})
+
+
+async def find_assistant(_name: str) -> Any:
+    return SimpleNamespace(assistant_id=uuid4())
