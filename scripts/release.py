@@ -394,7 +394,7 @@ def carry_out(release: Release, step: Step) -> None:
 
 def build_parts(release: Release) -> None:
     """Build what git does not know. hatch_build.py refuses a wheel without the first two."""
-    release.run(sys.executable, "scripts/javascript.py", "build", "--strict")
+    release.run(sys.executable, "-m", "scripts.javascript", "build", "--strict")
     release.run(sys.executable, "-m", "scripts.docs_site", "build", "--strict")
     missing = find_missing(release.source)
     if not (release.source / "src" / "portside" / "console" / "help" / "index.html").is_file():

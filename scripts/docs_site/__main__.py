@@ -14,7 +14,8 @@ out what nobody sees, and `policy` moves scripts into files. `checking` reads th
 import sys
 
 from scripts.docs_site.building import build
-from scripts.docs_site.problems import BadSiteError, CannotBuildError
+from scripts.docs_site.problems import BadSiteError
+from scripts.kept_builds import CannotBuildError
 
 
 def main(arguments: list[str]) -> int:

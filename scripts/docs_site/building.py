@@ -6,44 +6,29 @@ Builds are kept there too, by the hash of their sources.
 
 import hashlib
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from scripts.docs_site.checking import check_site
 from scripts.docs_site.links import find_broken_links
 from scripts.docs_site.navigation import order_pages
 from scripts.docs_site.policy import adopt_style, move_scripts
-from scripts.docs_site.problems import BadSiteError, CannotBuildError
+from scripts.docs_site.problems import BadSiteError
 from scripts.docs_site.shrinking import drop_unused_files, pack_search, shrink_page
 from scripts.docs_site.sources import LOCK, ROOT, hash_sources, list_sources, read_sources
 from scripts.docs_site.staging import stage
+from scripts.kept_builds import CannotBuildError, KeptBuilds
 
 TARGET = ROOT / "src" / "portside" / "console" / "help"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "portside" / "docs"
-HASH_FILE = ".sources"
-KEPT_BUILDS = 5
+BUILDS = KeptBuilds("docs", result="index.html")
 
 
 def build(target: Path = TARGET) -> None:
     """Build the site if its sources changed. Raises CannotBuildError and BadSiteError."""
-    digest = hash_sources()
-    if _read_built_hash(target) == digest:
-        return
-
-    with _lock_cache():
-        cached = CACHE / digest
-        if not (cached / "index.html").is_file():
-            print("· building the documentation's site", flush=True)
-            _build_into(cached)
-
-        _replace(target, cached, digest)
-        _drop_old_builds()
+    BUILDS.install(target, hash_sources(), _build_into)
 
 
 def finish(site: Path) -> None:
@@ -61,7 +46,8 @@ def finish(site: Path) -> None:
     check_site(site)
 
 
-def _build_into(cached: Path) -> None:
+def _build_into(target: Path) -> None:
+    print("· building the documentation's site", flush=True)
     pages = list_sources()
     texts = read_sources(pages)
     sections = order_pages(texts)
@@ -71,7 +57,7 @@ def _build_into(cached: Path) -> None:
 
     program = _install_builder()
 
-    with tempfile.TemporaryDirectory(dir=CACHE) as name:
+    with tempfile.TemporaryDirectory(dir=BUILDS.folder) as name:
         folder = Path(name)
         stage(folder, texts, pages, sections)
 
@@ -81,19 +67,18 @@ def _build_into(cached: Path) -> None:
             raise BadSiteError(f"zensical build failed:\n{done.stdout}{done.stderr}")
 
         finish(folder / "site")
-        shutil.rmtree(cached, ignore_errors=True)
-        (folder / "site").rename(cached)
+        (folder / "site").rename(target)
 
 
 def _install_builder() -> str:
     """Return the program that builds the site, installed if it is missing. Raises CannotBuildError."""
     lock = hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
-    environment = CACHE / f"builder-{lock}-{sys.version_info.major}.{sys.version_info.minor}"
+    environment = BUILDS.folder / f"builder-{lock}-{sys.version_info.major}.{sys.version_info.minor}"
     program = environment / "bin" / "zensical"
     if program.exists():
         return str(program)
 
-    for old in CACHE.glob("builder-*"):
+    for old in BUILDS.folder.glob("builder-*"):
         shutil.rmtree(old, ignore_errors=True)
 
     print("· getting what builds the documentation's site", flush=True)
@@ -114,37 +99,3 @@ def _install_builder() -> str:
         raise CannotBuildError(f"run “make docs” with a network; pip said: {problem.stderr.strip()}") from problem
 
     return str(program)
-
-
-def _read_built_hash(target: Path) -> str | None:
-    try:
-        return (target / HASH_FILE).read_text("utf-8").strip()
-    except FileNotFoundError:
-        return None
-
-
-def _replace(target: Path, source: Path, digest: str) -> None:
-    """Swap the files in; a platform that runs reads the old ones or the new ones."""
-    fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=".static-"))
-    shutil.copytree(source, fresh, dirs_exist_ok=True)
-    fresh.chmod(0o755)
-    (fresh / HASH_FILE).write_text(f"{digest}\n", "utf-8")
-    shutil.rmtree(target, ignore_errors=True)
-    fresh.rename(target)
-
-
-def _drop_old_builds() -> None:
-    builds = sorted((each.parent for each in CACHE.glob("*/index.html")), key=lambda each: each.stat().st_mtime)
-    for old in builds[:-KEPT_BUILDS]:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-@contextmanager
-def _lock_cache() -> Iterator[None]:
-    """Keep two commands from building at the same time."""
-    import fcntl
-
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

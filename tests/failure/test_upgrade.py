@@ -124,7 +124,7 @@ class ReleasedInstallation(Installation):
         self.folder = folder
         self.python = folder / "venv" / "bin" / "python"
         self.unpack(tag)
-        self.run(sys.executable, "scripts/javascript.py", "build", "--strict")
+        self.run(sys.executable, "-m", "scripts.javascript", "build", "--strict")
         self.run(sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--out-dir", "dist")
 
         [wheel] = folder.glob("dist/portside-*.whl")

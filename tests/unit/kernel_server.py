@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import httpx2
 
 from portside.kernel.errors import Unauthorized
+from portside.kernel.http.body_settings import WITHIN_S
 from portside.kernel.http.body_size import LimitBody
 from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.middleware import RequestMiddleware
 from portside.kernel.http.prefixes import StripPrefix
-from portside.kernel.http.protocol import BODY_WITHIN_S
 from portside.kernel.http.routes import Api, BaseServices, Context, Route, Routes, bind, get_body_limits
 from portside.kernel.http.server import Server, listen
 
@@ -57,7 +57,7 @@ async def serve(
     *,
     listening: socket.socket | None = None,
     form: ErrorFormat = ErrorFormat.PROBLEMS,
-    body_within_s: float = BODY_WITHIN_S,
+    body_within_s: float = WITHIN_S,
     services: BaseServices | None = None,
 ) -> AsyncIterator[Served]:
     """Serve routes behind the kernel's own parts, with bodies of at most MAX_BODY bytes."""

@@ -15,10 +15,11 @@ from scripts.docs_site.checking import MAX_BYTES, check_site, find_broken_target
 from scripts.docs_site.links import find_broken_links, list_anchors, list_links, rewrite_links
 from scripts.docs_site.navigation import Section, check_navigation, order_pages, to_toml
 from scripts.docs_site.policy import adopt_style, move_scripts
-from scripts.docs_site.problems import BadSiteError, CannotBuildError
+from scripts.docs_site.problems import BadSiteError
 from scripts.docs_site.shrinking import shrink_page
 from scripts.docs_site.sources import CONTENTS, ROOT, START, list_sources, read_sources
 from scripts.docs_site.staging import stage
+from scripts.kept_builds import CannotBuildError
 
 from portside.console import site
 

@@ -8,6 +8,8 @@ import msgspec
 
 from portside.kernel.aliases import environment_names
 from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent
+from portside.kernel.http import body_settings
+from portside.kernel.http.body_settings import BodySeconds, MaxBodyBytes, MaxBodyValues
 from portside.kernel.http.prefixes import PATH_PREFIX
 from portside.kernel.settings import setting
 from portside.kernel.worker_processes import count_usable_cores
@@ -294,22 +296,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     redis_max_connections: Annotated[int, msgspec.Meta(ge=2), setting("Maximum number of connections to Redis.")] = 2000
 
     # Limits of requests and responses
-    http_max_request_body_bytes: Annotated[
-        int, msgspec.Meta(ge=1024), setting("Maximum size of a request body in bytes; larger ones get 413.")
-    ] = 25_000_000
-    http_max_request_body_values: Annotated[
-        int,
-        msgspec.Meta(ge=1000, le=25_000_000),
-        setting(
-            "Maximum number of values in a JSON body: texts, numbers, lists and objects at all levels; more get 413. "
-            "While the server decodes a million values, it answers nothing else for up to a second."
-        ),
-    ] = 500_000
-    http_request_body_timeout_seconds: Annotated[
-        float,
-        msgspec.Meta(gt=0, le=86_400),
-        setting("Seconds for the body of a request to arrive, plus one for each 8 KB; a slower one gets 408."),
-    ] = 120
+    http_max_request_body_bytes: MaxBodyBytes = body_settings.MAX_BYTES
+    http_max_request_body_values: MaxBodyValues = body_settings.MAX_VALUES
+    http_request_body_timeout_seconds: BodySeconds = body_settings.WITHIN_S
     answer_max_bytes: Annotated[
         int,
         msgspec.Meta(ge=100_000),

@@ -9,6 +9,8 @@ from portside.identity.types import Email
 from portside.ingress.options import AgentAddresses, FrontOptions, TlsMode
 from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent
 from portside.kernel.errors import UserMistake
+from portside.kernel.http import body_settings
+from portside.kernel.http.body_settings import BodySeconds, MaxBodyBytes, MaxBodyValues
 from portside.kernel.local_addresses import to_local_url
 from portside.kernel.settings import setting, split_names
 from portside.limits.types import Region
@@ -122,22 +124,9 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         setting("The first API key, created at the first start; generated if unset.", "PORTSIDE_API_KEY"),
     ] = None
-    http_max_request_body_bytes: Annotated[
-        int, msgspec.Meta(ge=1024), setting("Largest request body that is accepted, in bytes; larger ones get 413.")
-    ] = 25_000_000
-    http_max_request_body_values: Annotated[
-        int,
-        msgspec.Meta(ge=1000, le=25_000_000),
-        setting(
-            "Maximum number of values in a JSON body: texts, numbers, lists and objects at all levels; more get 413. "
-            "While the server decodes a million values, it answers nothing else for up to a second."
-        ),
-    ] = 500_000
-    http_request_body_timeout_seconds: Annotated[
-        float,
-        msgspec.Meta(gt=0, le=86_400),
-        setting("Seconds for the body of a request to arrive, plus one for each 8 KB of it; slower requests get 408."),
-    ] = 120
+    http_max_request_body_bytes: MaxBodyBytes = body_settings.MAX_BYTES
+    http_max_request_body_values: MaxBodyValues = body_settings.MAX_VALUES
+    http_request_body_timeout_seconds: BodySeconds = body_settings.WITHIN_S
     answer_max_bytes: Annotated[
         int,
         msgspec.Meta(ge=100_000),

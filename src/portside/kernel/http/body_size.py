@@ -4,8 +4,9 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from portside.kernel.errors import BodyTooLarge
+from portside.kernel.http.body_settings import MAX_VALUES
 from portside.kernel.http.headers import get_header
-from portside.kernel.http.json_validation import MAX_VALUES, value_limit
+from portside.kernel.http.json_validation import value_limit
 
 # A client that sends more than this after a refusal is disconnected before it has read the refusal.
 _MAX_DRAINED_BYTES = 128 * 1024 * 1024

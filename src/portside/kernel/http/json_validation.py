@@ -21,6 +21,7 @@ import msgspec
 
 from portside.kernel.codec import load
 from portside.kernel.errors import BodyTooLarge, Invalid, Problem
+from portside.kernel.http.body_settings import MAX_VALUES
 from portside.kernel.user_json import MAX_DEPTH
 
 Path = tuple[str | int, ...]
@@ -39,8 +40,6 @@ JSON_TEXT = msgspec.Meta(
     extra_json_schema={"contentMediaType": "application/json", "contentSchema": {"type": "object"}}
 )
 NOT_JSON = "Invalid JSON in request body"
-MAX_VALUES = 500_000
-"""The values that one body may hold, unless the server sets another limit."""
 value_limit: ContextVar[int] = ContextVar("value_limit", default=MAX_VALUES)
 """The values that the body of the current request may hold."""
 # A search for the field of a problem ends after this many values: it is slow, and everything else waits for it.

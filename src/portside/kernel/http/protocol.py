@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from portside.kernel.errors import RETRY_AFTER_S
 from portside.kernel.files import get_connection_limit
+from portside.kernel.http.body_settings import WITHIN_S
 from portside.kernel.http.sse import CLOSE_CONNECTION
 
 # Enough for a thousand ids in a query.
@@ -27,7 +28,6 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
 HEAD_TIMEOUT_S = 30.0
 BODY_IDLE_TIMEOUT_S = 60.0
-BODY_WITHIN_S = 120.0
 MIN_BYTES_PER_S = 8 * 1024
 CHECK_EVERY_S = 2.0
 # Long, because a program may stop reading while it works on what it has read.
@@ -283,7 +283,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._refuse(_SLOW)
 
 
-async def close_slow(connections: set[Any], body_within_s: float = BODY_WITHIN_S) -> None:
+async def close_slow(connections: set[Any], body_within_s: float = WITHIN_S) -> None:
     """Check all connections periodically, and close those that are too slow."""
     loop = asyncio.get_running_loop()
     while True:

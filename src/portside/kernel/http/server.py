@@ -17,7 +17,8 @@ import uvicorn
 
 from portside.kernel.errors import DependencyUnavailable
 from portside.kernel.files import short_path
-from portside.kernel.http.protocol import BODY_WITHIN_S, BoundedConfig, BufferingProtocol, close_slow
+from portside.kernel.http.body_settings import WITHIN_S
+from portside.kernel.http.protocol import BoundedConfig, BufferingProtocol, close_slow
 from portside.kernel.http.shared_listeners import ConnectionShare, SharedListener
 from portside.kernel.supervision import Supervision
 from portside.kernel.transient_errors import join_library_outages
@@ -44,7 +45,7 @@ class Server(uvicorn.Server):
         *,
         draining: asyncio.Event,
         grace_s: float = 30.0,
-        body_within_s: float = BODY_WITHIN_S,
+        body_within_s: float = WITHIN_S,
         speaks_websocket: bool = False,
     ) -> None:
         # Called for each connection, as a class would be.
