@@ -365,3 +365,50 @@ async def test_another_workspace_cannot_find_or_share_runs(server: Hosted):
         assert (await other.post("/runs", json=run)).status_code == 202
         tree = {"tree_filter": 'eq(name, "root")'}
         assert (await other.post("/runs/query", json=tree)).json()["runs"] == []
+
+
+async def test_runs_of_another_workspace_with_the_same_ids_stay_apart(server: Hosted):
+    async def attach(client: httpx2.AsyncClient, content: bytes) -> None:
+        file = {f"attachment.{ROOT}.note": ("note", content, "text/plain")}
+        assert (await client.post("/runs/multipart", files=file)).status_code == 202
+
+    async def download(client: httpx2.AsyncClient) -> bytes:
+        links = (await client.get(f"/runs/{ROOT}")).json()["s3_urls"]
+        return (await client.get(links["attachment.note"]["presigned_url"])).content
+
+    await attach(server.client, b"theirs")
+    await server.client.put(f"/runs/{ROOT}/share", json={})
+
+    headers = {"x-api-key": await server.new_key(workspace_id=await server.new_workspace("Twins"))}
+    async with httpx2.AsyncClient(base_url=server.url, headers=headers) as other:
+        mine = {**RUNS[0], "name": "mine", "extra": {"metadata": {"thread_id": "t"}}}
+        assert (await other.post("/runs", json=mine)).status_code == 202
+        (project,) = (await other.get("/sessions")).json()
+
+        found = (await other.get(f"/runs/{ROOT}")).json()
+        assert (found["total_tokens"], found["total_cost"]) == (0, None)
+        assert (found["feedback_stats"], found["s3_urls"]) == (None, None)
+        assert (await other.post("/runs/stats", json={})).json()["feedback_stats"] == {}
+
+        for name in ("filter", "trace_filter", "tree_filter"):
+            for text in ('eq(feedback_key, "stars")', 'eq(name, "root")'):
+                assert (await other.post("/runs/query", json={name: text})).json()["runs"] == [], (name, text)
+
+        since = {"min_start_time": RUNS[0]["start_time"] + "Z"}
+        selects = ["SHARE_URL", "TOTAL_TOKENS"]
+        query = {"project_ids": [project["id"]], "selects": selects, "include_subtree_usage": True, **since}
+        listed = (await other.post("/v2/runs/query", json=query)).json()["items"]
+        assert listed == [{"share_url": None, "total_tokens": 0}]
+        (thread,) = (await other.post("/v2/threads/query", json={"project_id": project["id"], **since})).json()["items"]
+        assert (thread["thread_id"], thread["total_tokens"], thread["total_cost"]) == ("t", 0, None)
+
+        await attach(other, b"mine")
+        assert [await download(client) for client in (other, server.client)] == [b"mine", b"theirs"]
+        gone = {"session_id": project["id"], "trace_ids": [str(ROOT)]}
+        assert (await other.post("/runs/delete", json=gone)).status_code == 202
+
+    kept = (await server.client.get(f"/runs/{ROOT}")).json()
+    assert (kept["name"], list(kept["feedback_stats"])) == ("root", ["stars"])
+    assert await download(server.client) == b"theirs"
+    assert (await server.client.get(f"/runs/{ROOT}/share")).json() is not None
+    await server.client.delete(f"/runs/{ROOT}/share")
