@@ -101,6 +101,38 @@ async def test_the_month_in_which_a_trace_became_longlived_counts(server: Hosted
     assert not await reached("extended_at = now() - interval '40 days'")
 
 
+async def test_imported_traces_count_toward_no_limit(server: Hosted):
+    workspace = await server.new_workspace("Imported")
+    headers = {"x-api-key": await server.new_key(workspace_id=workspace)}
+    assert (await send_run(server, **headers)).status_code == 202
+    for kind in ("monthly_traces", "monthly_longlived_traces"):
+        body = {"limit_type": kind, "limit_value": 1}
+        assert (await server.client.put("/usage-limits", json=body, headers=headers)).status_code == 200
+
+    async def reached(change: str) -> frozenset[str]:
+        await server.db.pool.execute(f"update traces set {change} where workspace_id = $1", workspace)
+        return await list_reached_limits(server.db, workspace)
+
+    both = {"monthly_traces", "monthly_longlived_traces"}
+    within = {"starting_on": "2020-01-01T00:00:00Z", "ending_before": "2100-01-01T00:00:00Z"}
+    for extended_at in ("null", "now()"):
+        assert await reached(f"is_imported = false, extended_at = {extended_at}") == both
+        assert await reached("is_imported = true") == frozenset()
+        billed = await server.client.get("/orgs/current/billing/usage", params=within, headers=headers)
+        assert [metric["groups"] for metric in billed.json()] == [{}, {}]
+
+
+async def test_a_changed_limit_holds_at_once(server: Hosted, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(quotas, "CACHE_S", 3600.0)
+    headers = {"x-api-key": await server.new_key(workspace_id=await server.new_workspace("Changed"))}
+    assert (await send_run(server, **headers)).status_code == 202
+    body = {"limit_type": "monthly_traces", "limit_value": 1}
+    made = await server.client.put("/usage-limits", json=body, headers=headers)
+    assert (await send_run(server, **headers)).status_code == 429
+    await server.client.delete(f"/usage-limits/{made.json()['id']}", headers=headers)
+    assert (await send_run(server, **headers)).status_code == 202
+
+
 async def test_usage_limits_require_the_manage_permission(server: Hosted):
     key = {"x-api-key": await server.new_key("workspaces:read")}
     body = {"limit_type": "monthly_traces", "limit_value": 0}

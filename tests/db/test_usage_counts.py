@@ -172,6 +172,18 @@ async def test_totals_equal_the_counts_of_traces(db: Database, *, has_days: bool
     assert after != before
 
 
+async def test_imported_traces_are_counted_neither_one_by_one_nor_in_totals(db: Database):
+    workspace = uuid4()
+    await make(db, [workspace])
+    await add(db, [workspace], [FIRST + timedelta(hours=number) for number in range(30)])
+    await db.pool.execute("update traces set is_imported = true where received_at < $1", FIRST + timedelta(hours=10))
+
+    start, end = RANGES[0]
+    assert await all_of_workspace(db, workspace, start, end) == 20
+    assert (await PastHours(db).activate()).did == {"hours": 24, "days": 1}
+    assert await all_of_workspace(db, workspace, start, end) == 20
+
+
 async def test_traces_after_the_counted_hours_are_counted(db: Database):
     workspace = uuid4()
     await make(db, [workspace])
