@@ -35,9 +35,10 @@ def open_client(server: Hosted) -> Client:
 @pytest.mark.filterwarnings("ignore:The run_ids parameter")
 async def test_the_sdk_manages_annotation_queues(server: Hosted) -> None:
     runs = await create_traces(server, 3)
+    await server.db.pool.execute("update traces set tier = 'shortlived'")
     await asyncio.to_thread(work_with_queues, open_client(server), runs)
     tiers = await server.db.pool.fetch("select tier from traces")
-    assert {row["tier"] for row in tiers} == {"longlived"}
+    assert [row["tier"] for row in tiers] == ["longlived"] * 3
 
 
 def work_with_queues(client: Client, runs: Any) -> None:
@@ -100,6 +101,20 @@ async def test_reviewed_runs_are_completed_and_deleted_runs_leave_the_queue(serv
         (await server.client.patch(f"{path}/runs/{runs[1]}", json=beyond), 422),
     ):
         assert refused.status_code == status, refused.text
+
+
+async def test_no_run_is_queued_beyond_the_limit_of_longlived_traces(server: Hosted) -> None:
+    (run,) = await create_traces(server, 1)
+    queue = (await server.client.post("/annotation-queues", json={"name": "q"})).json()
+    limit = {"limit_type": "monthly_longlived_traces", "limit_value": 0}
+    assert (await server.client.put("/usage-limits", json=limit)).status_code == 200
+
+    path = f"/annotation-queues/{queue['id']}"
+    for address, body in ((f"{path}/runs", [str(run)]), (f"{path}/runs/by-key", [{"run_id": str(run)}])):
+        refused = await server.client.post(address, json=body)
+        assert (refused.status_code, "longlived" in refused.json()["error"]) == (429, True), address
+
+    assert (await server.client.get(f"{path}/size")).json() == {"size": 0, "completed": 0}
 
 
 async def test_runs_cannot_be_added_to_a_queue_that_is_deleted_meanwhile(server: Hosted) -> None:
