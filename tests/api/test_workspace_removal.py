@@ -24,12 +24,21 @@ AT_ONCE = timedelta(0)
 EMPTIERS = [module.empty_workspace for module in MODULES if module.empty_workspace]
 TABLES = (
     "runs",
+    "attachments",
     "feedback",
+    "feedback_tokens",
     "shared_runs",
+    "models",
+    "model_prices",
+    "cost_recomputations",
     "datasets",
+    "dataset_versions",
+    "shared_datasets",
     "examples",
+    "comparative_experiments",
     "prompt_repos",
     "chart_sections",
+    "charts",
     "usage_limits",
     "annotation_queues",
     "queued_runs",
@@ -47,22 +56,45 @@ async def server(platform_databases: Callable[[], Awaitable[str]]) -> AsyncItera
 async def fill(server: Hosted, workspace: str) -> None:
     """Put something of each kind into a workspace."""
     run = str(uuid4())
+    in_it = {"x-tenant-id": workspace}
+    usage = {"ls_model_name": "m", "usage_metadata": {"input_tokens": 1}}
+    price = {"name": "m", "match_pattern": "m", "prompt_cost": 0.1, "completion_cost": 0.1}
+    experiment = {"id": str(uuid4()), "name": "e", "reference_dataset_id": run}
+
     for method, path, body in (
-        ("POST", "/runs", {"id": run, "name": "r", "session_name": "p"}),
+        (
+            "POST",
+            "/runs",
+            {"id": run, "name": "r", "session_name": "p", "run_type": "llm", "extra": {"metadata": usage}},
+        ),
         ("POST", "/feedback", {"run_id": run, "key": "k", "score": 1}),
+        ("POST", "/feedback/tokens", {"run_id": run, "feedback_key": "k"}),
         ("PUT", f"/runs/{run}/share", {"run_id": run, "share_token": str(uuid4())}),
+        ("POST", "/model-price-map", price),
+        ("POST", "/model-price-map/recomputations", {}),
         ("POST", "/datasets", {"name": "d", "id": run}),
+        ("PUT", f"/datasets/{run}/share", {}),
         ("POST", "/examples", {"dataset_id": run, "inputs": {"a": 1}}),
+        ("POST", "/sessions", experiment),
+        ("POST", "/datasets/comparative", {"experiment_ids": [experiment["id"]], "reference_dataset_id": run}),
         ("POST", "/repos", {"repo_handle": "p", "is_public": False}),
         ("POST", "/commits/-/p", {"manifest": {}}),
         ("POST", "/charts/section", {"title": "s"}),
+        (
+            "POST",
+            "/charts/create",
+            {"title": "c", "chart_type": "line", "series": [{"name": "n", "metric": "run_count"}]},
+        ),
         ("POST", "/annotation-queues", {"name": "q", "id": run}),
         ("POST", f"/annotation-queues/{run}/runs", [run]),
         ("POST", "/feedback-configs", {"feedback_key": "k", "feedback_config": {"type": "freeform"}}),
         ("PUT", "/usage-limits", {"limit_type": "monthly_traces", "limit_value": 10}),
     ):
-        response = await server.client.request(method, path, json=body, headers={"x-tenant-id": workspace})
+        response = await server.client.request(method, path, json=body, headers=in_it)
         assert response.is_success, (path, response.text)
+
+    file = {f"attachment.{run}.a": ("a", b"x", "text/plain")}
+    assert (await server.client.post("/runs/multipart", files=file, headers=in_it)).is_success
 
 
 async def count_rows(server: Hosted, workspace: str) -> dict[str, int]:
