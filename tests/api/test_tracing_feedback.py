@@ -78,7 +78,8 @@ async def test_the_sdk_creates_reads_changes_and_deletes_feedback(server: Hosted
 
 async def test_lists_are_filtered(server: Hosted):
     run_id, project_id = await run_in(server, "filters")
-    await give(server, run_id=run_id, key="yes", score=True, feedback_source={"type": "app"})
+    forged = {"type": "app", "user_id": str(uuid4())}
+    await give(server, run_id=run_id, key="yes", score=True, feedback_source=forged)
     await give(server, run_id=run_id, key="said", comment="hm", feedback_source={"type": "model"})
     await give(server, session_id=project_id, key="whole", score=0.1)
 
@@ -92,9 +93,20 @@ async def test_lists_are_filtered(server: Hosted):
 
     assert await keys(server, **here, source=["app", "model"]) == {"yes", "said"}
     assert await keys(server, **here, user=str(server.actor.user_id)) == {"yes", "said", "whole"}
-    assert await keys(server, **here, user=str(uuid4())) == set()
+    assert await keys(server, **here, user=forged["user_id"]) == set(), "a key speaks for its own user alone"
     assert len((await server.client.get("/feedback", params={**here, "limit": 2})).json()) == 2
     assert len((await server.client.get("/feedback", params={**here, "limit": 2, "offset": 2})).json()) == 1
+
+
+async def test_feedback_never_goes_back_in_time(server: Hosted):
+    run_id, _ = await run_in(server, "order")
+    latest = {"run_id": run_id, "key": "k", "id": str(uuid4()), "score": 1, "modified_at": "2099-01-01T00:00:00Z"}
+    await give(server, **latest)
+    assert (await give(server, **{**latest, "score": 0, "modified_at": "2098-01-01T00:00:00Z"}))["score"] == 1
+
+    changed = (await server.client.patch(f"/feedback/{latest['id']}", json={"comment": "c"})).json()
+    assert (changed["score"], changed["comment"], changed["modified_at"][:4]) == (1, "c", "2099")
+    assert (await give(server, **{**latest, "score": 0.5}))["score"] == 0.5, "of two equal times the later write"
 
 
 async def test_feedback_without_a_run_or_project_is_refused(server: Hosted):
@@ -150,10 +162,17 @@ async def test_a_token_accepts_one_piece_of_feedback_without_a_key(server: Hoste
         assert (await nobody.get(token["url"])).status_code == 404
 
         assert (await nobody.post(token["url"], json={"score": 1})).status_code == 404
+        assert (await server.client.get("/feedback/tokens", params={"run_id": run_id})).json() == []
 
-    past = {"run_id": run_id, "feedback_key": "k", "expires_at": "2020-01-01T00:00:00Z"}
-    refused = await server.client.post("/feedback/tokens", json=past)
-    assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body", "expires_at"])
+    for field, wrong in (
+        ("expires_at", "2020-01-01T00:00:00Z"),
+        ("expires_at", "2099-01-01T00:00:00Z"),
+        ("expires_in", {"days": 3660, "minutes": 1}),
+        ("expires_in", {}),
+    ):
+        body = {"run_id": run_id, "feedback_key": "k", field: wrong}
+        refused = await server.client.post("/feedback/tokens", json=body)
+        assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body", field]), wrong
 
 
 async def test_the_sdk_creates_lists_and_uses_feedback_tokens(server: Hosted):

@@ -5,6 +5,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -333,6 +334,21 @@ async def test_a_batch_that_deadlocks_is_written_again(db: Database, actor: Acto
     given.feedback[0].modified_at = now()
     with pytest.raises(Unavailable):
         await store_batch(db, given, by=actor)
+
+
+async def test_of_two_writes_for_the_same_feedback_the_later_one_stays(db: Database, actor: Actor):
+    """In whichever order a batch has them."""
+    delivery = batch(post=[post(ROOT)])
+    for feedback_id, is_reversed in ((uuid4(), False), (uuid4(), True)):
+        writes = [
+            FeedbackWrite(feedback_id, ROOT, ROOT, "k", body, now() - timedelta(days=days))
+            for body, days in (("{}", 1), ('{"score": 1}', 0))
+        ]
+        delivery.feedback += reversed(writes) if is_reversed else writes
+
+    await store_batch(db, delivery, by=actor)
+    rows = await db.pool.fetch("select body from feedback")
+    assert [row["body"] for row in rows] == ['{"score": 1}'] * 2
 
 
 async def test_copied_runs_equal_merged_runs(db: Database, actor: Actor):

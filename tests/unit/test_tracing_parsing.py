@@ -146,6 +146,16 @@ def test_parts_set_fields_of_the_run_they_follow():
     assert (delivery.attachments[0].name, delivery.attachments[0].data) == ("cat.png", b"\x89PNG\r\n")
 
 
+@pytest.mark.parametrize(
+    ("choice", "extends"),
+    [({}, True), ({"extend_trace_retention": None}, True), ({"extend_trace_retention": False}, False)],
+)
+def test_feedback_makes_its_trace_long_lived_unless_it_opts_out(choice: dict[str, Any], *, extends: bool):
+    feedback = json.dumps({"key": "k", "run_id": str(RUN), **choice}).encode()
+    (write,) = parse_multipart(body((f"feedback.{CHILD}", feedback)), TYPE).feedback
+    assert write.extends_trace is extends
+
+
 @pytest.mark.parametrize("name", [f"put.{RUN}", f"feedback.{RUN}.x", f"attachment.{RUN}", ""])
 def test_parts_outside_the_contract_are_refused(name: str):
     with pytest.raises(Invalid):
@@ -166,3 +176,10 @@ def test_a_malformed_part_refuses_its_run(name: str, data: bytes, run_id: UUID |
     batch = parse_multipart(body((f"post.{CHILD}", run()), (name, data)), TYPE)
     assert [write.id for write in batch.runs] == [CHILD]
     assert {refused.run_id for refused in batch.refused} == {run_id}
+
+
+def test_the_files_of_a_refused_run_are_dropped_with_it():
+    files = [(f"attachment.{one}.f", b"x") for one in (RUN, CHILD)]
+    batch = parse_multipart(body((f"post.{RUN}", b"{}"), (f"post.{CHILD}", run()), *files), TYPE)
+    assert [refused.run_id for refused in batch.refused] == [RUN]
+    assert [file.run_id for file in batch.attachments] == [CHILD]
