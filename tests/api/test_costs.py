@@ -22,6 +22,7 @@ from portside.tracing.costs import RecomputedCosts
 from portside.tracing.prices import read_prices, sync_prices
 from portside.tracing.retention import TracesToDelete, delete_traces
 from portside.tracing.rollups import DailyRollups
+from portside.usage import limits
 from tests.api.hosted import Hosted, in_new_workspace
 
 NOW = datetime.now(UTC)
@@ -291,6 +292,11 @@ async def test_prices_belong_to_a_workspace_and_its_admins(server: Hosted) -> No
 
     answer = await server.client.get("/model-price-map", params={"q": "mine"}, headers={"x-api-key": other})
     assert answer.json() == []
+
+    theirs = model_run(usage(1_000_000, 0), "mine-1")
+    (await server.client.post("/runs", json=theirs, headers={"x-api-key": other})).raise_for_status()
+    answer = await server.client.get(f"/runs/{theirs['id']}", headers={"x-api-key": other})
+    assert (answer.json()["total_tokens"], answer.json()["total_cost"]) == (1_000_000, None)
 
 
 async def finish(server: Hosted, task: RecomputedCosts) -> None:
@@ -565,6 +571,30 @@ async def test_limits_show_what_is_left_of_the_month(server: Hosted) -> None:
         None,
         None,
     )
+
+
+async def test_the_month_of_a_limit_is_that_of_the_calendar_in_utc(
+    server: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "now", lambda: datetime(2027, 1, 31, 12, tzinfo=UTC))
+    tick = timedelta.resolution
+    month = (datetime(2027, 1, 1, tzinfo=UTC), datetime(2027, 2, 1, tzinfo=UTC))
+    moments = [month[0] - tick, month[0], month[1] - tick, month[1]]
+    runs = [model_run(None) for _ in moments]
+    await store(server, *runs)
+
+    for run, moment in zip(runs, moments, strict=True):
+        update = "update traces set received_at = $2 where trace_id = $1"
+        await server.db.pool.execute(update, UUID(run["id"]), moment)
+
+    extend = "update traces set extended_at = $2 where trace_id = $1"
+    await server.db.pool.execute(extend, UUID(runs[0]["id"]), month[0])
+    await ask(server, "PUT", "/usage-limits", {"limit_type": "monthly_longlived_traces", "limit_value": 2})
+    monthly = (await ask(server, "GET", "/limits"))["monthly"]
+    assert [(one["used"], one["remaining"], one["resets_at"]) for one in monthly] == [
+        (2, None, "2027-02-01T00:00:00Z"),
+        (3, 0, "2027-02-01T00:00:00Z"),
+    ]
 
 
 CACHE_PRICE = {**PRICE, "prompt_cost": "0.001", "completion_cost": "0.01"}
