@@ -17,6 +17,7 @@ from langsmith.evaluation import evaluate_comparative
 from langsmith.schemas import DataType, ExampleUpdate
 from langsmith.utils import LangSmithConflictError, LangSmithError, LangSmithNotFoundError
 
+from portside.datasets import files
 from portside.datasets.files import build_version, to_line, write_csv, write_lines
 from portside.datasets.versions import find_fixed_moment
 from tests.api.hosted import Hosted, open_hosted
@@ -413,6 +414,27 @@ async def test_a_dataset_is_uploaded_and_downloaded_as_csv(server: Hosted):
     assert (await server.client.get(f"/datasets/{dataset}/openai_ft")).status_code == 400
 
 
+async def test_names_of_columns_are_no_formulas(server: Hosted):
+    dataset = (await server.client.post("/datasets", json={"name": "columns"})).json()["id"]
+    example = {"dataset_id": dataset, "inputs": {"=1+1": "a", "q": "b"}, "outputs": {"q": "c"}}
+    assert (await server.client.post("/examples", json=example)).status_code == 200
+    lines = (await server.client.get(f"/datasets/{dataset}/csv")).text.splitlines()
+    assert lines == ["'=1+1,inputs.q,outputs.q", "a,b,c"]
+
+
+async def test_a_file_with_too_many_rows_is_refused_as_a_whole(server: Hosted, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(files, "MAX_ROWS", 2)
+
+    async def upload(rows: int) -> httpx2.Response:
+        body = {"name": f"{rows} rows", "input_keys": "q"}
+        file = {"file": ("rows.csv", b"q\r\n" + b"1\r\n" * rows, "text/csv")}
+        return await server.client.post("/datasets/upload", data=body, files=file)
+
+    assert (await upload(2)).json()["example_count"] == 2
+    assert ((await upload(3)).status_code, "at most 2 rows" in (await upload(3)).text) == (422, True)
+    assert (await server.client.get("/datasets", params={"name": "3 rows"})).json() == []
+
+
 async def test_conversations_are_downloaded_in_openai_formats(server: Hosted):
     client = open_client(server)
 
@@ -465,6 +487,25 @@ async def test_an_example_is_created_from_a_run(server: Hosted):
             client.create_example(dataset_id=made.id, source_run_id=uuid4(), use_source_run_io=True)
 
     await asyncio.to_thread(work)
+
+
+async def test_an_example_takes_nothing_from_a_run_of_another_workspace(server: Hosted):
+    run = {"id": str(uuid4()), "name": "r", "inputs": {"q": "secret"}}
+    file = {f"attachment.{run['id']}.f": ("f", b"secret", "text/plain")}
+    assert (await server.client.post("/runs", json=run)).status_code == 202
+    assert (await server.client.post("/runs/multipart", files=file)).status_code == 202
+
+    headers = {"x-api-key": await server.new_key(workspace_id=await server.new_workspace("Copiers"))}
+    async with httpx2.AsyncClient(base_url=server.url, headers=headers) as other:
+        dataset = (await other.post("/datasets", json={"name": "copies"})).json()["id"]
+        body = {"dataset_id": dataset, "source_run_id": run["id"], "use_source_run_io": True}
+        refused = await other.post("/examples", json=body)
+        assert (refused.status_code, "no run" in refused.text) == (422, True)
+
+        own = {**run, "inputs": {"q": "own"}}
+        assert (await other.post("/runs", json=own)).status_code == 202
+        made = (await other.post("/examples", json=body)).json()
+        assert (made["inputs"], made["attachment_urls"]) == ({"q": "own"}, {})
 
 
 async def check_newer_form(server: Hosted, dataset_id: UUID, names: list[str]) -> None:
@@ -603,6 +644,31 @@ async def test_a_dataset_is_shared_by_a_link(server: Hosted):
         assert (await server.client.get(f"/public/{token}/{place}")).status_code == 404
 
 
+async def test_a_link_shows_the_experiments_on_its_dataset_alone(server: Hosted):
+    async def create(path: str, **body: Any) -> Any:
+        response = await server.client.post(path, json=body)
+        assert response.is_success, response.text
+        return response.json()
+
+    shared = (await create("/datasets", name="shown"))["id"]
+    hidden = (await create("/datasets", name="hidden"))["id"]
+    shown = await create("/sessions", name="on shown", reference_dataset_id=shared)
+    other = await create("/sessions", name="on hidden", reference_dataset_id=hidden)
+    token = (await server.client.put(f"/datasets/{shared}/share", json={})).json()["share_token"]
+
+    async with httpx2.AsyncClient(base_url=server.url) as nobody:
+        for query in ({}, {"reference_dataset": hidden}, {"reference_free": True}):
+            listed = (await nobody.get(f"/public/{token}/datasets/sessions", params=query)).json()
+            assert [project["id"] for project in listed] == [shown["id"]], query
+
+        for query in ({"id": other["id"]}, {"name": "on hidden"}):
+            assert (await nobody.get(f"/public/{token}/datasets/sessions", params=query)).json() == []
+
+    comparison = {"reference_dataset_id": shared, "experiment_ids": [shown["id"], other["id"]]}
+    refused = await server.client.post("/datasets/comparative", json=comparison)
+    assert (refused.status_code, "is not an experiment on this dataset" in refused.text) == (422, True)
+
+
 async def test_another_workspace_cannot_see_or_change_datasets(server: Hosted):
     client = open_client(server)
 
@@ -684,6 +750,10 @@ async def test_malformed_bodies_name_their_field_and_change_nothing(server: Host
     ):
         status, text = await send(*parts)
         assert (status, expected in text) == (422, True), text
+
+    heavy = {"dataset_id": dataset, "inputs": {}, "metadata": {"text": "x" * 300_000}}
+    refused = await server.client.post("/examples", json=heavy)
+    assert (refused.status_code, refused.json()["detail"][0]["loc"][-1]) == (422, "metadata")
 
     for body, field in (
         ({"name": ""}, "name"),
