@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx2
 import pytest
@@ -51,6 +52,8 @@ async def test_the_documented_limits_hold_under_every_prefix(platform_databases,
     async with platform(tmp_path, await platform_databases(), region=Region.EU) as client:
         headers_of_all = [(await client.get(f"{prefix}/workspaces")).headers for prefix in ("", "/api/v1", "/api")]
         assert [headers["x-ratelimit-remaining"] for headers in headers_of_all] == ["999", "998", "997"]
+        missing = await client.get(f"/datasets/{uuid4()}")
+        assert (missing.status_code, missing.headers["x-ratelimit-remaining"]) == (404, "996")
         response = await client.get("/ok", headers={"x-api-key": ""})
         assert "x-ratelimit-limit" not in response.headers
         response = await client.get("/api-host/v2/deployments")

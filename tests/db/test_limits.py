@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from portside.identity import first_start
+from portside.identity import first_start, keys
 from portside.identity.authentication import Authenticator
+from portside.identity.keys import Owner
+from portside.identity.types import KeyRequest
 from portside.kernel.db import Database, Query
 from portside.limits import callers as callers_module
 from portside.limits.callers import MAX_UNVERIFIED_PER_ADDRESS, Callers
@@ -156,6 +158,28 @@ async def test_unused_shares_are_returned(db) -> None:
     assert sum(await spend(busy, name, limit, 6400)) == 6399
 
 
+async def test_a_process_that_stops_returns_its_shares(db) -> None:
+    name = secrets.token_bytes(16)
+    windows = Windows(db)
+    async with windows.maintained():
+        await windows.spend(name, Limit(6400, 600))
+
+    assert (await windows.read_use([name]))[name][0] == 1
+
+
+async def test_a_share_of_an_ended_window_is_not_returned_to_the_next_one(db) -> None:
+    clock = Clock()
+    name = secrets.token_bytes(16)
+    limit = Limit(6400, 600)
+    first, second = Windows(db, clock), Windows(db, clock)
+
+    await first.spend(name, limit)
+    clock.move(600)
+    await second.spend(name, limit)
+    await first._return_shares(only_idle=False)
+    assert (await second.read_use([name]))[name] == (100, 600)
+
+
 async def test_returned_shares_can_be_spent_by_other_processes(db) -> None:
     clock = Clock()
     name = secrets.token_bytes(16)
@@ -295,6 +319,15 @@ async def test_a_key_has_one_budget_wherever_it_is_used(app) -> None:
     assert passed == [200] * 15 + [429]
 
 
+async def test_each_key_of_a_user_has_a_budget_of_its_own(app, db: Database) -> None:
+    first = await Authenticator(db).authenticate(GOOD)
+    owner = Owner(first.organization_id, first.workspace_id, first.user_id)
+    second = (await keys.create_key(db, owner, KeyRequest("second"))).key
+    await ask(app, "GET", "/repos", x_api_key=GOOD)
+    left = [(await ask(app, "GET", "/repos", x_api_key=second))[1]["x-ratelimit-remaining"] for _ in range(2)]
+    assert left == ["99", "98"]
+
+
 async def test_bearer_key_has_the_budget_of_the_key(app) -> None:
     bearer = {"authorization": f"Bearer {GOOD}", "address": "192.0.2.50"}
     _, headers, _ = await ask(app, "GET", "/sessions", **bearer)
@@ -309,6 +342,14 @@ async def test_a_user_has_a_budget_for_each_address(app) -> None:
     assert (await ask(app, "GET", "/sessions", **user, address="192.0.2.1"))[1]["x-ratelimit-remaining"] == "999"
     assert (await ask(app, "GET", "/sessions", **user, address="192.0.2.2"))[1]["x-ratelimit-remaining"] == "999"
     assert (await ask(app, "HEAD", "/sessions", **user, address="192.0.2.2"))[1]["x-ratelimit-remaining"] == "998"
+
+
+async def test_a_request_for_headers_alone_spends_the_budget_of_the_whole_one(app) -> None:
+    path = "/runs/0190a0c0-0000-7000-8000-000000000001"
+    answers = [await ask(app, method, path, x_api_key=GOOD) for method in ("GET", "HEAD")]
+    assert [headers["x-ratelimit-limit"] for _, headers, _ in answers] == ["30", "30"]
+    left = [int(headers["x-ratelimit-remaining"]) for _, headers, _ in answers]
+    assert left[1] == left[0] - 1
 
 
 async def test_invented_identities_share_the_budget_of_their_address(app) -> None:
