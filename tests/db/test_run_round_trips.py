@@ -208,19 +208,20 @@ async def test_ends_of_runs_claim_only_when_runs_wait(server: Server):
 
 async def test_a_claim_that_leaves_slots_free_is_not_repeated(server: Server, monkeypatch: pytest.MonkeyPatch):
     """A claim reserves the free slots: a run that is admitted meanwhile waits for a second claim, but for no third."""
+    is_claiming = asyncio.Event()
     gate = asyncio.Event()
     claim = statements.claim_runs
 
     async def claim_behind_gate(*args: Any) -> list[ClaimedRun]:
+        is_claiming.set()
         await gate.wait()
         return await claim(*args)
 
-    async def has_reserved() -> bool:
-        return server.runs.worker.free_slots == 0
-
     async def run() -> None:
         server.runs.worker.wake()
-        await eventually(has_reserved)
+        # An earlier claim may be on its way, so that free slots do not tell.
+        await asyncio.wait_for(is_claiming.wait(), 300)
+        assert server.runs.worker.free_slots == 0
         created = (await server.create(await server.thread())).run
         gate.set()
         await server.runs.result(created.thread_id, created.run_id)
