@@ -239,6 +239,71 @@ async def test_deleting_an_ended_run_blocks_its_thread(queue: Queue):
     assert (thread["idle_status"], thread["error"]) == ("idle", None)
 
 
+async def test_a_thread_whose_last_run_is_deleted_tells_of_the_run_before(queue: Queue):
+    timed_out = RunResult(
+        status=RunStatus.TIMEOUT, thread_status=ThreadStatus.ERROR, error={"error": "TimeoutError", "message": "m"}
+    )
+    first = await queue.begun()
+    await queue.end(first, timed_out)
+    last = await queue.begun()
+    await queue.end(last)
+
+    deleted = await statements.delete_run(queue.db, queue.worker_id, queue.thread_id, last.run_id)
+    assert deleted.run is not None
+    assert await queue.end(deleted.run, UNDONE) == "ended"
+    thread = await queue.thread()
+    assert (thread["status"], thread["error"]) == ("error", timed_out.error)
+
+
+async def test_deleting_an_earlier_run_leaves_the_thread_as_its_last_run_left_it(queue: Queue):
+    first = await queue.begun()
+    await queue.end(first)
+    failed = RunResult(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error={"error": "E", "message": "m"})
+    await queue.end(await queue.begun(), failed)
+
+    deleted = await statements.delete_run(queue.db, queue.worker_id, queue.thread_id, first.run_id)
+    assert deleted.run is not None
+    assert await queue.end(deleted.run, UNDONE) == "ended"
+    thread = await queue.thread()
+    assert (thread["status"], thread["error"]) == ("error", failed.error)
+
+
+async def test_a_cancelled_run_that_never_began_leaves_the_error_of_the_thread(queue: Queue):
+    failed = RunResult(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error={"error": "E", "message": "m"})
+    await queue.end(await queue.begun(), failed)
+    before = await queue.thread()
+
+    run_id, _ = await queue.admit()
+    assert await queue.cancel(INTERRUPT, run_id) == ["interrupted"]
+    after = await queue.thread()
+    assert (after["status"], after["error"], after["active_runs"]) == ("error", failed.error, 0)
+    assert after["state_updated_at"] == before["state_updated_at"]
+
+
+async def test_a_rolled_back_run_leaves_the_thread_with_the_graph_of_the_run_before(queue: Queue):
+    def of_graph(graph_id: str) -> dict[str, Any]:
+        kwargs = {"config": {"configurable": {"graph_id": graph_id}}}
+        return {"kwargs": kwargs, "thread_metadata": {"graph_id": graph_id}}
+
+    await queue.end(await queue.begun(**of_graph("first")))
+    run = await queue.begun(**of_graph("second"))
+    assert (await queue.thread())["metadata"]["graph_id"] == "second"
+    await queue.cancel(ROLLBACK, run.run_id)
+    await queue.end(run, UNDONE)
+    assert (await queue.thread())["metadata"]["graph_id"] == "first"
+
+
+async def test_a_cancel_of_an_assistants_runs_spares_those_of_others_on_the_same_thread(queue: Queue):
+    await queue.begun()
+    waiting, _ = await queue.admit()
+    assistant_id = await queue.db.pool.fetchval("select assistant_id from runs where run_id = $1", waiting)
+
+    scope = CancelScope(assistant_id=assistant_id)
+    cancelled = await statements.cancel_runs(queue.db, scope, INTERRUPT)
+    assert [(run.run_id, run.outcome) for run in cancelled] == [(waiting, "interrupted")]
+    assert await queue.statuses() == ["running", "interrupted"]
+
+
 async def work(db: Database, is_over: asyncio.Event) -> None:
     """A worker that ends what it claims as it is asked to."""
     queue = Queue(db)

@@ -11,6 +11,7 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx2
 import pytest
 
@@ -120,6 +121,30 @@ async def test_stateless_run_is_joined_through_another_replica(replicas: list[Re
         assert response.status_code == 200
         gate.touch()
         assert json.loads(await response.aread())["done"] == ["one", "two", "three"]
+
+
+async def test_run_that_its_client_waits_for_is_joined_through_another_replica_too(
+    replicas: list[Replica], tmp_path: Path, module_database: str
+):
+    """Without the second client its result would be gone with it."""
+    here, there = replicas
+    gate = tmp_path / "gate"
+    async with here.http.stream("POST", "/runs/wait", json=build_held_run("two", gate)) as waiting:
+        path = waiting.headers["Location"]
+        run_id = path.split("/")[-2]
+        database = await asyncpg.connect(module_database)
+
+        async def is_kept() -> bool:
+            kept = "select admitted_by is null from portside.runs where run_id = $1"
+            return await database.fetchval(kept, run_id)
+
+        async with there.http.stream("GET", path) as joined:
+            await eventually(is_kept)
+            gate.touch()
+            assert json.loads(await joined.aread())["done"] == ["one", "two", "three"]
+
+        await database.close()
+        assert json.loads(await waiting.aread())["done"] == ["one", "two", "three"]
 
 
 async def test_thread_is_idle_after_concurrent_runs_cancels_and_deletions(replicas: list[Replica]):
