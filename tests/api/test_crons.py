@@ -131,7 +131,11 @@ async def test_cron_runs_now_and_keeps_its_schedule(client: LangGraphClient):
     assert (await client.http.get(path))["next_run_date"] == cron["next_run_date"]
     await client.crons.update(cron["cron_id"], enabled=False)
 
-    for place, status in ((path, 409), (f"/runs/crons/{NOBODY}", 404)):
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    over = await client.crons.create("echo", schedule=f"0 9 1 {in_half_a_year()} *", end_time=soon)
+    assert over["next_run_date"] is None
+
+    for place, status in ((path, 409), (f"/runs/crons/{over['cron_id']}", 409), (f"/runs/crons/{NOBODY}", 404)):
         with pytest.raises(APIStatusError) as refused:
             await client.http.post(f"{place}/run", json={})
         assert refused.value.status_code == status
@@ -263,7 +267,12 @@ async def test_crons_are_found_sorted_and_counted(server: ServerProcess, client:
 
 async def test_a_cron_is_changed(client: LangGraphClient, tag: dict[str, str]):
     cron = await client.crons.create(
-        "echo", schedule=f"0 0 1 {in_half_a_year()} *", input={"a": 1}, metadata=tag, context={"user": "me"}
+        "echo",
+        schedule=f"0 0 1 {in_half_a_year()} *",
+        input={"a": 1},
+        metadata=tag,
+        context={"user": "me"},
+        config={"tags": ["a"]},
     )
     cron_id = cron["cron_id"]
     end = datetime(2090, 1, 1, tzinfo=UTC)
@@ -274,6 +283,9 @@ async def test_a_cron_is_changed(client: LangGraphClient, tag: dict[str, str]):
     assert metadata_only["next_run_date"] == cron["next_run_date"]
     assert metadata_only["updated_at"] > cron["updated_at"]
     assert metadata_only["created_at"] == cron["created_at"]
+
+    in_tokyo = await client.crons.update(cron_id, timezone="Asia/Tokyo")
+    assert instant(in_tokyo["next_run_date"]).astimezone(ZoneInfo("Asia/Tokyo")).hour == 0
 
     at_noon = f"0 12 * {in_half_a_year()} *"
     changed = await client.crons.update(
@@ -288,7 +300,7 @@ async def test_a_cron_is_changed(client: LangGraphClient, tag: dict[str, str]):
     assert instant(changed["next_run_date"]).astimezone(ZoneInfo("America/New_York")).hour == 12
     assert (changed["end_time"], changed["on_run_completed"]) == (end.isoformat(), "keep")
     assert (changed["payload"]["input"], changed["payload"]["schedule"]) == ({"b": 2}, at_noon)
-    assert changed["payload"]["config"] == {"configurable": {"cron_id": cron_id}}
+    assert changed["payload"]["config"] == {"tags": ["a"], "configurable": {"cron_id": cron_id}}
 
     cleared = await client.crons.update(cron_id, end_time=None)
     assert cleared["end_time"] is None

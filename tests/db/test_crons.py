@@ -6,6 +6,7 @@ A scheduled time of a cron starts one run, however many processes fire it and wh
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -13,15 +14,20 @@ import pytest
 
 from portside.agent.app import SCHEMA, open_app
 from portside.agent.config import load_config
-from portside.agent.crons.firing import CLAIM_S, DueCron, DueCrons
+from portside.agent.crons.firing import CLAIM_S, MAKE_UP_WITHIN, DueCron, DueCrons
+from portside.agent.crons.records import Crons
 from portside.agent.crons.schedules import parse_end
 from portside.agent.queue.worker import Worker
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.types.access import Caller
+from portside.agent.types.crons import CronPatch
+from portside.agent.webhooks.policy import WebhookPolicy, Webhooks
 from portside.executor.access_filters import read_filter
+from portside.executor.encryption_handlers import EncryptionFailed
 from portside.executor.load import load_graphs
 from portside.kernel.db import Database
+from portside.kernel.errors import Unavailable
 from portside.kernel.ids import uuid7
 from tests.conftest import eventually
 from tests.db.clock import set_clock_back
@@ -134,7 +140,9 @@ one_server = pytest.mark.parametrize("cluster", [1], indirect=True, ids=["one se
 
 
 async def test_overdue_cron_fires_once(cluster: CronCluster):
-    crons = [await cluster.add(overdue_s=3600) for _ in range(20)]
+    # Some have missed one instant, others several.
+    missed_s = [3600 * 24 * days for days in (1, 3000)]
+    crons = [await cluster.add(overdue_s=overdue_s) for overdue_s in missed_s * 10]
     await cluster.look_until_moved(*crons)
     assert await cluster.count_runs(*crons) == [1] * 20
     await cluster.look()
@@ -190,6 +198,76 @@ async def test_cron_without_free_slots_queues_one_run(cluster: CronCluster):
         assert await cluster.count_runs(often) == [2 if "update" in step else 1]
 
     assert await cluster.db.pool.fetchval(skipped, often) == 3
+
+
+@one_server
+async def test_a_cron_that_cancels_what_waits_is_not_skipped(cluster: CronCluster):
+    """Its last run has not begun, but makes room for the new one."""
+    thread_id = await cluster.thread()
+    await cluster.db.pool.execute("update threads set active_runs = 1, status = 'busy'")
+    config = {"config": {"configurable": {}}}
+    for strategy in ("interrupt", "rollback"):
+        payload = {"assistant_id": str(ECHO), "multitask_strategy": strategy, **config}
+        cron_id = await cluster.add(overdue_s=60, thread_id=thread_id, on_run_completed=None, payload=payload)
+        for _ in range(2):
+            (held,) = await cluster.claim()
+            assert await cluster.schedulers[0]._fire(held, asyncio.Semaphore()) == "pending"
+            await cluster.db.pool.execute("update crons set next_run_date = now() where cron_id = $1", cron_id)
+
+        await cluster.db.pool.execute("delete from crons")
+
+
+@one_server
+async def test_a_cron_that_was_due_shortly_before_its_end_fires(cluster: CronCluster):
+    for ended_for, outcome in ((MAKE_UP_WITHIN, "pending"), (MAKE_UP_WITHIN + timedelta(seconds=1), "ended")):
+        await cluster.add(overdue_s=60)
+        (held,) = await cluster.claim()
+        held.ends_at = held.claimed_at - ended_for
+        assert await cluster.schedulers[0]._fire(held, asyncio.Semaphore()) == outcome
+
+
+@one_server
+async def test_a_cron_whose_run_could_not_be_made_now_is_tried_again(
+    cluster: CronCluster, monkeypatch: pytest.MonkeyPatch
+):
+    cron_id = await cluster.add(overdue_s=60)
+    scheduler = cluster.schedulers[0]
+    failures: list[Exception] = [Unavailable("no executor is ready"), EncryptionFailed("no key"), OSError("gone")]
+
+    async def fail(_assistant_id: UUID) -> None:
+        raise failures.pop()
+
+    (held,) = await cluster.claim()
+    with monkeypatch.context() as failing:
+        failing.setattr(scheduler._assistants, "get", fail)
+        while failures:
+            assert await scheduler._fire(held, asyncio.Semaphore()) == "failed"
+            assert await cluster.is_due(cron_id)
+
+    assert await scheduler._fire(held, asyncio.Semaphore()) == "pending"
+
+
+@one_server
+async def test_a_change_that_leaves_the_schedule_alone_keeps_a_cron_due(cluster: CronCluster):
+    cron_id = await cluster.add(overdue_s=60)
+    webhooks = Webhooks(WebhookPolicy())
+    crons = Crons(cluster.db, cluster.schedulers[0]._assistants, webhooks, on_change=lambda: None)
+    await crons.patch(cron_id, CronPatch(metadata={"team": "support"}))
+    assert await cluster.is_due(cron_id)
+    await crons.patch(cron_id, CronPatch(timezone="Asia/Tokyo"))
+    assert not await cluster.is_due(cron_id)
+
+
+@one_server
+async def test_crons_wait_while_the_disk_is_nearly_full(cluster: CronCluster, monkeypatch: pytest.MonkeyPatch):
+    cron_id = await cluster.add(overdue_s=60)
+    with monkeypatch.context() as full:
+        full.setattr(Worker, "lacks_disk", True)
+        await cluster.look()
+        assert await cluster.is_due(cron_id)
+
+    await cluster.look_until_moved(cron_id)
+    assert await cluster.count_runs(cron_id) == [1]
 
 
 async def test_one_claim_fired_twice_makes_one_run(cluster: CronCluster):

@@ -1,11 +1,11 @@
 """When schedules fire: clocks that skip and repeat hours, leap days, names, seconds, and what is refused."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from portside.agent.crons.schedules import NAMES, Schedule
+from portside.agent.crons.schedules import NAMES, Schedule, find_next_firing
 from portside.kernel.errors import Invalid
 
 
@@ -114,6 +114,16 @@ def test_names_stand_for_schedules(name: str, expected: str):
 
 def test_named_schedule_uses_the_time_zone():
     assert list_instants("@daily", "America/New_York", "2026-05-06T07:00+00:00", 1) == ["2026-05-07 04:00:00"]
+
+
+def test_the_end_of_a_cron_is_its_last_instant():
+    noon = datetime(2026, 5, 6, 12, tzinfo=UTC)
+    before = datetime(2026, 5, 6, 11, tzinfo=UTC)
+    daily = Schedule("0 12 * * *")
+    assert find_next_firing(daily, before, None) == noon
+    assert find_next_firing(daily, before, noon) == noon
+    assert find_next_firing(daily, before, noon - timedelta(microseconds=1)) is None
+    assert find_next_firing(daily, noon, noon) is None
 
 
 @pytest.mark.parametrize(
