@@ -17,13 +17,20 @@ from portside.agent.encryption.codec import UNDECRYPTABLE
 from portside.agent.queue import statements
 from portside.agent.queue.chores import DueThreads
 from portside.agent.queue.types import Admission, Cancellation, CancelScope, ClaimedRun, RunResult
+from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.threads.long_values import with_long_values
 from portside.agent.threads.records import create_thread, delete_thread
 from portside.agent.types.runs import CancelAction, RunStatus
 from portside.agent.types.threads import ThreadCreate, ThreadStatus
 from portside.agent.types.webhooks import WebhookUrls
-from portside.agent.webhooks.deliveries import Deliveries, RetryPolicy, WebhookCleanup
+from portside.agent.webhooks.deliveries import (
+    CALLS_LIMIT_OF_A_HOST,
+    Deliveries,
+    RetryPolicy,
+    WebhookCleanup,
+    build_webhook_chores,
+)
 from portside.agent.webhooks.log import DeliveryNotFound, WebhookLog
 from portside.agent.webhooks.policy import WebhookPolicy, Webhooks
 from portside.kernel.db import Database
@@ -109,6 +116,8 @@ async def test_every_end_records_a_delivery_with_its_values(db: Database):
         ("interrupted", None),
         ("error", None),
     ]
+    reasons = await db.pool.fetch("select run ->> 'cancel_reason' as reason from webhook_deliveries order by run_id")
+    assert [row["reason"] for row in reasons] == [None, None, None, None, None, "because", None]
 
 
 async def test_no_delivery_without_end_or_address(db: Database):
@@ -207,7 +216,15 @@ async def test_delivery_is_retried_until_it_succeeds(db: Database):
 
 @pytest.mark.parametrize(
     ("answers", "received"),
-    [([429, 204], "delivered"), ([503, 500, 502], "failed"), ([302], "failed"), ([404], "failed"), ([400], "failed")],
+    [
+        ([429, 204], "delivered"),
+        ([408, 425, 299], "delivered"),
+        ([503, 500, 502], "failed"),
+        ([302], "failed"),
+        ([404], "failed"),
+        ([400], "failed"),
+        ([401], "failed"),
+    ],
 )
 async def test_which_statuses_are_retried(db: Database, answers: list[int], received: str):
     async with Receiver(*answers).listen() as receiver, run_deliveries(db):
@@ -217,14 +234,15 @@ async def test_which_statuses_are_retried(db: Database, answers: list[int], rece
 
 async def test_address_is_checked_again_when_called(db: Database):
     async with Receiver().listen() as receiver:
-        run = await end(db, url=receiver.url)
-        disabled = await end(db, url=receiver.url)
+        runs = [await end(db, url=receiver.url) for _ in range(3)]
         await db.pool.execute("update webhook_deliveries set due_at = now() + interval '1 h'")
 
-        for policy, one in ((WebhookPolicy(), run), (WebhookPolicy(is_disabled=True), disabled)):
-            await db.pool.execute("update webhook_deliveries set due_at = now() where run_id = $1", one.run_id)
+        elsewhere = WebhookUrls(require_https=False, disable_loopback=False, allowed_domains=["other.example"])
+        disabled = WebhookPolicy(urls=OPEN.urls, is_disabled=True)
+        for policy, run in zip((WebhookPolicy(), WebhookPolicy(urls=elsewhere), disabled), runs, strict=True):
+            await db.pool.execute("update webhook_deliveries set due_at = now() where run_id = $1", run.run_id)
             async with run_deliveries(db, policy):
-                assert await outcome(db, one) == ("failed", [None])
+                assert await outcome(db, run) == ("failed", [None])
 
     assert receiver.seen == []
 
@@ -310,6 +328,30 @@ async def test_unresponsive_host_blocks_no_other_host(db: Database):
     assert [row["run_id"] for row in rows] == [other.run_id]
 
 
+async def test_a_host_gets_eight_calls_at_once_and_others_go_on(db: Database):
+    release = asyncio.Event()
+
+    class Slow(Receiver):
+        async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await release.wait()
+            await super().answer(reader, writer)
+
+    async with Slow().listen() as slow, Receiver().listen() as receiver:
+        held = [await end(db, url=slow.url) for _ in range(CALLS_LIMIT_OF_A_HOST + 3)]
+        async with run_deliveries(db):
+            begun = "select count(*) from webhook_deliveries where attempts > 0"
+
+            async def has_begun() -> bool:
+                return await db.pool.fetchval(begun) >= CALLS_LIMIT_OF_A_HOST
+
+            await eventually(has_begun)
+            other = await end(db, url=receiver.url)
+            assert await outcome(db, other) == ("delivered", [200])
+            assert await db.pool.fetchval(begun) == CALLS_LIMIT_OF_A_HOST + 1
+            release.set()
+            assert [await outcome(db, run) for run in held] == [("delivered", [200])] * len(held)
+
+
 async def test_delivery_is_hidden_from_a_new_thread_of_the_same_id(db: Database):
     run = await end(db, is_temporary=False)
     assert (await WebhookLog(db).get(run.thread_id, run.run_id)).url == HOOK
@@ -321,6 +363,21 @@ async def test_delivery_is_hidden_from_a_new_thread_of_the_same_id(db: Database)
         await WebhookLog(db).get(run.thread_id, run.run_id)
 
 
+async def test_settings_say_how_often_a_call_is_tried_and_for_how_long_it_is_recorded(db: Database):
+    settings = AgentSettings(webhook_max_attempts=2, webhook_retry_after_seconds=0.01, webhook_log_kept_hours=3)
+    deliveries, cleanup = build_webhook_chores(db, Webhooks(OPEN), settings, with_long_values)
+    driver = Driver([deliveries])
+    driver.start()
+    async with Receiver(500, 500, 200).listen() as receiver:
+        run = await end(db, url=receiver.url)
+        assert await outcome(db, run) == ("failed", [500, 500])
+
+    await driver.close()
+    for hours, is_deleted in ((2, 0), (4, 1)):
+        await db.pool.execute("update webhook_deliveries set updated_at = now() - make_interval(hours => $1)", hours)
+        assert (await cleanup.activate()).did == {"deleted": is_deleted}
+
+
 async def test_delivery_outlives_its_run_and_expires(db: Database):
     async with Receiver().listen() as receiver, run_deliveries(db):
         run = await end(db, url=receiver.url)
@@ -330,8 +387,10 @@ async def test_delivery_outlives_its_run_and_expires(db: Database):
     assert (await DueThreads(db).activate()).did == {"deleted": 1}
     assert (await WebhookLog(db).get(run.thread_id, run.run_id)).status == "delivered"
     assert (await WebhookCleanup(db, 3600).activate()).did == {"deleted": 0}
+    waiting = await end(db)
     await db.pool.execute("update webhook_deliveries set updated_at = now() - interval '2 h'")
     assert (await WebhookCleanup(db, 3600).activate()).did == {"deleted": 1}
+    assert (await WebhookLog(db).get(waiting.thread_id, waiting.run_id)).status == "pending"
 
     with pytest.raises(DeliveryNotFound):
         await WebhookLog(db).get(run.thread_id, run.run_id)
