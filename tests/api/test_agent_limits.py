@@ -116,6 +116,17 @@ async def test_waiting_runs_of_one_caller(someone: Any) -> None:
     await eventually(is_let_in)
 
 
+async def test_runs_of_a_batch_count_one_by_one(someone: Any) -> None:
+    fay = someone("fay")
+    later = {**WAITING, "after_seconds": 3600}
+    assert fay.post("/runs/batch", json=[later] * 3).status_code == 429
+    batch = fay.post("/runs/batch", json=[later] * 2)
+    assert batch.status_code == 200, batch.text
+    assert fay.post("/runs", json=later).status_code == 429
+    for run in batch.json():
+        assert fay.delete(f"/threads/{run['thread_id']}/runs/{run['run_id']}").status_code == 204
+
+
 def test_heap_dump_and_profile_require_permission_to_deploy(someone: Any) -> None:
     ada = someone("ada")
     operator = someone("operator")

@@ -34,6 +34,31 @@ async def test_connections_of_authentication_are_closed_after_a_failure(agent_da
     assert closed == ["access"]
 
 
+async def test_every_tier_but_the_one_of_the_api_performs_all_chores(agent_databases):
+    url = await agent_databases()
+    config = load_config(PROJECTS / "graphs" / "langgraph.json")
+    graphs = load_graphs(config.project)
+    performed: dict[str, set[str]] = {}
+    for tier in ("all", "queue", "api"):
+        async with open_app(config, graphs, AgentSettings(database_url=url, tier=tier), url) as app:
+            performed[tier] = {type(chore).__name__ for chore in app.chores.tasks}
+            await app.worker.drain(0.0)
+
+    assert performed["all"] == performed["queue"]
+    assert performed["all"] - performed["api"] == {
+        "DueCrons",
+        "DueThreads",
+        "Deliveries",
+        "ExpiredItems",
+        "ExpiredLeases",
+        "ExpiredThreads",
+        "LapsedRunKeys",
+        "OldCacheEntries",
+        "OldStreams",
+        "WebhookCleanup",
+    }
+
+
 async def test_listener_for_executors_is_closed_although_the_graphs_fail_to_close(monkeypatch):
     done: list[str] = []
 

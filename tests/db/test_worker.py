@@ -5,9 +5,11 @@ here waits for the worker's periodic looks: each test says when it claims and wh
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
+from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -17,7 +19,7 @@ from portside.agent.app import SCHEMA
 from portside.agent.queue import active_run, statements, worker
 from portside.agent.queue.active_run import ActiveRun, AttemptLost
 from portside.agent.queue.admissions import Admissions
-from portside.agent.queue.backlog import Backlog, QueueMonitor
+from portside.agent.queue.backlog import IN_PROGRESS, PENDING, READY, Backlog, QueueMonitor
 from portside.agent.queue.chores import ExpiredLeases
 from portside.agent.queue.rest import REST_AFTER_S, IdleBackoff
 from portside.agent.queue.types import Admission, Cancellation, CancelScope, ClaimedRun, RunResult
@@ -505,6 +507,85 @@ async def test_large_run_is_admitted_beside_the_batch_of_the_others(process: Pro
     assert [each.run_id for each in admitted] == [large.run_id, small.run_id]
 
 
+async def test_a_worker_with_fewer_slots_than_runs_takes_no_new_one_when_one_ends(process: Process):
+    process.worker.set_slots(2)
+    first, attempt = await process.execute()
+    second, other = await process.execute()
+    waiting = await process.admit()
+    await process.wait_until_behind()
+
+    process.worker.set_slots(1)
+    attempt.end.set()
+    await process.wait_for_status(first, "success")
+    assert await process.status(waiting) == "pending"
+    other.end.set()
+    await asyncio.wait_for(process.handler.attempt(waiting).begun.wait(), 60)
+    assert await process.status(second) == "success"
+
+
+async def test_a_worker_whose_loop_has_ended_is_not_working_until_it_stops(process: Process):
+    assert process.worker.is_working
+    loop = process.worker._loops[0]
+    loop.cancel()
+    await asyncio.wait([loop])
+    assert not process.worker.is_working
+    await process.worker.drain(0.0)
+    assert process.worker.is_working
+
+
+async def test_first_starts_and_retries_are_counted_apart(process: Process):
+    def count() -> tuple[float, float]:
+        return worker.RETRIED._value.get(), worker.WAITED._sum.get()
+
+    def begin(**fields: Any) -> None:
+        run_id = uuid7()
+        run = ClaimedRun(
+            run_id=run_id, thread_id=uuid7(), assistant_id=uuid7(), kwargs={}, is_temporary=False, **fields
+        )
+        process.handler.attempt(run_id, run.attempt).end.set()
+        process.worker.begin(run)
+
+    retries, waited_s = count()
+    begin(attempt=1, waited_s=512.0)
+    assert count() == (retries, waited_s + 512.0)
+    begin(attempt=2, was_started=True, waited_s=512.0)
+    assert count() == (retries + 1, waited_s + 512.0)
+    begin(attempt=2, was_started=True, waited_s=512.0, cancel_action="interrupt")
+    assert count() == (retries + 1, waited_s + 512.0)
+    await process.wait_until_idle()
+
+
+async def test_figures_of_the_queue_tell_for_how_long_runs_could_have_started(db: Database):
+    process = Process(db)
+    for _ in range(4):
+        await process.admit()
+
+    # One runs, one could start, one is blocked by another of its thread, and one is due in an hour.
+    changes = (
+        "status = 'running', leased_until = now()",
+        "created_at = now() - interval '5 hours', run_after = now() - interval '10 minutes'",
+        "created_at = now() - interval '1 hour', run_after = now() - interval '1 hour', is_blocked = true",
+        "created_at = now() - interval '2 hours', run_after = now() + interval '1 hour', is_delayed = true",
+    )
+    rows = await db.pool.fetch("select run_id from runs order by number")
+    for row, change in zip(rows, changes, strict=True):
+        await db.pool.execute(f"update runs set {change} where run_id = $1", row["run_id"])
+
+    monitor = QueueMonitor(db, process.worker, {})
+    await monitor.set_gauges()
+    found = await monitor.get_backlog()
+    assert (found.n_pending, found.n_running, READY._value.get()) == (3, 1, 1)
+    hours = [
+        (figure or 0) // 600 / 6
+        for figure in (
+            found.pending_unblocked_runs_wait_time_max_secs,
+            found.pending_runs_wait_time_med_secs,
+            found.pending_runs_wait_time_max_secs,
+        )
+    ]
+    assert hours == [1 / 6, 3 / 6, 1]
+
+
 async def test_queue_of_a_database_that_dies_during_the_count_has_no_figures(agent_databases, monkeypatch):
     """An operator sees the other metrics meanwhile."""
     db = await Database.connect(await agent_databases(), schema=SCHEMA)
@@ -519,6 +600,7 @@ async def test_queue_of_a_database_that_dies_during_the_count_has_no_figures(age
     monkeypatch.setattr(db, "is_alive", is_alive_once_more)
     await monitor.set_gauges()
     assert await monitor.get_backlog() == Backlog()
+    assert all(math.isnan(gauge._value.get()) for gauge in (PENDING, READY, IN_PROGRESS))
 
 
 async def test_process_is_not_idle_while_a_run_could_start(db: Database):
