@@ -10,6 +10,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -124,6 +125,7 @@ async def test_a_terminal_gets_a_session_after_a_click(
     server: Hosted, terminal: httpx2.AsyncClient, person: Person
 ) -> None:
     begun = await begin(terminal)
+    assert (begun["expires_in"], begun["interval"]) == (600, 5)
     assert re.fullmatch("[BCDFGHJKLMNPQRSTVWXZ]{4}-[BCDFGHJKLMNPQRSTVWXZ]{4}", begun["user_code"])
     assert begun["verification_uri"] == f"{server.url}/device"
     assert (await poll(terminal, begun)).json()["error"] == "authorization_pending"
@@ -216,14 +218,25 @@ async def test_user_codes_cannot_be_guessed(server: Hosted, terminal: httpx2.Asy
     late = await person.decide(begun["user_code"])
     assert (late.status_code, "retry-after" in late.headers) == (429, True)
     assert (await poll(terminal, begun)).json()["error"] == "authorization_pending"
+
+    # Attempts count for ten minutes.
+    await server.db.pool.execute("update user_code_attempts set attempted_at = now() - interval '11 minutes'")
+    assert (await person.type_code(begun["user_code"])).status_code == 200
     await server.db.pool.execute("delete from user_code_attempts")
 
 
 async def test_terminals_of_one_address_do_not_fill_the_table(server: Hosted, terminal: httpx2.AsyncClient) -> None:
     form = {"client_id": "portside-cli"}
+    await server.db.pool.execute("delete from cli_authorizations")
     answers = [(await terminal.post("/oauth/device", data=form)).status_code for _ in range(40)]
-    assert set(answers) == {200, 429}
-    assert answers == sorted(answers)
+    assert answers == [200] * 30 + [429] * 10
+
+    # What was decided, or has expired, waits no more.
+    one = "where id = (select id from cli_authorizations where decision is null and expires_at > now() limit 1)"
+    for change in ("decision = 'denied'", "expires_at = now()"):
+        await server.db.pool.execute(f"update cli_authorizations set {change} {one}")
+        assert [(await terminal.post("/oauth/device", data=form)).status_code for _ in range(2)] == [200, 429]
+
     await server.db.pool.execute("delete from cli_authorizations")
 
 
@@ -381,8 +394,11 @@ async def test_codes_of_one_flow_are_refused_in_the_other(terminal: httpx2.Async
 
 
 async def test_an_authorization_code_expires(server: Hosted, terminal: httpx2.AsyncClient, person: Person) -> None:
+    before = datetime.now(UTC)
     code = await person.code()
     digest = hashlib.sha256(code.encode()).digest()
+    ends = await server.db.pool.fetchval("select expires_at from cli_authorizations where code_hash = $1", digest)
+    assert before <= ends - timedelta(seconds=60) <= datetime.now(UTC)
     await server.db.pool.execute("update cli_authorizations set expires_at = now() where code_hash = $1", digest)
     assert (await redeem(terminal, code)).json()["error"] == "invalid_grant"
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -147,6 +148,9 @@ async def test_the_last_admin_stays_and_roles_cannot_be_escalated(server: Hosted
     refused = await send(server, "POST", "/orgs/current/members", body, **operator)
     assert (refused.status_code, "Organization Admin" in refused.text) == (403, True)
     assert (await send(server, "DELETE", f"/orgs/current/members/{admin}", **operator)).status_code == 403
+    itself = (await send(server, "GET", "/auth", **operator)).json()["user_id"]
+    higher = await send(server, "PATCH", f"/orgs/current/members/{itself}", {"role_id": body["role_id"]}, **operator)
+    assert (higher.status_code, "Organization Admin" in higher.text) == (403, True)
     await new_member(server, "second@example.com", role_id="ORGANIZATION_ADMIN")
     assert (await send(server, "PATCH", f"/orgs/current/members/{admin}", viewer)).status_code == 200
 
@@ -177,11 +181,43 @@ async def test_a_key_of_the_organization_needs_a_workspace_where_one_is_needed(s
     assert [w["id"] for w in (await send(server, "GET", "/workspaces", **headers)).json()] == [other]
 
 
+async def test_keys_of_others_are_not_listed_and_cannot_be_revoked(server: Hosted):
+    own = str(server.actor.workspace_id)
+    for email in ("a@example.com", "b@example.com"):
+        await new_member(server, email, workspaces=[own])
+
+    ann, bob = [await log_in(server, email, own) for email in ("a@example.com", "b@example.com")]
+    key = await create(server, "/api-key/current", {}, **ann)
+    personal = ("/api-key/current", "/orgs/current/personal-access-tokens")
+
+    # Neither another member, nor an admin with the routes for service keys.
+    for headers, paths in ((bob, personal), ({}, (*personal, "/api-key", "/orgs/current/service-keys"))):
+        for path in paths:
+            assert key["id"] not in {listed["id"] for listed in (await send(server, "GET", path, **headers)).json()}
+            assert (await send(server, "DELETE", f"{path}/{key['id']}", **headers)).status_code == 404
+
+    # Nor with the routes of another workspace.
+    there = {"x_tenant_id": (await create(server, "/workspaces", {"display_name": "Other"}))["id"]}
+    service = await create(server, "/api-key", {})
+    assert (await send(server, "GET", "/api-key", **there)).json() == []
+    assert (await send(server, "DELETE", f"/api-key/{service['id']}", **there)).status_code == 404
+
+    for each in (key, service):
+        assert (await send(server, "GET", "/auth", x_api_key=each["key"])).status_code == 200
+
+    assert (await send(server, "DELETE", f"/api-key/current/{key['id']}", **ann)).status_code == 204
+
+
 async def test_a_read_only_key_reads(server: Hosted):
     key = (await create(server, "/api-key", {"read_only": True}))["key"]
     assert (await send(server, "GET", "/sessions", x_api_key=key)).status_code == 200
     assert (await send(server, "POST", "/runs", {"name": "r"}, x_api_key=key)).status_code == 403
     assert (await send(server, "POST", "/api-key", {}, x_api_key=key)).status_code == 403
+
+    # Whatever else it asks for.
+    for asked in ({"permissions": ["runs:read", "runs:create", "deployments:*"]}, {"role_id": "Editor"}):
+        granted = (await create(server, "/api-key", {"read_only": True, **asked}))["permissions"]
+        assert granted and {permission.partition(":")[2] for permission in granted} == {"read"}
 
 
 async def test_an_api_key_may_come_as_a_bearer_token_and_a_login_ends(server: Hosted):
@@ -207,6 +243,10 @@ async def test_password_signs_in_and_is_changed_only_with_the_current_one(server
     for email, password in (("b@example.com", "wrong"), ("nobody@example.com", PASSWORD), ("admin@localhost", "")):
         response = await send(server, "POST", "/login", {"email": email, "password": password})
         assert (response.status_code, response.json()) == (401, {"detail": "The email or the password is wrong."})
+
+    before = datetime.now(UTC)
+    lasts = (await create(server, "/login", {"email": "b@example.com", "password": PASSWORD}))["expires_at"]
+    assert before <= datetime.fromisoformat(lasts) - timedelta(hours=12) <= datetime.now(UTC)
 
     login = await log_in(server, "b@example.com")
     new = {"new": "another good password"}
@@ -339,6 +379,13 @@ async def test_higher_roles_cannot_be_removed(server: Hosted):
 
     limited = (await create(server, "/api-key", {"permissions": manages}))["key"]
     path = "/workspaces/current/members"
+    newcomer = await new_member(server, "n@example.com")
+    for method, where, body in (
+        ("PATCH", f"{path}/{viewer['id']}", {"role_id": "Admin"}),
+        ("POST", path, {"user_id": newcomer["id"], "role_id": "Editor"}),
+    ):
+        assert (await send(server, method, where, body, x_api_key=limited)).status_code == 403
+
     for method, body in (("PATCH", {"role_id": "Viewer"}), ("DELETE", None)):
         response = await send(server, method, f"{path}/{admin['id']}", body, x_api_key=limited)
         assert (response.status_code, "the role Admin" in response.text) == (403, True)

@@ -288,6 +288,7 @@ class Hostile:
     def __init__(self) -> None:
         self.keys = [RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})]
         self.id_token = ""
+        self.user_info: dict[str, Any] = {}
         self.reads = 0
         provider = self
 
@@ -296,6 +297,8 @@ class Hostile:
                 if self.path == "/jwks":
                     provider.reads += 1
                     self.answer({"keys": [key.as_dict(private=False) for key in provider.keys]})
+                elif self.path == "/userinfo":
+                    self.answer(provider.user_info)
                 else:
                     self.answer(provider.metadata)
 
@@ -345,9 +348,10 @@ async def finish(hostile: Hostile, **changed: Any) -> dict[str, Any]:
     start = await provider.begin(BACK, "/x")
     query = {name: values[0] for name, values in parse_qs(urlsplit(start.url).query).items()}
     token = changed.pop("token", None)
+    named = changed.pop("returned_iss", "")
     hostile.id_token = token or hostile.sign(hostile.claims(**{"nonce": query["nonce"], **changed}))
 
-    return (await provider.finish(start.cookie, ProviderReturn(state=query["state"], code="c"))).claims
+    return (await provider.finish(start.cookie, ProviderReturn(state=query["state"], code="c", iss=named))).claims
 
 
 @pytest.mark.parametrize(
@@ -373,6 +377,41 @@ async def finish(hostile: Hostile, **changed: Any) -> dict[str, Any]:
 async def test_a_token_with_wrong_claims(hostile: Hostile, changed: dict[str, Any], reason: str) -> None:
     with pytest.raises(OidcRefused, match=reason):
         await finish(hostile, **changed)
+
+
+async def test_response_of_another_provider_is_refused(hostile: Hostile) -> None:
+    assert (await finish(hostile, returned_iss=hostile.issuer))["sub"] == "s"
+    with pytest.raises(OidcRefused, match="from another provider"):
+        await finish(hostile, returned_iss="https://evil.example")
+
+
+async def test_sign_in_that_takes_too_long_is_refused(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert oidc.FLOW_S == 600
+    monkeypatch.setattr(oidc, "FLOW_S", -1)
+    with pytest.raises(OidcRefused, match="took too long"):
+        await finish(hostile)
+
+
+async def test_email_of_the_user_info_counts_for_the_same_person_alone(hostile: Hostile) -> None:
+    """And what the token says comes before it."""
+    hostile.metadata["userinfo_endpoint"] = f"{hostile.issuer}/userinfo"
+    try:
+        hostile.user_info = {
+            "sub": "s",
+            "email": "ann@example.com",
+            "groups": ["admins"],
+            "iss": "https://evil.example",
+        }
+        claims = await finish(hostile, groups=["devs"])
+        assert (claims["email"], claims["groups"], claims["iss"]) == ("ann@example.com", ["devs"], hostile.issuer)
+        assert (await finish(hostile, email="own@example.com"))["email"] == "own@example.com"
+
+        for subject in ("another", None):
+            hostile.user_info["sub"] = subject
+            with pytest.raises(OidcRefused, match="different users"):
+                await finish(hostile)
+    finally:
+        del hostile.metadata["userinfo_endpoint"]
 
 
 async def test_a_right_token_and_a_rotated_key(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:

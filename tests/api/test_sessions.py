@@ -5,6 +5,7 @@ A session cookie counts only in requests of this platform's own pages, unless th
 
 import secrets
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx2
@@ -113,8 +114,51 @@ async def test_a_pasted_key_makes_a_session_that_may_do_what_the_key_may(
 
     (own,) = await list_sessions(browser)
     assert (own["method"], own["is_current"], own["user_id"]) == ("key", True, None)
+
+    # Another key has sessions of its own.
+    other = (await server.client.post("/api-key", json={"description": "another"})).json()
+    async with new_browser(server) as another:
+        await another.post("/login/key", data={"key": other["key"]})
+        assert [found["is_current"] for found in await list_sessions(another)] == [True]
+        assert (await another.delete(f"/users/me/sessions/{own['id']}")).status_code == 404
+
+    assert own["id"] in await list_all_ids(server)
     await server.client.delete(f"/api-key/{made['id']}")
     assert await status(browser) == 401
+    assert own["id"] not in await list_all_ids(server), "a session of a revoked key is none"
+
+
+async def list_all_ids(server: Hosted) -> set[str]:
+    return {str(found["id"]) for found in (await server.client.get("/orgs/current/sessions")).json()}
+
+
+async def test_session_of_a_key_that_expires_makes_nothing_that_outlasts_it(
+    server: Hosted, browser: httpx2.AsyncClient
+) -> None:
+    ends = "2990-01-01T00:00:00Z"
+    made = (await server.client.post("/api-key/current", json={"expires_at": ends})).json()
+    await browser.post("/login/key", data={"key": made["key"]})
+    assert (await browser.post("/api-key/current", json={})).json()["expires_at"] == ends
+    member = {"email": f"{secrets.token_hex(6)}@example.com", "password": PASSWORD}
+    assert (await browser.post("/orgs/current/members", json=member)).status_code == 403
+
+
+async def test_link_is_good_for_a_minute(server: Hosted) -> None:
+    before = datetime.now(UTC)
+    ends = (await server.client.post("/users/me/sign-in-links")).json()["expires_at"]
+    assert before <= datetime.fromisoformat(ends) - timedelta(minutes=1) <= datetime.now(UTC)
+
+
+async def test_command_line_that_is_used_once_a_week_stays_signed_in(
+    server: Hosted, browser: httpx2.AsyncClient, email: str
+) -> None:
+    """Only sessions of browsers end without use, also when expired ones are deleted."""
+    login = (await server.client.post("/login", json={"email": email, "password": PASSWORD})).json()
+    idle = "update sessions set last_used_at = now() - interval '10 days' where kind = 'bearer'"
+    await server.db.pool.execute(idle)
+    await sign_in(browser, email)
+    headers = {"authorization": f"Bearer {login['access_token']}", "x-api-key": ""}
+    assert (await server.client.get("/auth", headers=headers)).status_code == 200
 
 
 @pytest.mark.parametrize(

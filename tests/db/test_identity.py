@@ -1,8 +1,10 @@
 """API keys in the database: only hashes are stored, and revoked or expired keys leave every cache."""
 
 import asyncio
+import contextlib
+import json
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from typing import Any, cast
 from uuid import uuid4
 
 import msgspec
@@ -10,6 +12,7 @@ import pytest
 
 from portside.identity import sessions
 from portside.identity.authentication import Authenticator, SessionEnded, hash_token
+from portside.identity.cli_authorizations import RedirectTarget, approve_browser
 from portside.identity.first_start import get_first_owner, set_up
 from portside.identity.keys import (
     KeyFilter,
@@ -23,12 +26,15 @@ from portside.identity.keys import (
     revoke_key,
 )
 from portside.identity.logins import check_credentials, set_password
-from portside.identity.members import _may_in_workspace
+from portside.identity.members import _may_in_workspace, add_member, remove_member
+from portside.identity.oidc import OidcNotAllowed
+from portside.identity.provisioning import AdmissionRules, admit
+from portside.identity.roles import ORGANIZATION_ADMIN
 from portside.identity.sessions import Origin, SignIn, begin_session
 from portside.identity.sign_in_links import LinkSpent, create_link, redeem_link
 from portside.identity.sql import sql
-from portside.identity.types import Actor, Credentials, KeyRequest, NewPassword
-from portside.identity.workspaces import list_workspaces
+from portside.identity.types import Actor, Credentials, KeyRequest, MemberRequest, NewPassword, WorkspaceRequest
+from portside.identity.workspaces import create_workspace, list_workspaces
 from portside.kernel.db import Database, Record
 from portside.kernel.errors import Forbidden, Invalid, NotFound, Unauthorized, UserMistake
 from portside.kernel.migrations import migrate
@@ -376,3 +382,131 @@ async def test_sign_in_with_the_old_password_ends_with_it(db: Database, key: str
 async def until_a_statement_waits(db: Database) -> None:
     count = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
     await eventually(lambda: db.pool.fetchval(count))
+
+
+async def set_new_password(db: Database, _admin: Actor, member: Actor) -> None:
+    body = NewPassword(current="the old password", new="the new password")
+    await set_password(db, Authenticator(db), member, body)
+
+
+async def remove(db: Database, admin: Actor, member: Actor) -> None:
+    assert member.user_id is not None
+    await remove_member(db, Authenticator(db), admin, member.user_id)
+
+
+async def sign_in_at_provider(db: Database, _admin: Actor, member: Actor) -> None:
+    """Sign in with OpenID Connect for the first time."""
+    await admit(db, Authenticator(db), build_rules(), build_claims(member.user_email or ""))
+
+
+@pytest.mark.parametrize("change", [set_new_password, remove, sign_in_at_provider])
+async def test_codes_links_and_sessions_of_a_member_end_together(db: Database, key: str, change: Any) -> None:
+    """Each of them would give its holder another session."""
+    authenticator = Authenticator(db)
+    admin = await authenticator.authenticate(key)
+    body = MemberRequest("ann@example.com", password="the old password")
+    member_id = (await add_member(db, admin, body)).id
+    sign_in = SignIn(kind="bearer", method="password", lifetime=timedelta(hours=1), user_id=member_id)
+    session = await begin_session(db, authenticator, sign_in)
+    member = await authenticator.authenticate_session(session.token, "bearer")
+
+    others = await begin_session(db, authenticator, msgspec.structs.replace(sign_in, user_id=admin.user_id))
+    for actor in (member, admin):
+        await create_link(db, actor)
+        await approve_browser(db, actor, RedirectTarget("http://127.0.0.1:1/callback", "challenge", None), "127.0.0.1")
+
+    await change(db, admin, msgspec.structs.replace(member, session_id=None))
+
+    for table in ("sessions", "sign_in_links", "cli_authorizations"):
+        owners = [row["user_id"] for row in await db.pool.fetch(f"select user_id from {table}")]
+        assert owners == [admin.user_id], table
+
+    assert (await authenticator.authenticate_session(others.token, "bearer")).user_id == admin.user_id
+
+
+def build_rules(**roles: str) -> AdmissionRules:
+    role_map = json.dumps({"admins": ORGANIZATION_ADMIN, **roles})
+    return AdmissionRules.read(domains="*", groups_claim="groups", role_map=role_map, default_role="Viewer")
+
+
+def build_claims(email: str, *groups: str) -> dict[str, Any]:
+    return {
+        "iss": "https://provider.example",
+        "sub": email,
+        "email": email,
+        "email_verified": True,
+        "groups": list(groups),
+    }
+
+
+async def read_roles(db: Database, email: str) -> dict[str, str]:
+    """Return the roles of a member: in the organization, and in workspaces by their handles."""
+    of_organization = """
+        select o.role from organization_members o join users u on u.id = o.user_id where u.email = $1
+    """
+    of_workspaces = """
+        select w.tenant_handle, m.role from workspace_members m
+        join users u on u.id = m.user_id join workspaces w on w.id = m.workspace_id where u.email = $1
+    """
+    rows = await db.pool.fetch(of_workspaces, email)
+    return {"organization": await db.pool.fetchval(of_organization, email), **{row[0]: row[1] for row in rows}}
+
+
+async def test_groups_give_roles_in_the_workspaces_that_the_map_names(db: Database, key: str) -> None:
+    admin = await Authenticator(db).authenticate(key)
+    for name in ("Team", "Other"):
+        await create_workspace(db, admin, WorkspaceRequest(name))
+
+    rules = build_rules(devs="team/Editor", leads="team/Admin", lost="nowhere/Admin")
+    await admit(db, Authenticator(db), rules, build_claims("ann@example.com", "devs", "leads", "lost"))
+    assert await read_roles(db, "ann@example.com") == {"organization": "Organization User", "team": "Admin"}
+
+    # A role that an admin gave in a workspace that the map does not name stays.
+    add = """
+        insert into workspace_members (workspace_id, user_id, role)
+        select w.id, u.id, 'Editor' from workspaces w, users u
+        where w.tenant_handle = 'other' and u.email = 'ann@example.com'
+    """
+    await db.pool.execute(add)
+    await admit(db, Authenticator(db), rules, build_claims("ann@example.com", "others"))
+    assert await read_roles(db, "ann@example.com") == {
+        "organization": "Organization User",
+        "default": "Viewer",
+        "other": "Editor",
+    }
+
+
+async def test_last_admin_stays_one_whatever_the_groups_say(db: Database, key: str) -> None:
+    for email in ("ann@example.com", "bob@example.com"):
+        await admit(db, Authenticator(db), build_rules(), build_claims(email, "admins"))
+
+    for email, role in (("admin@localhost", "Organization User"), ("ann@example.com", None), ("bob@example.com", None)):
+        if role is None:
+            await admit(db, Authenticator(db), build_rules(), build_claims(email))
+        else:
+            change = "update organization_members set role = $2 where user_id = (select id from users where email = $1)"
+            await db.pool.execute(change, email, role)
+
+    assert (await read_roles(db, "ann@example.com"))["organization"] == "Organization User"
+    assert (await read_roles(db, "bob@example.com"))["organization"] == ORGANIZATION_ADMIN
+
+
+@pytest.mark.parametrize(
+    ("claims", "is_verified"),
+    [
+        ({"email_verified": True}, True),
+        ({"email_verified": "true"}, True),
+        ({"email_verified": "1"}, True),
+        ({"xms_edov": True}, True),
+        ({"email_verified": False}, False),
+        ({"email_verified": "false"}, False),
+        ({"email_verified": None}, False),
+        ({"email_verified": False, "xms_edov": True}, False),
+        ({"xms_edov": False}, False),
+        ({}, False),
+    ],
+)
+def test_only_an_email_that_the_provider_has_verified_counts(claims: dict[str, Any], *, is_verified: bool) -> None:
+    refused = contextlib.nullcontext() if is_verified else pytest.raises(OidcNotAllowed, match="not verified")
+    with refused:
+        assert build_rules().get_email({"email": "ann@example.com", **claims}) == "ann@example.com"
