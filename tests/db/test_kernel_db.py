@@ -48,6 +48,13 @@ async def test_exception_rolls_back_the_transaction(db) -> None:
     assert await db.fetchval(COUNT) == 1
 
 
+async def test_connections_limit_statements_and_transactions_that_wait(db) -> None:
+    """A paused process would hold its locks for ever otherwise."""
+    names = ("statement_timeout", "idle_in_transaction_session_timeout", "jit", "application_name")
+    settings = [await db.pool.fetchval("select current_setting($1)", name) for name in names]
+    assert settings == ["15min", "1min", "off", "portside"]
+
+
 async def test_execute_returns_the_number_of_rows(db) -> None:
     await db.executemany(INSERT, [{"id": number, "data": {}} for number in range(3)])
     assert await db.execute(Query("change", "update things set data = 'null' where id < :id"), id=2) == 2

@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from portside.kernel.crypto import SecretBox, begin_rotation, end_rotation
+from portside.kernel.crypto import SecretBox, begin_rotation, end_rotation, merge_key_files, with_previous_keys
 from portside.kernel.errors import UserMistake
 
 ROW = "deployment-1"
@@ -93,3 +93,21 @@ def test_rotation_decrypts_with_both_keys_and_encrypts_with_the_new_one(tmp_path
         after.decrypt(old, ROW)
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_keys_of_all_earlier_rotations_are_kept(tmp_path) -> None:
+    path = tmp_path / "master-key"
+    keys = [SecretBox.from_file(path).keys[0]]
+    assert with_previous_keys(path) is None
+    for _ in range(3):
+        keys.insert(0, begin_rotation(path).keys[0])
+        end_rotation(path)
+
+    box = with_previous_keys(path)
+    assert box is not None
+    assert (box.keys, box.key_id) == (tuple(keys), SecretBox(keys[0]).key_id)
+
+
+def test_merged_key_files_encrypt_with_the_newer_one() -> None:
+    assert merge_key_files(b"new\nboth\n", b"both\nold\n") == b"new\nboth\nold\n"
+    assert merge_key_files(b"same\n", b"same\n") == b"same\n"

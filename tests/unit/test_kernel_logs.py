@@ -17,7 +17,8 @@ from portside.kernel.logs import configure_logs, get_logger
 configure_logs(level="INFO", as_json={as_json})
 log = get_logger("package")
 api_key = "hunter2"
-log.info("said", api_key=api_key, x_token="hunter2", headers={{"X-Api-Key": "hunter2", "Accept": "all"}},
+log.info("said", api_key=api_key, x_token="hunter2", client_secret="hunter2",
+         headers={{"X-Api-Key": "hunter2", "Authorization": "hunter2", "Accept": "all"}},
          sent=[{{"password": "hunter2"}}], pair=({{"password": "hunter2"}}, 1), plain="seen")
 log.debug("whispered")
 logging.getLogger("elsewhere").warning("from the standard library")
@@ -76,7 +77,7 @@ def test_json_logs_have_one_object_per_line() -> None:
     lines = [json.loads(line) for line in run_program(as_json=True).splitlines()]
     assert [line["event"] for line in lines] == ["said", "from the standard library", "failed"]
     assert all(line["level"] and line["timestamp"] for line in lines)
-    assert lines[0]["headers"] == {"X-Api-Key": "[hidden]", "Accept": "all"}
+    assert lines[0]["headers"] == {"X-Api-Key": "[hidden]", "Authorization": "[hidden]", "Accept": "all"}
 
 
 def test_log_line_that_cannot_be_written_is_dropped() -> None:

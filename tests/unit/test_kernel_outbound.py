@@ -1,6 +1,7 @@
 """Requests to URLs of users: which hosts they may reach."""
 
 import asyncio
+import contextlib
 import gzip
 import socket
 import ssl
@@ -208,6 +209,40 @@ async def test_redirects_are_not_followed_and_large_bodies_refused() -> None:
     async with answer_with(long, seen) as port:
         with pytest.raises(HostUnreachable, match="more than"):
             await fetch(f"http://127.0.0.1:{port}/", {}, OutboundRules(allow_loopback=True, max_bytes=1000))
+
+
+async def test_response_that_never_ends_is_given_up() -> None:
+    """Also one whose next byte comes before each wait for it ends."""
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+
+        writer.close()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        async with asyncio.timeout(60):
+            with pytest.raises(HostUnreachable, match="does not answer"):
+                await fetch(url, {}, OutboundRules(allow_loopback=True, timeout_s=0.5))
+
+
+async def test_proxy_of_the_environment_is_not_asked_for_addresses_of_a_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+    async with answer_with(b"HTTP/1.1 204 No Content\r\n\r\n", []) as port:
+        assert await post(f"http://127.0.0.1:{port}/", {}, b"", HERE) == 204
 
 
 async def test_compressed_responses_are_refused() -> None:
