@@ -255,12 +255,17 @@ async def test_a_key_that_is_shown_secrets_is_recorded(platform: Audited) -> Non
     assert (entry["outcome"], entry["address"], entry["count"]) == ("ok", "127.0.0.1", 1)
     assert writer.endswith(entry["short_key"][-4:])
 
+    # Another caller is another reader.
+    another = await platform.new_key("deployments:read", "deployments:update")
+    await platform.call_query(where, key=another)
+    assert [another.endswith(each["short_key"][-4:]) for each in await reads()] == [True, False]
+
     # A change answers with the secrets that it did not send.
     changed = await platform.call(
         "PATCH", where, key=writer, secret_changes={"set": [{"name": "NEW", "value": "x" * 9}]}
     )
     assert changed["latest_revision_id"] != made["latest_revision_id"]
-    assert [each["fields"] for each in await reads()] == [["secrets.SHOWN"], ["secrets.SHOWN"]]
+    assert [each["fields"] for each in await reads()] == [["secrets.SHOWN"]] * 3
     rows = await platform.db.pool.fetchval("select string_agg(audit_log::text, '') from audit_log")
     assert SECRET not in rows
 

@@ -1,18 +1,23 @@
 """The audit log in its database: its hashes, what expires, and how many refused requests one minute may record."""
 
+import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from portside.audit import log
 from portside.audit.entries import AuditedDatabase, BackgroundDatabase, PendingEntry, record_at, record_operation
-from portside.audit.log import ExpiredEntries, verify_entries
+from portside.audit.log import ExpiredEntries, export_entries, list_entries, verify_entries
 from portside.audit.recording import MAX_REFUSALS, Recorder
+from portside.audit.types import AuditExportQuery, AuditQuery
 from portside.identity.sql import sql as identity
+from portside.identity.types import Actor
 from portside.kernel.db import Database
-from portside.kernel.errors import Forbidden
+from portside.kernel.errors import Conflict, Forbidden, TooManyRequests
 from portside.kernel.http.audit_actions import Action
+from portside.kernel.http.proxies import read_networks
 from portside.kernel.http.routes import BaseServices, Context, Route
 from portside.kernel.ids import uuid7
 from portside.kernel.migrations import migrate
@@ -51,6 +56,66 @@ async def test_a_flood_of_refusals_is_counted_in_one_entry(db: Database) -> None
     assert await recorder.end_minute() == 0
     assert await actions(db) == ["workspace.create"] * MAX_REFUSALS + ["audit_log.suppress"]
     assert await db.pool.fetchval("select count from audit_log where action = 'audit_log.suppress'") == 40
+
+
+async def request(recorder: Recorder, db: Database, action: Action, handler: Any, **headers: str) -> None:
+    """Send a request to a route whose changes the recorder records."""
+    (route,) = recorder.wrap_routes([Route("POST", "/things", handler, "tests", audit=action)])
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": "/things", "headers": raw, "client": ("10.0.0.1", 1)}
+    await route.handler(Context(scope, None, None, BaseServices(db=db)))
+
+
+async def outcomes(db: Database) -> list[tuple[str, int | None, str | None]]:
+    rows = await db.pool.fetch("select outcome, status, error from audit_log order by seq")
+    return [tuple(row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_sign_in", "recorded"),
+    [
+        (Forbidden(), False, [("refused", 403, "forbidden")]),
+        (Conflict(), False, []),
+        (TooManyRequests(), False, []),
+        (TooManyRequests(), True, [("refused", 429, "too_many_requests")]),
+        (RuntimeError("a bug"), False, [("failed", 500, "RuntimeError")]),
+    ],
+)
+async def test_request_that_changes_nothing_is_recorded_by_its_failure(
+    db: Database, failure: Exception, recorded: list[Any], *, is_sign_in: bool
+) -> None:
+    async def fail(_ctx: Any) -> None:
+        raise failure
+
+    action = Action("organization.create", "insert_organization", is_sign_in=is_sign_in)
+    with pytest.raises(type(failure)):
+        await request(Recorder(db), db, action, fail)
+
+    assert await outcomes(db) == recorded
+
+
+async def test_request_that_fails_after_its_change_has_an_entry_for_each(db: Database) -> None:
+    async def fail_late(ctx: Any) -> None:
+        await ctx.db.execute(identity.insert_organization, id=uuid7(), display_name="made")
+        raise Conflict
+
+    with pytest.raises(Conflict):
+        await request(Recorder(db), db, Action("organization.create", "insert_organization"), fail_late)
+
+    assert [outcome for outcome, *_ in await outcomes(db)] == ["ok", "failed"]
+
+
+async def test_address_behind_a_trusted_proxy_is_that_of_the_client(db: Database) -> None:
+    async def create(ctx: Any) -> None:
+        await ctx.db.execute(identity.insert_organization, id=uuid7(), display_name="made")
+
+    action = Action("organization.create", "insert_organization")
+    for trusted in ("10.0.0.0/8", ""):
+        recorder = Recorder(db, read_networks(trusted))
+        await request(recorder, db, action, create, x_forwarded_for="6.6.6.6, 1.2.3.4")
+
+    addresses = [row["address"] for row in await db.pool.fetch("select address from audit_log order by seq")]
+    assert addresses == ["1.2.3.4", "10.0.0.1"]
 
 
 async def test_background_work_records_what_it_commits(db: Database) -> None:
@@ -109,6 +174,36 @@ async def test_changes_that_bypass_the_triggers_are_found(db: Database) -> None:
     assert (await verify_entries(db)).broken_at is None
     await db.pool.execute("delete from audit_log where seq = 3")
     assert (await verify_entries(db)).broken_at == 4
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+async def test_entries_of_all_pages_are_exported_and_verified(
+    db: Database, actor: Actor, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(log, "_PAGE", 2)
+    for _ in range(count):
+        await record_operation(db, "platform.start")
+
+    lines = export_entries(db, actor, AuditExportQuery(), whole_organization=True)
+    entries = [json.loads(line)["seq"] async for piece in lines for line in piece.splitlines()]
+    assert entries == list(range(count, 0, -1))
+
+    chain = await verify_entries(db)
+    assert (chain.entries, chain.first_seq, chain.last_seq, chain.broken_at) == (count, 1, count, None)
+
+
+async def test_period_of_entries_ends_before_its_end(db: Database, actor: Actor) -> None:
+    for _ in range(3):
+        await record_operation(db, "platform.start")
+
+    async def find(**period: datetime) -> list[int]:
+        page = await list_entries(db, actor, AuditQuery(**period), whole_organization=True)
+        return [entry.seq for entry in page.items]
+
+    first, second, third = [row["at"] for row in await db.pool.fetch("select at from audit_log order by seq")]
+    assert await find(start_time=second) == [3, 2]
+    assert await find(end_time=second) == [1]
+    assert await find(start_time=first, end_time=third) == [2, 1]
 
 
 async def test_old_entries_expire_and_the_log_says_so(db: Database) -> None:

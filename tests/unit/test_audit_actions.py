@@ -1,11 +1,13 @@
 """Every route that may change something says what the audit log records of it, or why nothing."""
 
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 from msgspec import UNSET, UnsetType
 
 from portside.audit.actions import build_operations, find_action
-from portside.audit.recording import Recorder, list_set_fields
+from portside.audit.recording import Recorder, _list_visible_secrets, list_set_fields
 from portside.audit.types import ActionName
 from portside.kernel.db import Queries
 from portside.kernel.http.audit_actions import Action, Unrecorded
@@ -91,3 +93,24 @@ def test_entries_name_changed_fields_and_no_value() -> None:
     assert list_set_fields(body) == names
     assert list_set_fields([Body("a"), Body("b", note="c")]) == ["title", "note"]
     assert list_set_fields(None) == list_set_fields(b"hidden") == list_set_fields({"hidden": 1}) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://user:token@git.example.com/a.git", True),
+        ("HTTP://token@git.example.com/a.git", True),
+        ("https://git.example.com/a@b.git", False),
+        ("git@git.example.com:a.git", False),
+        (None, False),
+    ],
+)
+def test_address_of_a_repository_that_holds_a_password_is_a_secret(address: str | None, *, shown: bool) -> None:
+    deployment = SimpleNamespace(secrets=[], source_config=SimpleNamespace(repo_url=address))
+    assert _list_visible_secrets(deployment) == (["source_config.repo_url"] if shown else [])
+
+
+def test_secrets_without_a_value_are_not_shown() -> None:
+    secrets = [SimpleNamespace(name="SHOWN", value="x"), SimpleNamespace(name="HIDDEN", value="")]
+    deployment = SimpleNamespace(secrets=secrets, source_config=SimpleNamespace(repo_url=None))
+    assert _list_visible_secrets(deployment) == ["secrets.SHOWN"]
