@@ -184,7 +184,8 @@ async def test_failed_deployment_sends_one_message_at_its_begin_and_end(platform
         assert mailed["from"] == "portside@example.com"
         assert "no module named agent" in mailed.get_content()
 
-        judged = await platform.db.pool.fetchval("select count(*) from alerts where rule = 'deployment_failed'")
+        count = "select count(*) from alerts where rule = 'deployment_failed' and subject = $1"
+        judged = await platform.db.pool.fetchval(count, deployment)
         revision = await platform.call("POST", f"/v2/deployments/{deployment}/revisions", secrets=[])
         await report(
             platform,
@@ -324,7 +325,12 @@ async def test_measurements_of_a_real_platform(platform: Watched, authority: Pat
 
     path = f"/internal/deployments/{made['id']}/metrics"
     parts = MeasuredParts(
-        platform.db, platform.home.path, None, None, {"front": lambda: "it is down", "other": lambda: None}
+        platform.db,
+        platform.home.path,
+        None,
+        None,
+        # A backup that failed has a rule of its own.
+        {"front": lambda: "it is down", "other": lambda: None, "backup": lambda: "the last one failed"},
     )
     measurements = Measurements(parts)
 
@@ -343,7 +349,12 @@ async def test_measurements_of_a_real_platform(platform: Watched, authority: Pat
     assert [(one.value, one.detail) for one in found["error_rate"]] == [(33.3, "7 of 21 traces")]
     assert [(one.subject, one.detail) for one in found["part_down"]] == [("front", "it is down")]
 
-    (limit,) = found["limit_used"]
+    # A failure of earlier is none of the last minutes.
+    await platform.db.pool.execute("update runs set start_time = now() - interval '1 day' where error is not null")
+    later = await Measurements(parts)._error_rates()
+    assert [(one.value, one.detail) for one in later if one.subject == made["id"]] == [(0, "0 of 21 traces")]
+
+    (limit,) = [one for one in found["limit_used"] if not one.name.endswith("Measured limits")]
     assert limit.value > 50
     (disk,) = found["disk_used"]
     assert 0 <= disk.value <= 100
@@ -358,8 +369,60 @@ async def test_measurements_of_a_real_platform(platform: Watched, authority: Pat
     assert all(one.value < 600 for one in found["listener_silent"])
     assert (await take(replicas=1, restarts=1))["deployment_restarting"][0].value == 0, "the listener counts anew"
 
+    # A report of earlier says nothing of now.
+    await take(replicas=1, oldest_wait_s=400)
+    await platform.db.pool.execute("update deployment_metrics set measured_at = now() - interval '3 minutes'")
+    assert (await measurements.take())["queue_waiting"] == []
+
+    body = {"compute_type": "process", "compute_id": "without deployments"}
+    idle = (await platform.listener.post("/internal/listeners/connect", json=body)).json()["listener_id"]
     await platform.db.pool.execute("update listeners set last_seen_at = now() - interval '10 minutes'")
-    assert any(one.value >= 600 for one in (await measurements.take())["listener_silent"])
+    silent = {one.subject: one.value for one in (await measurements.take())["listener_silent"]}
+    assert silent[listener] >= 600
+    assert idle not in silent, "nobody waits for it"
+
+
+async def test_failed_deployment_that_is_deleted_is_no_failure_any_more(platform: Watched) -> None:
+    deployment, _ = await fail_a_deployment(platform, "fails-and-goes")
+    measurements = Measurements(MeasuredParts(platform.db, platform.home.path, None, None, {}))
+    assert deployment in [one.subject for one in await measurements._failed_deployments()]
+    await platform.call("DELETE", f"/v2/deployments/{deployment}")
+    assert deployment not in [one.subject for one in await measurements._failed_deployments()]
+
+
+async def test_only_what_counts_for_a_monthly_limit_is_measured(platform: Watched) -> None:
+    """Not what was imported, nor what is of an earlier month, nor what is kept shortly for the limit of the others."""
+    made = await platform.call("POST", "/workspaces", display_name="Measured limits")
+    headers = {"x-tenant-id": made["id"]}
+    ids = [str(uuid4()) for _ in range(4)]
+    for number in ids:
+        body = {"id": number, "name": "r", "run_type": "chain", "inputs": {}, "session_name": "p"}
+        assert (await platform.client.post("/runs", json=body, headers=headers)).is_success
+
+    for kind, value in (("monthly_traces", 8), ("monthly_longlived_traces", 4)):
+        body = {"limit_type": kind, "limit_value": value}
+        assert (await platform.client.put("/usage-limits", json=body, headers=headers)).is_success
+
+    async def measure() -> list[float]:
+        found = await Measurements(MeasuredParts(platform.db, platform.home.path, None, None, {}))._limits()
+        mine = {one.name: one.value for one in found if one.name.endswith("Measured limits")}
+        return [mine[f"{kind} of Measured limits"] for kind in ("monthly_traces", "monthly_longlived_traces")]
+
+    async def change(number: int, assignment: str) -> None:
+        found = "update traces set {} where workspace_id = $1::text::uuid and trace_id = $2::text::uuid"
+        await platform.db.pool.execute(found.format(assignment), made["id"], ids[number])
+
+    assert await measure() == [50, 100]
+    await change(0, "is_imported = true")
+    assert await measure() == [37.5, 75]
+    await change(1, "received_at = received_at - interval '40 days'")
+    assert await measure() == [25, 50]
+    await change(2, "tier = 'shortlived'")
+    assert await measure() == [25, 25]
+    await platform.db.pool.execute(
+        "update usage_limits set limit_value = 0 where workspace_id = $1::text::uuid", made["id"]
+    )
+    assert await measure() == [100, 100]
 
 
 async def test_failed_and_old_backups_are_measured(tmp_path: Path) -> None:

@@ -5,10 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from portside.alerts import alerts
 from portside.alerts.alerts import KEPT, OldAlerts, judge
 from portside.alerts.channels import AlertChannels, AlertDeliveries, ChannelTarget, MailServer, Message
 from portside.alerts.rules import ENDS_AFTER_S, Measurement
+from portside.alerts.sql import sql
 from portside.alerts.types import AlertQuery, ChannelRequest, RulePatch, SilenceRequest
 from portside.kernel.clock import now
 from portside.kernel.crypto import SecretBox
@@ -119,6 +122,61 @@ async def test_a_message_that_was_refused_is_sent_again_and_in_order(db: Databas
     (failed,) = await channels.list_all()
     assert failed.last_error
     assert failed.last_delivered_at == delivered.last_delivered_at, "the last message that arrived"
+
+
+async def test_message_that_is_refused_again_and_again_is_given_up(db: Database, tmp_path: Path) -> None:
+    """The pauses double, up to four hours."""
+    receiver = Receiver()
+    receiver.status = 302
+    box = SecretBox.from_file(tmp_path / "key")
+    task = AlertDeliveries(AlertChannels(db, box, OutboundRules(allow_loopback=True), None))
+
+    async def pause_after(attempts: int) -> tuple[float, float] | None:
+        """Send the message once more after so many attempts; the least and the greatest pause before the next one."""
+        await db.pool.execute("update alert_deliveries set next_at = now(), attempts = $1", attempts)
+        before = await db.pool.fetchval("select clock_timestamp()")
+        await task.activate()
+        after = await db.pool.fetchval("select clock_timestamp()")
+        next_at = await db.pool.fetchval("select next_at from alert_deliveries")
+        return next_at and ((next_at - after).total_seconds(), (next_at - before).total_seconds())
+
+    async with serve(receiver) as url:
+        await task._channels.add(db, ChannelRequest("webhook", "never", url=url))
+        await days_left(db, 1, 0)
+        for attempts, pause_s in ((0, 5), (1, 10), (2, 20), (10, 5120), (12, 14_400), (18, 14_400)):
+            pause = await pause_after(attempts)
+            assert pause is not None and pause[0] <= pause_s <= pause[1], attempts
+
+        assert await pause_after(19) is None
+        assert (await task.activate()).did == {"sent": 0}
+
+    assert [each.last_error for each in await task._channels.list_all()] == ["the receiver answered 302"]
+
+
+async def test_message_that_somebody_sends_is_not_taken_by_another(db: Database, tmp_path: Path) -> None:
+    channels = AlertChannels(db, SecretBox.from_file(tmp_path / "key"), OutboundRules(), None)
+    await channels.add(db, ChannelRequest("webhook", "one", url="https://example.com/"))
+    await days_left(db, 1, 0)
+    values = {"limit": 10, "claim_s": 120.0, "first_pause_s": 5.0, "longest_pause_s": 14_400.0}
+    taken = [len(await db.fetch(sql.claim_deliveries, **values)) for _ in range(2)]
+    assert taken == [1, 0]
+
+    # Whoever took it has died.
+    await db.pool.execute("update alert_deliveries set next_at = next_at - interval '121 seconds'")
+    (again,) = await db.fetch(sql.claim_deliveries, **values)
+    assert again["attempts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "label"),
+    [
+        (ChannelTarget(url="https://me:passw0rd@chat.example:8443/hooks/T0K3N"), "chat.example:8443/…"),
+        (ChannelTarget(url="https://chat.example?key=T0K3N"), "chat.example/…"),
+        (ChannelTarget(to=["a@example.com", "b@example.com"]), "a@example.com, b@example.com"),
+    ],
+)
+def test_label_of_a_channel_has_no_secret(target: ChannelTarget, label: str) -> None:
+    assert target.label == label
 
 
 async def test_clock_that_was_set_back_holds_up_nothing(db: Database, tmp_path: Path) -> None:
