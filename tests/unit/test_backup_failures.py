@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from portside.backup import create
 from portside.backup.container import BackupRefused, EncryptedWriter, Header, Passphrase, new_salt
 from portside.backup.databases import BackupFailed
 from portside.backup.history import record_attempt
-from portside.backup.restore import Backup, NewHome, _create_parents, _work_folder, restore
+from portside.backup.restore import Backup, NewHome, _create_parents, _move_home, _work_folder, restore
 from portside.backup.schedule import ScheduledBackups
 from portside.backup.stores import FolderStore
 from portside.backup.wal_archive import check_wal, fetch_files, fetch_wal
@@ -177,6 +178,57 @@ async def test_backups_that_this_version_cannot_read_are_refused_before_anything
         await restore(backup, NewHome(tmp_path / "a" / "new", None, check), lambda _: lambda _: None)
 
     assert os.listdir(tmp_path) == ["stored"]  # noqa: PTH208
+
+
+async def test_moment_of_dumps_cannot_be_chosen(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "stored")
+    with open_backup(store, "a.backup", header("dumps", None)):
+        pass
+
+    async def check(_url: str, _home: Path) -> None:
+        raise AssertionError
+
+    with pytest.raises(BackupRefused, match="dumps hold one moment only"):
+        await restore(
+            Backup(store, "a.backup", PASSPHRASE), NewHome(tmp_path / "new", None, check, NOW), lambda _: lambda _: None
+        )
+
+
+def test_master_key_is_the_last_file_of_a_restored_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A platform that starts on the others too early finds secrets that it cannot read, and says so."""
+    restored = tmp_path / "restored"
+    target = tmp_path / "home"
+    for folder in (restored, target):
+        folder.mkdir()
+
+    for name in ("api-key", "master-key", "postgres", "zeta"):
+        (restored / name).touch()
+
+    moved: list[str] = []
+    rename = Path.rename
+
+    def note(self: Path, to: Path) -> Path:
+        moved.append(self.name)
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "rename", note)
+    _move_home(restored, target)
+    assert moved[-1] == "master-key"
+    assert (
+        sorted(path.name for path in target.iterdir()) == sorted(moved) == ["api-key", "master-key", "postgres", "zeta"]
+    )
+
+
+def test_two_backups_of_one_home_are_not_taken_at_once(tmp_path: Path) -> None:
+    with create._lock(tmp_path):
+        with pytest.raises(BackupFailed, match="another backup of this home"), create._lock(tmp_path):
+            raise AssertionError
+
+        with create._lock(tmp_path / "another home"):
+            pass
+
+    with create._lock(tmp_path):
+        pass
 
 
 async def test_failed_backup_is_a_problem_until_one_succeeds(tmp_path: Path) -> None:

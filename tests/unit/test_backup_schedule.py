@@ -1,6 +1,7 @@
 """When a scheduled backup is due, which ones are kept, and what is known of the last one."""
 
 import contextlib
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -25,9 +26,10 @@ from portside.backup.history import (
     record_attempt,
     record_wal_state,
 )
-from portside.backup.listing import ListedBackup
+from portside.backup.listing import ListedBackup, choose_newest_backup
 from portside.backup.schedule import RETRY_AFTER, BackupPlan, get_next_due, list_surplus, prune
 from portside.backup.stores import BucketStore, FolderStore, open_store, split_location
+from portside.backup.wal_archive import prune_wal
 from portside.kernel.errors import UserMistake
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
@@ -121,10 +123,10 @@ def test_newest_and_young_backups_are_kept(tmp_path: Path) -> None:
     assert list_surplus(young, schedule(tmp_path, keep_for=timedelta(0)), NOW) == ["3", "6.9"]
 
 
-def store_backup(store: FolderStore, name: str, installation: str) -> None:
+def store_backup(store: FolderStore, name: str, installation: str, created_at: datetime = NOW) -> None:
     header = Header(
         kind="data",
-        created_at=NOW,
+        created_at=created_at,
         version="0.1.0",
         postgres=18,
         installation=installation,
@@ -148,6 +150,53 @@ def test_backups_of_another_platform_are_never_deleted(tmp_path: Path, monkeypat
     left = [file.name for file in store.list()]
     assert len(left) == 3
     assert {"c.backup", "d.backup"} < set(left)
+
+
+def test_log_since_the_oldest_backup_that_is_left_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also since one that cannot be read now, which may be one of this home."""
+    pruned: list[datetime] = []
+    monkeypatch.setattr(schedules, "now", lambda: NOW + 30 * DAY)
+    monkeypatch.setattr(schedules, "prune_wal", lambda _store, oldest: pruned.append(oldest) or 0)
+    store = FolderStore(tmp_path / "stored")
+    own = ensure_identity(tmp_path).id
+    for name, age_days in (("old", 3), ("older", 4), ("new", 0)):
+        store_backup(store, f"{name}.backup", own, created_at=NOW - age_days * DAY)
+
+    unreadable = Path(store.location) / "unreadable.backup"
+    unreadable.write_text("not a header")
+    os.utime(unreadable, (0, (NOW - 9 * DAY).timestamp()))
+
+    assert prune(store, schedule(tmp_path, keep=2)) == 1
+    assert {file.name for file in store.list()} == {"old.backup", "new.backup", "unreadable.backup"}
+    unreadable.unlink()
+    assert prune(store, schedule(tmp_path, keep=2)) == 0
+    assert pruned == [NOW - 9 * DAY, NOW - 3 * DAY]
+
+
+def test_newest_backup_that_can_be_read_is_chosen(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "stored")
+    with pytest.raises(BackupFailed, match="there is no backup"):
+        choose_newest_backup(store)
+
+    for name, age_days in (("new", 1), ("old", 2)):
+        store_backup(store, f"{name}.backup", "any", created_at=NOW - age_days * DAY)
+
+    damaged = Path(store.location) / "newest.backup"
+    damaged.write_text("not a header")
+    os.utime(damaged, (0, NOW.timestamp()))
+    assert choose_newest_backup(store) == "new.backup"
+
+
+def test_log_is_deleted_with_a_margin_for_clocks(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "stored")
+    for name, age in (("before", timedelta(minutes=4, seconds=1)), ("within", timedelta(minutes=4)), ("after", -DAY)):
+        file = Path(store.location) / "log" / "any" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        os.utime(file, (0, (NOW - age).timestamp()))
+
+    assert prune_wal(store, NOW) == 1
+    assert [file.name for file in store.list("log/any")] == ["log/any/after", "log/any/within"]
 
 
 def test_programs_that_start_together_agree_on_the_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
