@@ -12,6 +12,7 @@ from portside.kernel.errors import UserMistake
 from portside.transfer import server as servers
 from portside.transfer.kinds import AGENT_KINDS, carry, select_kinds
 from portside.transfer.report import Report
+from portside.transfer.runs import KIND, RunCarrier
 from portside.transfer.server import MultipartField, RemoteServer, RequestRefused, UnexpectedAnswer, to_id
 from portside.transfer.threads import build_changes, carry_threads, compare_histories
 
@@ -141,6 +142,69 @@ def test_files_of_the_server_itself_are_read(peer: Scripted, client: RemoteServe
     peer.answers = [(200, {}, b"data")] * 2
     assert client.download("/file?token=1") == client.download(f"{peer.url}/file") == b"data"
     assert [request[1]["x-api-key"] for request in peer.requests] == ["secret", "secret"]
+
+
+def test_files_of_other_hosts_are_read_without_keys(
+    peer: Scripted, client: RemoteServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "_is_public", lambda _host: True)
+    peer.answers = [(200, {}, b"data")] * 2
+    elsewhere = peer.url.replace("127.0.0.1", "localhost")
+    assert client.download(f"{elsewhere}/file") == client.download(f"{peer.url}/file") == b"data"
+    assert [request[1].get("x-api-key") for request in peer.requests] == [None, "secret"]
+
+
+def test_server_that_asks_for_a_long_wait_is_asked_again_within_a_quarter_of_an_hour(
+    peer: Scripted, client: RemoteServer, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(servers.time, "sleep", waits.append)
+    peer.answers = [(503, {"Retry-After": "86400"}, b""), (502, {}, b""), (504, {}, b""), (200, {}, b"{}")]
+    assert client.call("GET", "/x") == {}
+    assert waits == [900, 2, 4]
+    assert len(lines) == 3
+
+
+def test_pages_are_read_to_the_end_without_a_gap(peer: Scripted, client: RemoteServer) -> None:
+    items = [{"n": number} for number in range(5)]
+    replies = [items[0:2], items[2:4], items[4:5]]
+    peer.answers = [(200, {}, json.dumps(reply).encode()) for reply in (*replies, *replies, [])]
+    assert list(client.search("/search", {"sort_by": "created_at"}, limit=2)) == items
+    assert [json.loads(request[2])["offset"] for request in peer.requests] == [0, 2, 4]
+    assert list(client.pages("/list", {"of": "x"}, limit=2)) == items
+    assert [request[0].rpartition("=")[2] for request in peer.requests[3:]] == ["0", "2", "4"]
+
+
+def test_one_failure_among_others_is_a_failure_of_the_import() -> None:
+    report = Report(lambda _line: None)
+    report.carry("threads", 9)
+    assert not report.has_failures
+    report.fail("threads", "the tenth", "too large")
+    report.carry("store")
+    assert report.has_failures
+    assert report.of("threads").describe() == "9 carried, 1 not carried"
+
+
+def test_runs_of_a_refused_batch_are_stored_one_by_one(peer: Scripted, client: RemoteServer) -> None:
+    report = Report(lambda _line: None)
+    carrier = RunCarrier(client, client, report, source_id=IDS[0], target_id=IDS[1])
+    parts = [
+        MultipartField(f"{kind}.{run_id}{field}", "application/json", b"{}")
+        for run_id in IDS[:2]
+        for kind, field in (("post", ""), ("post", ".inputs"), ("attachment", ".file"))
+    ]
+    peer.answers = [(422, {}, b'{"detail":"one is bad"}'), (202, {}, b""), (422, {}, b'{"detail":"bad"}')]
+    carrier._send(IDS[:2], parts)
+    assert (report.of(KIND).carried, report.of(KIND).failed) == (1, 1)
+    assert [(failure["item"], failure["reason"]) for failure in report.failures] == [(IDS[1], "422: bad")]
+    stored = [{run_id for run_id in IDS if run_id.encode() in body} for _, _, body in peer.requests]
+    assert stored == [set(IDS[:2]), {IDS[0]}, {IDS[1]}]
+    assert all(path == "/runs/multipart?imported=true" for path, *_ in peer.requests), "imported traces are not billed"
+
+    # A key that may not import is not the fault of a run.
+    peer.answers = [(403, {}, b'{"detail":"no"}')]
+    with pytest.raises(RequestRefused):
+        carrier._send(IDS[:2], parts)
 
 
 def test_names_of_the_source_end_no_header(peer: Scripted, client: RemoteServer) -> None:
