@@ -32,6 +32,7 @@ from portside.platform.settings import PlatformSettings
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PUBLIC = Path(__file__).parents[1] / "public_routes.txt"
+PERMISSIONS = Path(__file__).parents[1] / "permissions_of_routes.txt"
 SOME_ID = "0190a0c0-0000-7000-8000-000000000001"
 # Routes that any key may use, and that therefore have to say nothing but what concerns the key itself.
 FOR_ANY_KEY = {
@@ -217,6 +218,12 @@ async def test_the_public_routes_are_those_that_were_agreed_on() -> None:
 
 async def test_the_routes_for_any_key_are_those_that_were_agreed_on() -> None:
     assert {label(route) for route in ROUTES if not route.public and not route.permission} == FOR_ANY_KEY
+
+
+async def test_each_route_needs_the_permission_that_was_agreed_on() -> None:
+    """Whoever makes a route easier to reach writes that into the list too, where it shows in a review."""
+    found = sorted(f"{label(route)} {route.permission}" for route in ROUTES if route.permission)
+    assert PERMISSIONS.read_text().splitlines() == found
 
 
 async def test_only_public_routes_answer_without_a_key(platform) -> None:
