@@ -4,16 +4,20 @@ import asyncio
 import json
 from typing import Any, get_args
 
+import httpx2
 import pytest
 
 from portside.agent import api_description
 from portside.agent.api_description import describe_api
 from portside.agent.config import HttpConfig
 from portside.agent.http.services import Traffic
+from portside.agent.http.system import ApiMetrics, Metrics, join_metrics
 from portside.agent.middleware import wrap_for_clients
+from portside.agent.queue.backlog import Backlog, Slots
 from portside.agent.served_routes import OPTIONAL, ROUTES, list_served_routes
 from portside.agent.settings import AgentSettings
 from portside.agent.streams.events import ThreadMode
+from portside.agent.types.access import AuthOpenApi
 from portside.kernel.http.openapi import read_reference_page
 
 
@@ -36,6 +40,9 @@ def test_diagnostic_routes_are_off_by_default() -> None:
         ("disable_assistants", "/assistants/search", "/threads"),
         ("disable_threads", "/threads/{thread_id}/state", "/threads/{thread_id}/runs"),
         ("disable_threads", "/threads", "/runs/wait"),
+        ("disable_threads", "/threads/{thread_id}/stream", "/threads/{thread_id}/runs/{run_id}/stream"),
+        ("disable_threads", "/threads/{thread_id}/stream/events", "/runs/stream"),
+        ("disable_threads", "/threads/{thread_id}/commands", "/runs/stream"),
         ("disable_runs", "/threads/{thread_id}/runs", "/threads"),
         ("disable_store", "/store/items", "/threads"),
         ("disable_mcp", "/mcp", "/threads"),
@@ -77,6 +84,52 @@ def test_requests_name_the_graphs_there_are_and_answers_any() -> None:
 
     assert schemas["AssistantCreate"]["properties"]["graph_id"]["enum"] == ["one", "two"]
     assert "enum" not in schemas["Assistant"]["properties"]["graph_id"]
+
+
+def test_description_says_how_callers_authenticate_and_which_routes_are_public() -> None:
+    token = {"type": "http", "scheme": "bearer"}
+    of_one = {"/threads": {"post": [{"token": ["threads:write"]}]}}
+    security = AuthOpenApi(securitySchemes={"token": token}, security=[{"token": []}], paths=of_one)
+    described = json.loads(describe_api(ROUTES, ["one"], security=security).openapi)
+
+    assert described["components"]["securitySchemes"] == {"token": token}
+    assert described["security"] == [{"token": []}]
+    assert described["paths"]["/threads"]["post"]["security"] == [{"token": ["threads:write"]}]
+    without = {
+        (path, method)
+        for path, by_method in described["paths"].items()
+        for method, operation in by_method.items()
+        if operation.get("security") == []
+    }
+    assert without == {(route.path, route.method.lower()) for route in ROUTES if route.public}
+
+
+def test_debugging_routes_need_the_permission_to_deploy() -> None:
+    assert {route.permission for route in ROUTES if route.tag == "debugging"} == {"deployments:update"}
+
+
+def test_metrics_of_all_processes_are_those_of_one_server() -> None:
+    def build(active: int, idle_s: float | None, *requests: tuple[str, int], problem: str = "") -> Metrics:
+        rows = [{"method": "GET", "path": path, "status": "200", "count": count} for path, count in requests]
+        return Metrics(
+            queue=Backlog(n_pending=3, n_running=2),
+            api=ApiMetrics(rows),  # type: ignore[arg-type]
+            workers=Slots(max=10, active=active, available=10 - active),
+            problems=[problem] if problem else [],
+            idle_s=idle_s,
+        )
+
+    first = build(1, 60.0, ("/a", 1), ("/b", 2), problem="p")
+    second = build(4, 5.0, ("/a", 10), ("/c", 3), problem="p")
+    joined = join_metrics([first, second])
+    assert joined.queue == first.queue
+    assert [(row["path"], row["count"]) for row in joined.api.http_requests_total] == [("/a", 11), ("/b", 2), ("/c", 3)]
+    assert joined.workers == Slots(max=20, active=5, available=15)
+    assert (joined.problems, joined.idle_s) == (["p"], 5.0)
+
+    # A server that may be busy does not go to sleep.
+    assert join_metrics([first, build(0, None)]).idle_s is None
+    assert [row["count"] for row in first.api.http_requests_total] == [1, 2]
 
 
 def test_reference_page_loads_nothing_from_elsewhere() -> None:
@@ -144,3 +197,24 @@ async def test_trusted_proxies_tell_where_requests_come_from(
         scope, nothing, nothing
     )
     assert seen == [address]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "host", "status"),
+    [
+        ("agent.example, *.mine.example", "agent.example:8123", 200),
+        ("agent.example, *.mine.example", "a.mine.example", 200),
+        ("agent.example, *.mine.example", "page.example", 400),
+        ("*", "page.example", 200),
+    ],
+)
+async def test_requests_may_only_name_hosts_that_the_setting_allows(allowed: str, host: str, status: int) -> None:
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body"})
+
+    settings = AgentSettings(allowed_hosts=allowed)
+    wrapped = wrap_for_clients(app, HttpConfig(), settings, draining=asyncio.Event(), traffic=Traffic())
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(wrapped), base_url="http://a") as client:
+        assert (await client.get("/threads", headers={"host": host})).status_code == status
+        assert (await client.get("/ok", headers={"host": host})).status_code == 200

@@ -53,10 +53,14 @@ def _add_security(openapi: Json, routes: Sequence[Route[Any]], security: AuthOpe
     }
     requirements |= {(route.path, route.method.lower()): [] for route in routes if route.public}
 
-    for (path, method), requirement in requirements.items():
-        operation = openapi["paths"].get(path, {}).get(method)
-        if operation:
-            operation["security"] = requirement
+    for path, by_method in openapi["paths"].items():
+        for method, operation in by_method.items():
+            requirement = requirements.get((path, method))
+            if requirement is None:
+                # An operation without a requirement of its own has that of the whole document.
+                operation.pop("security", None)
+            else:
+                operation["security"] = requirement
 
 
 def _restrict_graph_ids(openapi: Json, graph_ids: list[str]) -> None:
