@@ -24,8 +24,10 @@ from langgraph.store.memory import InMemoryStore
 
 from portside.agent.config import StoreTtl
 from portside.agent.local_store import PostgresStore
-from portside.agent.store.items import ExpiredItems
+from portside.agent.store.items import ExpiredItems, Items
+from portside.agent.store.requests import StoreRequests
 from portside.agent.store.search_index import StoreSetup
+from portside.agent.types.store import ItemPut, ItemQuery, ItemSearch, NamespaceSearch
 from portside.kernel.db import Database
 from portside.kernel.errors import PortsideError
 
@@ -234,6 +236,26 @@ async def test_namespace_prefix_matches_whole_labels(store: PostgresStore):
     assert len(await store.alist_namespaces(max_depth=1)) == 7
 
 
+async def test_expired_items_have_no_namespace(db: Database, store: PostgresStore):
+    for path in (("a", "x"), ("b", "x"), ("c", "x")):
+        await store.aput(path, "k", {}, ttl=5)
+
+    await db.pool.execute("update store_items set expires_at = now() - interval '1 s' where namespace[1] <> 'b'")
+    assert await store.alist_namespaces() == [("b", "x")]
+    assert await store.alist_namespaces(suffix=("x",)) == [("b", "x")]
+    await db.pool.execute("update store_items set expires_at = now() + (namespace[1] <> 'b')::int * interval '1 min'")
+    assert await store.alist_namespaces() == [("a", "x"), ("c", "x")]
+    assert await store.alist_namespaces(suffix=("x",)) == [("a", "x"), ("c", "x")]
+
+
+async def test_only_the_named_item_is_deleted(store: PostgresStore):
+    paths = [("u", "1"), ("u", "2"), ("u",)]
+    await store.abatch([PutOp(path, key, {}) for path in paths for key in ("k", "other")])
+    await store.adelete(("u", "1"), "k")
+    assert [await keys(store, "u", "1"), await keys(store, "u", "2")] == [["other"], ["other", "k"]]
+    assert sorted(await keys(store, "u")) == ["k", "k", "other", "other", "other"]
+
+
 async def test_values_round_trip_or_are_refused(store: PostgresStore):
     value = {
         "t": 'ünï "q" \\u0000 \U0001f600',
@@ -259,8 +281,14 @@ async def test_values_round_trip_or_are_refused(store: PostgresStore):
         with pytest.raises(InvalidNamespaceError):
             await store.aput(namespace, key, {})
 
-    with pytest.raises(ValueError, match="Key"):
-        await store.aput(("v",), "k" * 2000, {})
+    # As executors send it: the names have not been checked by langgraph.
+    for namespace in ((), ("x",) * 33, ("é" * 513,), ("\U0010ffffx",)):
+        with pytest.raises(ValueError, match=r"Namespace"):
+            await store.abatch([PutOp(namespace, "k", {})])
+
+    for key in ("k" * 2000, "é" * 513):
+        with pytest.raises(ValueError, match="Key"):
+            await store.aput(("v",), key, {})
 
     with pytest.raises(ValueError, match="ttl"):
         await store.aput(("v",), "k", {}, ttl=-1)
@@ -308,6 +336,23 @@ async def test_lifetimes_follow_the_configuration_and_the_call(db: Database):
     assert dict(await db.pool.fetch(left))["default"] == 600
     await store.asearch(("t",), refresh_ttl=True, limit=2)
     assert dict(await db.pool.fetch(left))["never"] is None
+
+
+async def test_requests_without_limits_and_lifetimes_get_the_defaults(db: Database, store: PostgresStore):
+    setup = StoreSetup(StoreTtl(refresh_on_read=False, default_ttl=600))
+    requests = StoreRequests(Items(db, setup))
+    await store.abatch([PutOp(("n", str(number)), "k", {}) for number in range(101)])
+    assert len((await requests.search(ItemSearch())).items) == 10
+    assert len((await requests.list_namespaces(NamespaceSearch())).namespaces) == 100
+
+    await requests.put(ItemPut(["t"], "k", {}))
+    await db.pool.execute("update store_items set expires_at = now() + interval '9 min' where expires_at is not null")
+    left = "select max(round(extract(epoch from expires_at - now()) / 60)::int) from store_items"
+    await requests.get(ItemQuery("t", "k"))
+    await requests.search(ItemSearch(["t"]))
+    assert await db.pool.fetchval(left) == 9
+    await requests.get(ItemQuery("t", "k", refresh_ttl=True))
+    assert await db.pool.fetchval(left) == 600
 
 
 async def test_reading_a_just_refreshed_item_writes_nothing(db: Database, store: PostgresStore):

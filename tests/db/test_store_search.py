@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 from langchain_core.embeddings import Embeddings
 from langgraph.store.base import PutOp, SearchOp, ensure_embeddings
@@ -81,6 +82,7 @@ async def test_scores_equal_those_of_the_memory_store(db: Database, function: An
         PutOp(("s",), "first", {"list": [{"t": "dog tea"}, {"t": "cat"}]}),
         PutOp(("s",), "own", {"text": "tea", "mine": "cat dog tea"}, ["mine"]),
         PutOp(("t",), "elsewhere", {"text": "cat cat"}),
+        PutOp(("r",), "elsewhere too", {"text": "cat cat cat"}),
     ]
 
     await store.abatch(ops)
@@ -101,9 +103,11 @@ async def test_only_indexed_items_are_found_by_meaning_and_a_rewrite_drops_old_v
     await store.aput(("s",), "a", {"tags": ["cat", "dog", "tea"]})
     await store.aput(("s",), "b", {"tags": ["cat"]}, index=False)
     await store.aput(("s",), "c", {"untagged": "cat"})
+    await store.aput(("s",), "d", {"tags": ["", " "]})
     assert await search(store, "tea") == [("a", 1.0)]
     await store.aput(("s",), "a", {"tags": ["dog"]})
     assert await search(store, "tea") == [("a", 0.0)]
+    assert await search(store, "a query whose vector has no direction") == [("a", 0.0)]
 
     assert await db.pool.fetchval("select count(*) from store_vectors") == 1
     await store.aput(("s",), "a", {"tags": ["dog"]}, index=[])
@@ -111,7 +115,23 @@ async def test_only_indexed_items_are_found_by_meaning_and_a_rewrite_drops_old_v
     await store.aput(("s",), "a", {"tags": ["dog"]})
     await store.adelete(("s",), "a")
     assert await db.pool.fetchval("select count(*) from store_vectors") == 0
-    assert await search(store, "") == [("c", None), ("b", None)]
+    assert await search(store, "") == [("d", None), ("c", None), ("b", None)]
+
+
+async def test_search_by_meaning_finds_no_expired_item_and_renews_lifetimes_on_request(db: Database):
+    store = PostgresStore(db, await create_index(db, fields=["text"]))
+    for key in ("expired", "lives"):
+        await store.aput(("s",), key, {"text": "cat"}, ttl=600)
+
+    age = "update store_items set expires_at = now() + $1 * interval '1 min' where key = $2"
+    await db.pool.execute(age, -1, "expired")
+    await db.pool.execute(age, 9, "lives")
+    left = "select round(extract(epoch from expires_at - now()) / 60)::int from store_items where key = 'lives'"
+
+    assert await search(store, "cat", refresh_ttl=False) == [("lives", 1.0)]
+    assert await db.pool.fetchval(left) == 9
+    assert await search(store, "cat", refresh_ttl=True) == [("lives", 1.0)]
+    assert await db.pool.fetchval(left) == 600
 
 
 async def test_batches_mix_searches_and_equal_texts_are_embedded_once(db: Database):
@@ -173,6 +193,8 @@ async def test_an_item_has_a_bounded_number_of_texts(db: Database):
     with pytest.raises(TooManyTexts):
         await store.aput(("s",), "k", {"tags": ["cat"] * 1001})
 
+    await store.aput(("s",), "k", {"tags": ["cat"] * 1000})
+
 
 async def test_slow_embedding_does_not_block_other_calls(db: Database):
     go = asyncio.Event()
@@ -196,6 +218,8 @@ async def test_new_or_changed_index_embeds_existing_items(db: Database):
     plain = PostgresStore(db, StoreSetup())
     await plain.abatch([PutOp(("s",), str(number), {"text": "cat"}) for number in range(5)])
     await plain.aput(("s",), "never", {"text": "cat"}, index=False)
+    await plain.aput(("s",), "expired", {"text": "cat"}, ttl=1)
+    await db.pool.execute("update store_items set expires_at = now() where key = 'expired'")
     first = await create_index(db, embed, fields=["text"])
     old = PostgresStore(db, first)
     assert await search(old, "cat") == []
@@ -289,6 +313,17 @@ async def test_item_written_during_reindexing_keeps_its_new_value(db: Database):
 async def test_concurrent_starts_agree_on_a_generation(db: Database):
     index = StoreIndex(embed="./embed.py:embed", dims=3)
     assert set(await asyncio.gather(*(open_generation(db, index) for _ in range(5)))) == {1}
+
+
+async def test_each_part_of_the_configuration_has_a_generation(db: Database):
+    """Vectors of another model, of other dimensions or of other fields cannot be compared."""
+    index = StoreIndex(embed="./embed.py:embed", dims=3, fields=["text"])
+    assert [await open_generation(db, index) for _ in range(2)] == [1, 1]
+
+    for number, change in enumerate(({"embed": "./embed.py:other"}, {"dims": 4}, {"fields": ["title"]})):
+        changed = msgspec.structs.replace(index, **change)
+        assert await open_generation(db, changed) == 2 * number + 2
+        assert await open_generation(db, index) == 2 * number + 3
 
 
 async def test_a_langchain_model_may_embed(db: Database):
