@@ -358,13 +358,20 @@ def test_other_users_threads_take_no_commands(bob: httpx2.Client, hers: dict[str
         sent = {"id": 1, "method": method, "params": params}
         response = good(bob.post(f"/threads/{hers['thread_id']}/commands", json=sent))
         assert response["type"] == "error", (method, response)
+        # The same error as for a thread that does not exist.
+        assert response["error"] in {"no_such_run", "unknown_error"}, (method, response)
+        assert "not found" in response["message"], (method, response)
 
 
 def test_existing_ids_of_other_users_cannot_be_created_again(bob: httpx2.Client, hers: dict[str, str]) -> None:
     thread = hers["thread_id"]
     assistant = hers["assistant_id"]
     for if_exists in ("raise", "do_nothing"):
-        assert bob.post("/threads", json={"thread_id": thread, "if_exists": if_exists}).status_code == 409
+        wanted = {"thread_id": thread, "if_exists": if_exists}
+        assert bob.post("/threads", json=wanted).status_code == 409
+        steps = [{"updates": [{"values": {"text": "x"}, "as_node": "__start__"}]}]
+        with_state = {**wanted, "metadata": {"graph_id": "echo"}, "supersteps": steps}
+        assert bob.post("/threads", json=with_state).status_code == 409
         response = bob.post("/assistants", json={"assistant_id": assistant, "graph_id": "echo", "if_exists": if_exists})
         assert response.status_code == 409
 
@@ -460,6 +467,8 @@ def test_members_read_what_owners_change(alice: httpx2.Client, bob: httpx2.Clien
     assert good(bob.get(thread))["metadata"]["owner"] == "alice"
     assert made["thread_id"] in {found["thread_id"] for found in good(bob.post("/threads/search", json={}))}
     assert bob.patch(thread, json={"ttl": {"ttl": 5}}).status_code == 404
+    assert bob.post(f"{thread}/state", json={"values": {}}).status_code == 404
+    assert bob.patch(f"{thread}/state", json={"metadata": {"x": 1}}).status_code == 404
     assert bob.delete(thread).status_code == 404
 
     with someone(server, "reader") as reader:
@@ -514,7 +523,9 @@ def test_the_store_is_scoped(alice: httpx2.Client, bob: httpx2.Client) -> None:
     assert good(bob.post("/store/namespaces", json={})) == {"namespaces": []}
 
     assert good(alice.post("/store/namespaces", json={})) == {"namespaces": [["alice", "notes"]]}
-    assert bob.request("DELETE", "/store/items", json={"namespace": ["notes"], "key": "k"}).status_code == 204
+    for namespace in (["notes"], ["alice", "notes"]):
+        assert bob.request("DELETE", "/store/items", json={"namespace": namespace, "key": "k"}).status_code == 204
+
     assert good(alice.get("/store/items?namespace=notes&key=k"))["value"] == {"v": 1}
 
 
@@ -616,10 +627,15 @@ def test_graph_gets_the_user_of_the_run(server: ServerProcess) -> None:
 
 def test_thread_created_by_a_run_belongs_to_its_caller(alice: httpx2.Client, bob: httpx2.Client) -> None:
     thread = str(uuid4())
-    with bob.stream("GET", f"/threads/{thread}/stream") as early:
-        assert early.status_code == 200
+    channels = {"channels": ["values", "lifecycle"]}
+    with (
+        bob.stream("GET", f"/threads/{thread}/stream") as early,
+        bob.stream("POST", f"/threads/{thread}/stream/events", json=channels) as by_channel,
+    ):
+        assert [early.status_code, by_channel.status_code] == [200, 200]
         good(alice.post(f"/threads/{thread}/runs/wait", json={**RUN, "if_not_exists": "create"}))
         assert b"event:" not in early.read()
+        assert b"event:" not in by_channel.read()
 
     assert good(alice.get(f"/threads/{thread}"))["metadata"]["owner"] == "alice"
     assert bob.get(f"/threads/{thread}").status_code == 404
