@@ -108,3 +108,40 @@ async def test_handlers_are_asked_about_each_method(server: ServerProcess):
             body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
             refused = await http.post(caller.path, json=body, headers=caller.headers)
             assert (refused.status_code, refused.json()) == (403, {"detail": f"Without {action}."}), (action, method)
+
+
+async def test_users_may_give_their_contexts_the_same_name(server: ServerProcess):
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
+        alice = as_user(http, "alice")
+        bob = as_user(http, "bob")
+        sent = [await each.send(data(WORDS), contextId="our project") for each in (alice, bob)]
+        assert [task["contextId"] for task in sent] == ["our project"] * 2
+        for each, task in zip((alice, bob), sent, strict=True):
+            page = await each.ask("ListTasks", contextId="our project")
+            assert [found["id"] for found in page["tasks"]] == [task["id"]]
+
+
+async def test_agents_of_other_users_have_no_card(server: ServerProcess):
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
+        alice = as_user(http, "alice")
+        bob = as_user(http, "bob")
+        made = await http.post("/assistants", json={"graph_id": "echo"}, headers=alice.headers)
+        path = f"/a2a/{made.json()['assistant_id']}"
+        assert [(await http.get(path, headers=each.headers)).status_code for each in (alice, bob)] == [200, 404]
+
+        alice.path = bob.path = path
+        for method in ("agent/getAuthenticatedExtendedCard", "GetExtendedAgentCard"):
+            assert (await alice.ask(method))["name"] == "Untitled"
+            assert (await bob.fails(method))[0] == -32602
+
+
+async def test_metadata_of_a_message_changes_nothing_that_the_server_notes(server: ServerProcess):
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
+        alice = as_user(http, "alice", "asking")
+        metadata = {"a2a.closed": True, "a2a.task_start_id": "x", "a2a.context_id": "x", "mine": 1}
+        task = await alice.ask("message/send", message=message(data(WORDS)), metadata=metadata)
+        assert task["status"]["state"] == "input-required"
+        assert task["contextId"] in task["id"]
+        [run] = (await http.get(f"/threads/{task['contextId']}/runs", headers=alice.headers)).json()
+        assert run["metadata"].get("mine") == 1
+        assert "a2a.closed" not in run["metadata"]

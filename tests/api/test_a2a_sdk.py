@@ -237,6 +237,7 @@ WRONG: list[tuple[dict[str, Any], int, str]] = [
     ({"message": message("hi"), "configuration": {"historyLength": -1}}, -32602, "historyLength"),
     ({"message": message("hi"), "configuration": {"acceptedOutputModes": ["image/png"]}}, -32005, "text/plain"),
     ({"message": message("hi"), "configuration": {"pushNotificationConfig": {"url": "http://x"}}}, -32003, "Push"),
+    ({"message": message("hi"), "configuration": {"taskPushNotificationConfig": {"url": "http://x"}}}, -32003, "Push"),
     ({"message": message("hi"), "configuration": {"blocking": "no"}}, -32602, "blocking"),
     ({"message": message("hi"), "historyScope": "world"}, -32602, "historyScope"),
     ({"message": message("hi"), "command": {"goto": [1]}}, -32602, "goto"),
