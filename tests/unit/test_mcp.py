@@ -1,5 +1,9 @@
 """Graphs as MCP tools: their input schemas, their results and the origins that may call them."""
 
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
 import pytest
 
 from portside.agent.mcp.results import CallProgress, to_call_result
@@ -13,7 +17,9 @@ from portside.agent.mcp.rpc import (
     check_origin,
     knows_links,
 )
+from portside.agent.mcp.service import McpClient, ToolCall, ToolCalls
 from portside.agent.mcp.tools import to_tool_input
+from portside.agent.types.access import Caller
 from portside.kernel.codec import dump_api
 from portside.kernel.http.cors import CorsRules
 from portside.kernel.http.sse import sse_event
@@ -175,3 +181,41 @@ def test_default_cors_does_not_allow_origins(rules: CorsRules | None, named: str
     with pytest.raises(ForeignOrigin):
         check_origin("https://pages.example", rules, named)
     check_origin(None, rules, named)
+
+
+class NotedRuns:
+    """Notes the runs that are cancelled, and answers for those that have ended."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[UUID] = []
+
+    async def cancel(self, _thread_id: UUID, run_id: UUID, _action: str) -> None:
+        self.cancelled.append(run_id)
+
+    async def result(self, _thread_id: UUID, _run_id: UUID) -> bytes:
+        return b"{}"
+
+
+async def test_only_the_one_call_in_progress_with_an_id_is_cancelled() -> None:
+    nobody: Any = None
+    runs: Any = NotedRuns()
+    calls = ToolCalls(nobody, runs, nobody)
+    client = McpClient(Caller("ada"), "1.2.3.4", "agent", request_id="r", accepts_streams=False)
+
+    def begin(caller: str = "ada", address: str = "1.2.3.4", program: str = "agent") -> ToolCall:
+        by = client._replace(caller=Caller(caller), address=address, user_agent=program)
+        run: Any = SimpleNamespace(run=SimpleNamespace(thread_id=uuid4(), run_id=uuid4()))
+        call = ToolCall(McpRequest(7, "tools/call", {}), by, run)
+        calls._in_progress.add(call)
+        return call
+
+    others = [begin("bob"), begin(address="5.6.7.8"), begin(program="another")]
+    ambiguous = [begin(), begin()]
+    await calls.cancel(client, 7)
+    assert not any(call.is_cancelled for call in (*others, *ambiguous))
+
+    assert b'"isError":false' in await calls.result(ambiguous[0])
+    await calls.cancel(client, 7)
+    assert [call.is_cancelled for call in ambiguous] == [False, True]
+    assert runs.cancelled == [ambiguous[1].run.run_id]
+    assert b'"isError":true' in await calls.result(ambiguous[1])
