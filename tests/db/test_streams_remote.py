@@ -11,9 +11,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from portside.agent.app import SCHEMA
+from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.streams import postgres_transport, remote_subscriptions
-from portside.agent.streams.bus import NullBus
+from portside.agent.streams.bus import NullBus, RedisBus, open_bus
 from portside.agent.streams.chunks import Chunk
 from portside.agent.streams.events import RunEnd, parse_event_id
 from portside.agent.streams.hub import AttemptStart
@@ -271,3 +272,30 @@ async def test_what_is_read_of_another_process_moves_the_event_clock(processes, 
     await there.transport._subscriptions.read()
     (chunk,) = await read_chunks(database)
     assert parse_event_id(there.hub.clock.next()) > parse_event_id(chunk.events()[-1].event_id)
+
+
+async def test_stored_number_of_events_never_becomes_smaller(processes):
+    """A process that stores its position late has numbered fewer events than the one that took over."""
+    thread_id = uuid4()
+    for position in (("5-0", 7), ("4-0", 6)):
+        transport = processes[position[1] - 6].transport
+        transport._hub.positions = lambda position=position: {thread_id: position}
+        await transport._store_positions()
+        assert await transport.last_numbered(thread_id) == ("5-0", 7)
+
+
+async def test_databases_and_prefixes_have_channels_of_their_own_in_redis(database):
+    async def open_channel(prefix: str = "") -> str:
+        settings = AgentSettings(redis_uri="redis://127.0.0.1:1", redis_key_prefix=prefix)
+        bus = await open_bus(database, settings, "postgres://unused")
+        assert isinstance(bus, RedisBus)
+        assert bus.carries_chunks
+        return bus._channel
+
+    channel = await open_channel()
+    assert await open_channel() == channel
+    assert await open_channel("a:") == "a:" + channel
+
+    # Migrated by itself, as another database is.
+    await database.pool.execute("update stream_bus set name = gen_random_uuid()")
+    assert await open_channel() != channel

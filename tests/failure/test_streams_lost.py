@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import uuid4
 
 import httpx2
 import pytest
@@ -459,6 +460,93 @@ async def test_old_streams_keeps_chunks_for_their_time(processes, database):
     assert (await chore.activate()).did["chunks"] == 0
     await database.execute(Statement("update stream_chunks set written_at = now() - interval '61 seconds'"))
     assert (await chore.activate()).did["chunks"] == 1
+
+
+async def test_old_streams_keeps_chunks_of_a_run_until_a_while_after_its_end(processes, database):
+    from portside.agent.streams.postgres_log import OldStreams
+
+    here, _ = processes
+    begun = start()
+    await add_run(database, begun)
+    here.hub.begin(begun)
+    await here.transport.flush()
+    await database.execute(Statement("update stream_chunks set written_at = now() - interval '61 seconds'"))
+
+    chore = OldStreams(database, 60)
+    for change in (
+        "status = 'pending', updated_at = now() - interval '61 seconds'",
+        "status = 'running'",
+        "status = 'success', updated_at = now()",
+    ):
+        await database.execute(Statement(f"update runs set {change}"))
+        assert (await chore.activate()).did["chunks"] == 0, change
+
+    await database.execute(Statement("update runs set updated_at = now() - interval '61 seconds'"))
+    assert (await chore.activate()).did["chunks"] == 1
+
+
+async def test_old_streams_keeps_chunks_for_slow_readers_however_short_the_time(processes, database):
+    from portside.agent.streams.postgres_log import OldStreams
+
+    here, _ = processes
+    here.hub.begin(start())
+    await here.transport.flush()
+    chore = OldStreams(database, 0)
+    assert (await chore.activate()).did["chunks"] == 0
+    await database.execute(Statement("update stream_chunks set written_at = now() - interval '16 seconds'"))
+    assert (await chore.activate()).did["chunks"] == 1
+
+
+async def test_old_streams_keeps_the_numbers_of_a_thread_that_is_followed_or_has_chunks(processes, database):
+    """Otherwise its events would get numbers again that a client has already seen."""
+    from portside.agent.streams.postgres_log import OldStreams
+
+    here, there = processes
+    begun = start()
+    here.hub.begin(begun)
+    await here.transport.flush()
+    idle_id = uuid4()
+    followed = [await there.hub.follow_thread(idle_id, frozenset({"run_modes"}), None)]
+    old = "now() - interval '2 days'"
+
+    for thread_id in (begun.thread_id, idle_id):
+        await database.execute(
+            Statement(
+                f"insert into stream_heads (thread_id, last, added, updated_at) values ('{thread_id}', 1, 1, {old})"
+                f" on conflict (thread_id) do update set updated_at = {old}"
+            )
+        )
+
+    await database.execute(
+        Statement(
+            f"insert into stream_sequences (thread_id, event_id, seq, updated_at) values ('{idle_id}', '1', 1, {old})"
+        )
+    )
+
+    chore = OldStreams(database, 60)
+    did = (await chore.activate()).did
+    assert (did["heads"], did["sequences"]) == (0, 0)
+
+    followed.clear()
+    await database.execute(Statement("delete from stream_subscriptions"))
+    await database.execute(Statement("delete from stream_chunks"))
+    did = (await chore.activate()).did
+    assert (did["heads"], did["sequences"]) == (2, 1)
+
+
+async def test_old_streams_deletes_the_rows_of_dead_processes_alone(processes, database):
+    """A row that is far in the future is from before the clock was set back."""
+    from portside.agent.streams.postgres_log import OldStreams
+
+    for after in ("-50 seconds", "9 minutes", "-70 seconds", "11 minutes"):
+        await database.execute(
+            Statement(
+                "insert into stream_processes (process_id, alive_until)"
+                f" values (gen_random_uuid(), now() + interval '{after}')"
+            )
+        )
+
+    assert (await OldStreams(database, 60).activate()).did["dead_processes"] == 2
 
 
 async def test_old_streams_deletes_numbers_of_threads_in_batches(database, monkeypatch):

@@ -29,6 +29,7 @@ from portside.agent.access.service import Access
 from portside.agent.access.stream_limit import StreamLimit, TooManyStreams
 from portside.agent.config import load_config
 from portside.agent.settings import AgentSettings
+from portside.agent.streams.replay_budget import counted_caller
 from portside.agent.types.access import IN_PROCESS, AuthCache, Caller
 from portside.executor.authentication import Authentication
 from portside.executor.authorization import AuthorizationHandlers
@@ -508,7 +509,9 @@ async def test_stream_limit_counts_open_responses_of_each_caller() -> None:
 
     first = ctx()
     await guarding(answers, ADA)(first, waiting)
+    assert counted_caller.get() == ADA.limit_key, "its replays count against her as well"
     await guarding(answers, ADA)(ctx(), short)
+    assert counted_caller.get() is None
     await guarding(answers, Caller("bob"))(ctx(), waiting)
 
     for _ in range(2):
@@ -524,3 +527,4 @@ async def test_stream_limit_counts_open_responses_of_each_caller() -> None:
     for count, caller in ((answers, IN_PROCESS), (answers, Caller()), (StreamLimit(0), ADA)):
         for _ in range(3):
             await guarding(count, caller)(ctx(), waiting)
+            assert counted_caller.get() == caller.limit_key

@@ -7,6 +7,8 @@ from uuid import uuid4
 
 import pytest
 
+from portside.agent.protocol.channel_filters import ChannelFilter
+from portside.agent.protocol.sequence import EventSequence
 from portside.agent.streams import event_log
 from portside.agent.streams.chunks import EventBatch
 from portside.agent.streams.event_log import Segment
@@ -136,6 +138,17 @@ async def test_run_that_just_ended_is_shared_with_its_end():
     assert transport.names().count("metadata") == 2
 
 
+async def test_end_of_a_stateless_run_is_shared_with_processes_that_subscribe_late():
+    hub, transport = connect_hub()
+    begun = start(is_temporary=True)
+    hub.begin(begun).publish([("values", b"1")])
+    hub.finish(begun.run_id, DONE)
+    [log] = hub.unshared_logs(10)
+    log.share()
+    assert "values" in transport.names()
+    assert transport.names()[-1] == END
+
+
 async def test_run_that_ended_long_ago_is_not_shared(monkeypatch):
     hub, _ = connect_hub()
     run = hub.begin(start())
@@ -152,6 +165,17 @@ async def test_lost_run_is_neither_written_nor_shared():
     run.publish([("values", b"1")])
     assert transport.batches == []
     assert run.log.unshared() == []
+
+
+async def test_lost_events_end_the_readers_of_the_thread_and_of_its_numbered_sequence():
+    hub = Hub(keep_s=60)
+    run = hub.begin(start())
+    follower = await hub.follow_thread(run.log.thread_id, RUN_MODES, None)
+    sequence = await EventSequence.join(hub, run.log.thread_id)
+    reader = sequence.read_sse(ChannelFilter(frozenset({"custom"})))
+    run.log.fail_followers()
+    assert b"StreamLost" in b"".join(await asyncio.wait_for(follower.take(), 60))
+    assert await asyncio.wait_for(reader.take(), 60) == []
 
 
 async def test_unstarted_run_gets_closing_events():
@@ -332,11 +356,14 @@ async def test_filled_events_reach_a_live_follower_of_the_run():
     assert values(b"".join([chunk async for chunk in follower])) == [b"1"]
 
 
-async def test_state_update_of_another_process_is_taken_once():
-    log = Hub(keep_s=60).get_log(uuid4())
+async def test_state_update_of_another_process_is_taken_once_and_not_written_again():
+    hub, transport = connect_hub(is_followed=True)
+    log = hub.get_log(uuid4())
     log.receive(None, [event(1)])
     log.receive(None, [event(1), event(2)])
     assert data(log.history) == [b"1", b"2"]
+    assert transport.batches == []
+    assert log.unshared() == []
 
 
 async def test_remote_run_is_not_open_after_its_end():

@@ -312,6 +312,21 @@ async def test_kept_segments_expire():
     assert await eventually(is_forgotten)
 
 
+async def test_resumable_run_is_forgotten_after_its_time():
+    hub = Hub(keep_s=0.01)
+    begun = start(is_resumable=True)
+    hub.begin(begun)
+    hub.finish(begun.run_id, RunEnd(LifecycleEvent.COMPLETED, "g"))
+    gc.collect()
+    assert hub.find(begun.run_id) is not None
+
+    async def is_forgotten() -> bool:
+        gc.collect()
+        return hub.find(begun.run_id) is None
+
+    assert await eventually(is_forgotten)
+
+
 async def test_stateless_run_keeps_no_events():
     hub = Hub(keep_s=60)
     begun = start(is_temporary=True)

@@ -210,6 +210,14 @@ async def test_replay_limit_of_a_caller_blocks_no_other_caller():
             task.cancel()
 
 
+async def test_replays_of_the_process_itself_have_no_limit_of_a_caller():
+    hub = Hub(keep_s=60, replays=ReplayLimits(per_caller=BLOCK_BYTES, total=0))
+    run = begun(hub)
+    publish(run, 0, COUNT)
+    own = [_follow_as(run, None) for _ in range(4)]
+    assert all(await asyncio.wait_for(asyncio.gather(*(anext(follower) for follower in own)), 60))
+
+
 async def test_replay_limit_of_all_callers_lets_all_finish():
     hub = Hub(keep_s=60, replays=ReplayLimits(per_caller=0, total=3 * BLOCK_BYTES))
     run = begun(hub)
@@ -272,7 +280,7 @@ async def test_event_sequence_numbers_kept_events_in_slices():
     )
 
 
-def _follow_as(run: RunStream, caller: str) -> event_log.LogSubscription:
+def _follow_as(run: RunStream, caller: str | None) -> event_log.LogSubscription:
     token = counted_caller.set(caller)
     try:
         return run.follow(after="-1")
