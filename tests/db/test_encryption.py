@@ -1,5 +1,6 @@
 """What happens to a database that was written under another key."""
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -20,11 +21,16 @@ from portside.agent.queue.types import Admission, ClaimedRun, RunResult
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.sql.declarations import ModelField
-from portside.agent.streams.chunks import pack_events
+from portside.agent.streams.bus import open_bus
+from portside.agent.streams.chunks import EventBatch, pack_events, unpack_events
+from portside.agent.streams.events import LOST, StreamEvent
+from portside.agent.streams.postgres_log import LogWriter
+from portside.agent.threads.reading import StateReader
 from portside.agent.threads.records import create_thread, get_thread, patch_thread, search_threads
+from portside.agent.threads.searches import ThreadSearches
 from portside.agent.types.runs import MultitaskStrategy, RunStatus
 from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadSearch, ThreadStatus
-from portside.executor.encryption_handlers import CannotDecrypt
+from portside.executor.encryption_handlers import CannotDecrypt, EncryptionFailed
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
@@ -152,6 +158,57 @@ async def test_events_moved_to_another_thread_do_not_decrypt(agent_databases):
 
         with pytest.raises(CannotDecrypt, match="moved"):
             await db.fetchval(sql.last_stream_chunk, thread_id=second)
+
+
+async def test_events_are_encrypted_whoever_caused_them_and_never_go_over_redis(agent_databases):
+    lost: list[Any] = []
+    async with open_database(await agent_databases(), encryptor(OLD)) as db:
+        thread_id = (await create_thread(db, ThreadCreate())).thread_id
+        writer = LogWriter(db, uuid4(), on_written=lambda _: None, on_lost=lambda *what: lost.append(what))
+        for number, run_id in enumerate((uuid7(), None)):
+            event = StreamEvent("values", f"{number}-0", b'"a word that nobody may read"')
+            writer.write(EventBatch(thread_id, run_id, 1, [event]))
+
+        await writer.flush()
+        bodies = await db.pool.fetch("select body from stream_chunks")
+        assert len(bodies) == 2
+        assert not any(b"nobody may read" in row["body"] for row in bodies)
+        page = {"cursors": [0], "limit": 9, "page_bytes": 1_000_000}
+        rows = await db.fetch(sql.read_stream_chunks, thread_ids=[thread_id], **page)
+        assert all(b"nobody may read" in row["body"] for row in rows)
+
+        bus = await open_bus(db, AgentSettings(redis_uri="redis://127.0.0.1:1"), "postgres://unused")
+        assert not bus.carries_chunks
+        await writer.close()
+
+    assert lost == []
+
+
+async def test_events_that_cannot_be_encrypted_are_lost_and_not_written_in_clear(agent_databases, monkeypatch):
+    lost: list[Any] = []
+    async with open_database(await agent_databases(), encryptor(OLD)) as db:
+        thread_id = (await create_thread(db, ThreadCreate())).thread_id
+        writer = LogWriter(db, uuid4(), on_written=lambda _: None, on_lost=lambda *what: lost.append(what))
+
+        async def fail(*_: Any) -> bytes:
+            raise EncryptionFailed("the key service is down")
+
+        monkeypatch.setattr(Encryptor, "encrypt_blob", fail)
+        writer.write(EventBatch(thread_id, None, 1, [StreamEvent("values", "1-0", b'"a word"')]))
+        await writer.flush()
+        assert lost == [(thread_id, None)]
+        [row] = await db.pool.fetch("select body from stream_chunks")
+        assert [event.name for event in unpack_events(row["body"])] == [LOST]
+        await writer.close()
+
+
+async def test_nothing_encrypted_is_cached_in_clear(agent_databases):
+    graphs: Any = None
+    async with open_database(await agent_databases(), encryptor(OLD)) as db:
+        assert StateReader(db, graphs, cache_bytes=1_000_000)._cache._states.maxsize == 0
+        searches = ThreadSearches(db)
+        await asyncio.gather(*(searches.search(SEARCH) for _ in range(3)))
+        assert not searches._batchers, "callers may decrypt in different contexts, so they share no page"
 
 
 @pytest.mark.parametrize("names", ["*", "title,word"])
