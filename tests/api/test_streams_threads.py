@@ -131,6 +131,18 @@ async def test_idle_stream_has_heartbeats_and_ends_with_its_thread(http):
     assert received.replace(b": heartbeat\r\n\r\n", b"") == b""
 
 
+async def test_followers_of_a_thread_whose_history_is_pruned_stay(http):
+    thread_id = new_id()
+    await echo(http, thread_id)
+    async with open_stream(http, "GET", f"/threads/{thread_id}/stream") as stream:
+        body = {"thread_ids": [thread_id], "strategy": "keep_latest"}
+        assert (await http.post("/threads/prune", json=body)).json() == {"pruned_count": 1}
+        await echo(http, thread_id)
+        events = await stream.until(is_done)
+
+    assert [event.name for event in events] == ["metadata", "values", "values", "metadata"]
+
+
 async def test_the_events_of_a_run_of_the_protocol_do_not_leak(http):
     thread_id = new_id()
     async with open_stream(http, "GET", f"/threads/{thread_id}/stream") as stream:

@@ -339,6 +339,12 @@ async def test_a_thread_whose_run_failed_on_its_input_can_be_read(client: LangGr
     assert result["__error__"]["error"] == "ValueError"
     state = await client.threads.get_state(thread_id)
     assert (state["values"], state["next"]) == ({"messages": []}, ["__start__"])
+    thread = await client.threads.get(thread_id)
+    assert (thread["status"], thread["error"]["error"]) == ("error", "ValueError")
+
+    await client.threads.update_state(thread_id, {"messages": []}, as_node="__start__")
+    thread = await client.threads.get(thread_id)
+    assert (thread["status"], thread["error"]) == ("interrupted", None)
     await client.runs.wait(thread_id, "echo", input=HI)
     assert len((await client.threads.get_state(thread_id))["values"]["messages"]) == 2
 

@@ -50,15 +50,20 @@ async def test_cache_entries_expire(db: Database) -> None:
     assert (await OldCacheEntries(db).activate()).did == {"deleted": 1}
     assert (await OldCacheEntries(db).activate()).did == {"deleted": 0}
     assert await cache_get("long") == 2
+    assert await db.pool.fetchval("select expires_at - now() from cache_entries") <= DAY
+    await db.pool.execute("update cache_entries set stored_at = now() - interval '1 hour'")
+    await cache_set("long", 3)
+    assert await db.pool.fetchval("select now() - stored_at < interval '30 minutes' from cache_entries")
 
 
 @pytest.mark.parametrize(
     ("key", "value", "ttl"),
     [
         ("", 1, None),
-        ("k" * 2000, 1, None),
+        ("k" * 1025, 1, None),
+        ("é" * 513, 1, None),
         ("a\0", 1, None),
-        ("k", "x" * CONTENT_LIMIT_BYTES, None),
+        ("k", "x" * (CONTENT_LIMIT_BYTES - 1), None),
         ("k", float("nan"), None),
         ("k", 1, timedelta(seconds=-1)),
     ],
@@ -69,6 +74,12 @@ async def test_bad_keys_and_values_are_refused(db: Database, key: str, value: An
 
     with pytest.raises(TypeError):
         await cache_set("k", object())
+
+
+async def test_keys_and_values_may_be_as_large_as_their_limits(db: Database) -> None:
+    value = "x" * (CONTENT_LIMIT_BYTES - len('""'))
+    await cache_set("é" * 512, value)
+    assert await cache_get("é" * 512) == value
 
 
 async def test_swr_loads_missing_values_and_refreshes_stale_ones_in_background(db: Database) -> None:

@@ -292,6 +292,37 @@ async def test_cached_state_is_not_shared_between_users(processes):
     assert sizes[0] == sizes[1] < sizes[2]
 
 
+async def test_a_factory_gets_the_configuration_of_the_last_run_without_its_place_and_its_caller(processes):
+    reader = processes[0]
+    thread_id = await note(reader, "made")
+    configurable = {
+        "mine": 1,
+        "__internal": 2,
+        "run_id": "r",
+        "checkpoint_id": "c",
+        "checkpoint_ns": "n",
+        "checkpoint_map": {},
+        "langgraph_request_id": "q",
+        "langgraph_auth_user": {"identity": "ada"},
+        "langgraph_auth_user_id": "ada",
+        "langgraph_auth_permissions": ["all"],
+    }
+    await reader.db.pool.execute(
+        "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, kwargs)"
+        " values (gen_random_uuid(), $1, gen_random_uuid(), 'success', 'enqueue', $2)",
+        thread_id,
+        {"config": {"tags": ["t"], "configurable": configurable}},
+    )
+
+    for caller in (ANYONE, Caller("bob", {"identity": "bob"})):
+        found = await reader.states._reader.get_config(thread_id, "made", None, caller)
+        assert found["tags"] == ["t"]
+        shown = found["configurable"]
+        assert shown.items() >= {"mine": 1, "thread_id": str(thread_id), "checkpoint_ns": ""}.items()
+        assert not shown.keys() & {"run_id", "checkpoint_id", "checkpoint_map", "langgraph_request_id", "__internal"}
+        assert "ada" not in str(shown)
+
+
 async def test_concurrent_reads_return_their_own_states(processes):
     asked, other, _ = processes
     threads = [await note(other) for _ in range(3)]

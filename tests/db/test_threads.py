@@ -483,11 +483,25 @@ async def test_an_empty_search_has_a_total(db):
     assert (page.items, page.total) == ([], 0)
 
 
-@pytest.mark.parametrize("query", [ThreadSearch(), ThreadSearch(status="busy"), ThreadSearch(metadata={"a": 1})])
+@pytest.mark.parametrize(
+    "query",
+    [
+        ThreadSearch(),
+        ThreadSearch(status="busy"),
+        ThreadSearch(metadata={"a": 1}),
+        ThreadSearch(values={"v": 1}),
+        ThreadSearch(ids=[UUID(int=0)]),
+    ],
+    ids=["all", "by status", "by metadata", "by values", "by ids"],
+)
 async def test_the_thread_of_a_stateless_run_is_not_found(db, query):
     """It goes with its run; searches for what people keep neither show nor count it."""
     kept = await admit(db, temporary=False)
-    await admit(db, temporary=True)
+    gone = await admit(db, temporary=True)
+    await db.pool.execute("""update threads set "values" = '{"v": 1}'""")
+    if query.ids:
+        query = ThreadSearch(ids=[kept, gone])
+
     page = await records.search_threads(db, query)
     assert ([thread.thread_id for thread in page.items], page.total) == ([kept], 1)
 
