@@ -38,6 +38,7 @@ from tests.api.control_server import create_body
 from tests.commands import run_here
 from tests.conftest import eventually
 from tests.receiver import Receiver, serve
+from tests.tcp_server import serve_connections
 from tests.unit.test_kernel_outbound import certificate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -445,17 +446,18 @@ async def test_failed_and_old_backups_are_measured(tmp_path: Path) -> None:
 async def test_the_end_of_a_certificate_is_read_from_the_server_that_shows_it(authority: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority)
-    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=context)
-    port = server.sockets[0].getsockname()[1]
-    assert await fetch_certificate_end("127.0.0.1", port, "localhost") > now()
-    options = FrontOptions(domain="localhost", tls="files", https_port=port)
-    parts = MeasuredParts(None, Path(), None, options, {})  # type: ignore[arg-type]
-    (found,) = await Measurements(parts)._certificates()
-    assert found.subject == "localhost"
 
+    async def hang_up(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        pass
+
+    async with serve_connections(hang_up, ssl=context) as port:
+        assert await fetch_certificate_end("127.0.0.1", port, "localhost") > now()
+        options = FrontOptions(domain="localhost", tls="files", https_port=port)
+        parts = MeasuredParts(None, Path(), None, options, {})  # type: ignore[arg-type]
+        (found,) = await Measurements(parts)._certificates()
+
+    assert found.subject == "localhost"
     assert found.value > 0
-    server.close()
-    await server.wait_closed()
 
 
 async def test_a_new_master_key_encrypts_channels_again(platform_databases: Any, tmp_path: Path) -> None:

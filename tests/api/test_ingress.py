@@ -23,6 +23,7 @@ from websockets.asyncio.client import connect
 from tests.conftest import eventually
 from tests.fronted import HEADERS, NO_IDLE_CONNECTIONS, FakeAgent, Fronted, start_fronted
 from tests.servers import free_port
+from tests.tcp_server import serve_connections
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -89,12 +90,11 @@ async def test_request_that_an_agent_may_have_begun_is_not_refused_like_one_that
 ):
     """Clients send a request with 503 again: one whose connection broke must not look like that."""
 
-    async def read_and_leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def read_and_leave(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"a body")
-        writer.close()
 
-    async with await asyncio.start_server(read_and_leave, "127.0.0.1") as leaving:
-        platform.deploy("leaving", f"http://127.0.0.1:{leaving.sockets[0].getsockname()[1]}")
+    async with serve_connections(read_and_leave) as port:
+        platform.deploy("leaving", f"http://127.0.0.1:{port}")
         broken = await http.post("/agents/leaving/x", content=b"a body")
 
     assert broken.status_code == 502

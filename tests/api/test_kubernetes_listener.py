@@ -19,6 +19,7 @@ from tests.kubernetes import objects, validate
 from tests.preloaded import run_command
 from tests.receiver import Receiver, serve
 from tests.servers import agent_server
+from tests.tcp_server import serve_connections
 
 
 def run(home: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -41,21 +42,17 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     status = b"200 OK" if request.startswith(b"GET /agents/one/ok ") else b"503 Not now"
     writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
     await writer.drain()
-    writer.close()
 
 
 async def test_until_healthy_waits_for_ok_or_says_why() -> None:
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
     api: Any = None
     watch = WorkloadWatch(api, objects().scope, lambda _: None, PollTiming(poll_s=0.01))
 
-    await watch.until_healthy(f"http://127.0.0.1:{port}/agents/one", 120)
-    with pytest.raises(DeployFailed, match="it answers 503"):
-        await watch.until_healthy(f"http://127.0.0.1:{port}/agents/two", 0.05)
+    async with serve_connections(answer) as port:
+        await watch.until_healthy(f"http://127.0.0.1:{port}/agents/one", 120)
+        with pytest.raises(DeployFailed, match="it answers 503"):
+            await watch.until_healthy(f"http://127.0.0.1:{port}/agents/two", 0.05)
 
-    server.close()
-    await server.wait_closed()
     with pytest.raises(DeployFailed, match="ConnectError"):
         await watch.until_healthy(f"http://127.0.0.1:{port}/agents/one", 0.05)
 

@@ -19,6 +19,7 @@ from portside.kernel.db import Database
 from portside.kernel.outbound import OutboundRules
 from tests.conftest import eventually
 from tests.receiver import Receiver, serve
+from tests.tcp_server import serve_connections
 
 PACKAGES = ("portside.identity", "portside.alerts")
 
@@ -218,13 +219,12 @@ async def test_mail_server_that_does_not_answer_holds_up_nothing_else(db: Databa
     connected = asyncio.Event()
     closed = asyncio.Event()
 
-    async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def say_nothing(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         connected.set()
         await closed.wait()
-        writer.close()
 
-    async with await asyncio.start_server(say_nothing, "127.0.0.1") as server:
-        mail = MailServer("127.0.0.1", server.sockets[0].getsockname()[1], "portside@example.com", "off")
+    async with serve_connections(say_nothing) as port:
+        mail = MailServer("127.0.0.1", port, "portside@example.com", "off")
         channels = AlertChannels(db, SecretBox.from_file(tmp_path / "key"), OutboundRules(), mail)
         message = Message("test", "Test", "It works.", {})
         sending = asyncio.create_task(channels.send("mail", ChannelTarget(to=["ada@example.com"]), "1", message))

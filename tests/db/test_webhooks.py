@@ -39,6 +39,7 @@ from portside.kernel.reconcile import Driver
 from tests.conftest import eventually
 from tests.db.clock import set_clock_back
 from tests.db.queued import admit_run, end_run
+from tests.tcp_server import serve_connections
 
 WORKER = uuid4()
 HOOK = "http://127.0.0.1:9/never"
@@ -169,13 +170,11 @@ class Receiver:
         status = self.statuses.pop(0) if self.statuses else 200
         writer.write(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status if status else b"garbage\r\n\r\n")
         await writer.drain()
-        writer.close()
 
     @asynccontextmanager
     async def listen(self) -> AsyncIterator["Receiver"]:
-        server = await asyncio.start_server(self.answer, "127.0.0.1", 0)
-        async with server:
-            self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook?a=1"
+        async with serve_connections(self.answer) as port:
+            self.url = f"http://127.0.0.1:{port}/hook?a=1"
             yield self
 
 
@@ -279,7 +278,6 @@ async def test_another_process_delivers_after_a_crash(db: Database):
                 self.seen.append(({}, None))
                 reached.set()
                 await release.wait()
-                writer.close()
             else:
                 await super().answer(reader, writer)
 

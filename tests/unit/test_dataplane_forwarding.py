@@ -11,6 +11,7 @@ import uvloop
 
 from portside.dataplane.compute.forwarding import TcpRelay, to_port
 from portside.kernel.http.server import listen
+from tests.tcp_server import serve_connections
 
 RUNS: list[Callable[[Any], Any]] = [asyncio.run, uvloop.run]
 either_loop = pytest.mark.parametrize("run", RUNS, ids=["asyncio", "uvloop"])
@@ -30,12 +31,8 @@ async def echo(name: bytes = b"") -> AsyncIterator[int]:
                 writer.write(data)
                 await writer.drain()
 
-            writer.close()
-            await writer.wait_closed()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield server.sockets[0].getsockname()[1]
+    async with serve_connections(serve) as port:
+        yield port
         await asyncio.wait_for(asyncio.gather(*(task for task in tasks if task)), 60)
 
 

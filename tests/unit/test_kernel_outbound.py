@@ -33,6 +33,7 @@ from portside.kernel.outbound import (
     post,
     resolve,
 )
+from tests.tcp_server import serve_connections
 
 DAY = timedelta(days=1)
 HERE = OutboundRules(allow_loopback=True, timeout_s=600)
@@ -191,11 +192,9 @@ async def answer_with(raw: bytes, seen: list[bytes]) -> AsyncIterator[int]:
         seen.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(raw)
         await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        yield server.sockets[0].getsockname()[1]
+    async with serve_connections(answer) as port:
+        yield port
 
 
 async def test_redirects_are_not_followed_and_large_bodies_refused() -> None:
@@ -223,14 +222,9 @@ async def test_response_that_never_ends_is_given_up() -> None:
                 await writer.drain()
                 await asyncio.sleep(0.01)
 
-        writer.close()
-
-    server = await asyncio.start_server(drip, "127.0.0.1", 0)
-    async with server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        async with asyncio.timeout(60):
-            with pytest.raises(HostUnreachable, match="does not answer"):
-                await fetch(url, {}, OutboundRules(allow_loopback=True, timeout_s=0.5))
+    async with serve_connections(drip) as port, asyncio.timeout(60):
+        with pytest.raises(HostUnreachable, match="does not answer"):
+            await fetch(f"http://127.0.0.1:{port}/", {}, OutboundRules(allow_loopback=True, timeout_s=0.5))
 
 
 async def test_proxy_of_the_environment_is_not_asked_for_addresses_of_a_network(
@@ -308,11 +302,9 @@ async def test_certificates_of_the_system_are_trusted(tmp_path: Path, monkeypatc
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi")
         await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
-    url = f"https://localhost:{server.sockets[0].getsockname()[1]}/"
-    async with server:
+    async with serve_connections(answer, ssl=context) as port:
+        url = f"https://localhost:{port}/"
         outbound.get_ssl_context.cache_clear()
         with pytest.raises(HostUnreachable):
             await fetch(url, {}, HERE)
