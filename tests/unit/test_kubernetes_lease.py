@@ -60,6 +60,17 @@ async def test_lease_of_a_listener_that_was_killed_expires() -> None:
         assert get_holder(cluster) == "next"
 
 
+async def test_lease_that_another_listener_has_taken_is_not_given_back() -> None:
+    cluster = ClusterApi()
+    async with connect(cluster) as api:
+        first = build_lease(api, "first")
+        await first.acquire()
+        await build_lease(api, "next", LeaseTiming(renew_s=0.005, held_for_s=0.02)).acquire()
+
+        await first.release()
+        assert get_holder(cluster) == "next"
+
+
 async def test_one_of_two_that_take_over_at_once_gets_the_lease() -> None:
     cluster = ClusterApi()
     async with connect(cluster) as api:

@@ -1,5 +1,6 @@
 """From a release to the objects of its cluster: every field is applied, and the objects match the published schemas."""
 
+import base64
 import dataclasses
 import json
 from typing import Any
@@ -19,6 +20,7 @@ from portside.control.types import (
     Volume,
     VolumeMount,
 )
+from portside.dataplane.compute.kubernetes.environment import Passwords, hash_values
 from portside.dataplane.compute.kubernetes.objects import COMPONENT, is_data, object_name
 from portside.dataplane.compute.kubernetes.resources import Resources
 from portside.dataplane.failures import DeployFailed
@@ -26,6 +28,7 @@ from portside.kernel.errors import UserMistake
 from portside.listener_api import Scale, Secret
 from tests.kubernetes import (
     DEPLOYMENT_ID,
+    PASSWORDS,
     FULL_SPEC,
     PASSWORDS,
     assert_restricted,
@@ -280,6 +283,66 @@ def test_stores_may_not_write_to_their_images() -> None:
         assert places <= {mount["mountPath"] for mount in container["volumeMounts"]}
 
 
+def test_pods_reach_the_api_server_only_with_a_service_account_of_their_own() -> None:
+    for account in (None, "agent"):
+        found = objects(revision(resource_spec={**FULL_SPEC, "service_account_name": account}))
+        for manifest in (*found.of_kind("Deployment"), *found.of_kind("StatefulSet")):
+            has_account = account is not None and manifest["kind"] == "Deployment"
+            pod = manifest["spec"]["template"]["spec"]
+            assert pod["automountServiceAccountToken"] is has_account, manifest["metadata"]["name"]
+
+
+@pytest.mark.parametrize(("component", "port"), [("postgres", 5432), ("redis", 6379)])
+def test_only_the_servers_of_a_deployment_reach_its_stores(component: str, port: int) -> None:
+    found = objects(revision(resource_spec=with_defaults({"executor_cpu": 1})))
+    policy = find_object(found, "NetworkPolicy", f"-{component}")["spec"]
+    pods = find_object(found, "StatefulSet", f"-{component}")["spec"]["template"]["metadata"]["labels"]
+    assert policy["policyTypes"] == ["Ingress"]
+    assert policy["podSelector"]["matchLabels"].items() <= pods.items()
+
+    # Neither other deployments of the namespace, nor executors, which run the project's code.
+    (admitted,) = policy["ingress"]
+    (source,) = admitted["from"]
+    assert admitted["ports"] == [{"protocol": "TCP", "port": port}]
+    assert source == {
+        "podSelector": {
+            "matchLabels": {"portside/deployment": str(DEPLOYMENT_ID)},
+            "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": ["api", "queue", "orchestrator"]}],
+        }
+    }
+
+
+def test_only_executors_of_a_deployment_reach_its_orchestrators() -> None:
+    found = objects(revision(resource_spec=with_defaults({"executor_cpu": 1})))
+    policy = find_object(found, "NetworkPolicy", "-orchestrator")["spec"]
+    executors = find_object(found, "Deployment", "-executor")["spec"]["selector"]
+    assert executors["matchLabels"]["portside/deployment"] == str(DEPLOYMENT_ID)
+    assert policy["podSelector"] == find_object(found, "Deployment", "-orchestrator")["spec"]["selector"]
+
+    of_executors, of_everybody = policy["ingress"]
+    assert of_executors["from"] == [{"podSelector": executors}]
+    assert [port["port"] for port in of_executors["ports"]] == [50054]
+    assert [port["port"] for port in of_everybody["ports"]] == [8000]
+
+
+def test_one_of_several_replicas_stays_during_maintenance() -> None:
+    """A budget for a single replica would keep its node from being drained for ever."""
+    spec = with_defaults({"min_scale": 1, "max_scale": 5, "queue_min_scale": 2, "queue_max_scale": 5})
+    found = objects(revision(resource_spec=spec))
+    (budget,) = found.of_kind("PodDisruptionBudget")
+    assert budget["metadata"]["name"] == f"{found.scope.name}-queue"
+    assert budget["spec"]["minAvailable"] == 1
+    assert budget["spec"]["selector"] == find_object(found, "Deployment", "-queue")["spec"]["selector"]
+
+
+def test_what_a_user_says_of_the_security_of_a_container_is_kept() -> None:
+    """Which rights a container may have is asked before (`workspace_rules.py`), and by the namespace."""
+    own = {"capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}}
+    sidecar = {"name": "web", "image": "web:1", "securityContext": own}
+    (container,) = get_pod_spec(objects(revision(resource_spec={**FULL_SPEC, "sidecars": [sidecar]})))["containers"][1:]
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, **own}
+
+
 def test_baseline_allows_images_that_run_as_root() -> None:
     found = objects(revision(resource_spec=SIDECARS), settings(kubernetes_pod_security="baseline"))
     pod = get_pod_spec(found)
@@ -372,6 +435,30 @@ def test_changed_values_make_another_secret() -> None:
 
     assert name("one") == name("one")
     assert name("one") != name("two")
+
+
+def test_names_of_secrets_say_nothing_of_their_values() -> None:
+    """Whoever may list Secrets could try values otherwise until the name is the same."""
+    values = {"TOKEN": "1234"}
+    assert hash_values(values, PASSWORDS) == hash_values(dict(values), PASSWORDS)
+    assert hash_values(values, PASSWORDS) != hash_values(values, Passwords("another", PASSWORDS.redis))
+
+
+@pytest.mark.parametrize(("asked", "given"), [("20", "20"), ("-5", "0"), ("86400", "3600"), ("soon", "180")])
+def test_the_time_that_runs_have_at_the_end_of_their_pod_is_bounded(asked: str, given: str) -> None:
+    found = objects(revision(secrets=[Secret("BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS", asked)]))
+    assert variables(found)["BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS"] == given
+    assert get_pod_spec(found)["terminationGracePeriodSeconds"] == int(given) + 35
+
+
+def test_redis_keeps_a_quarter_of_its_memory_for_what_it_does_not_count() -> None:
+    for limit_mb, counted_mb in ((None, 96), (256, 192)):
+        found = objects(
+            revision(resource_spec={**FULL_SPEC, "redis_memory_mb": 128, "redis_memory_limit_mb": limit_mb})
+        )
+        configuration = base64.b64decode(find_object(found, "Secret", "-redis")["data"]["redis.conf"]).decode()
+        assert f"maxmemory {counted_mb * 2**20}\n" in configuration
+        assert f"requirepass {PASSWORDS.redis}\n" in configuration
 
 
 def test_secret_references_become_variables() -> None:

@@ -7,6 +7,7 @@ import base64
 import copy
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -17,12 +18,12 @@ from portside.dataplane.compute.kubernetes.objects import owned_by
 from portside.dataplane.failures import CreateFailed, DeployFailed
 from portside.dataplane.logs import RevisionLog
 from portside.kernel.quantities import parse_quantity
-from portside.listener_api import Secret
+from portside.listener_api import Scale, Secret
 from tests.kubernetes import DEPLOYMENT_ID, LISTENER, deployment, revision, settings
 
 pytest.importorskip("lightkube", reason="the extra portside[kubernetes] is not installed")
 
-from portside.dataplane.compute.kubernetes.api import ClusterDenied
+from portside.dataplane.compute.kubernetes.api import ClusterDenied, ClusterRefused
 from portside.dataplane.compute.kubernetes.repairs import build_security_patch
 from portside.dataplane.compute.kubernetes.target import KubernetesCompute, KubernetesTarget
 from portside.dataplane.compute.kubernetes.watching import PollTiming
@@ -124,6 +125,34 @@ async def test_refused_object_stops_no_other_and_is_named(harness: Harness) -> N
     assert harness.deleted() == [], "what the cluster would not create is not deleted"
 
 
+async def test_servers_keep_their_variables_when_the_cluster_refuses_new_ones(harness: Harness) -> None:
+    def refuse(method: str, plural: str, _namespace: str, name: str) -> tuple[int, str] | None:
+        return (403, "exceeded quota") if method == "apply" and plural == "secrets" and "-env-" in name else None
+
+    before = copy.deepcopy(harness.spec("deployments", NAME))
+    changed = msgspec.structs.replace(SERVING, secrets=[Secret("TOKEN", "another")])
+    harness.target._serving = Release(deployment(changed, active_revision_id=changed.id), changed, None)
+    harness.cluster.rules.append(refuse)
+    await harness.target.apply_serving()
+
+    assert len(harness.refusals) == 1
+    assert harness.spec("deployments", NAME) == before, "its pods would lack the Secret"
+
+
+@pytest.mark.parametrize(("live", "kept"), [(4, 4), (1, 2), (50, 7)])
+async def test_number_of_replicas_is_that_of_the_autoscaler_within_its_bounds(
+    harness: Harness, live: int, kept: int
+) -> None:
+    scaled = deployment(SERVING, active_revision_id=SERVING.id, scale=Scale(min_scale=2, max_scale=7))
+    harness.target._serving = Release(scaled, SERVING, None)
+    harness.spec("deployments", NAME)["replicas"] = live
+
+    await harness.target.apply_serving()
+
+    assert harness.refusals == []
+    assert harness.spec("deployments", NAME)["replicas"] == kept
+
+
 async def test_right_that_was_lost_stops_no_other_object_and_is_named(harness: Harness) -> None:
     def refuse(method: str, plural: str, namespace: str, _name: str) -> tuple[int, str] | None:
         return lacks_right("patch", plural, namespace) if (method, plural) == ("apply", "ingresses") else None
@@ -173,6 +202,58 @@ async def test_lost_password_of_a_database_with_data_is_never_invented(harness: 
     ):
         await harness.target.apply_serving()
     assert harness.cluster.find("secrets", f"{NAME}-postgres") is None
+
+
+async def test_password_is_that_of_the_newest_variables_with_the_address_of_the_store(harness: Harness) -> None:
+    """An earlier revision may have had the user's own database, and the password of this one may have been changed."""
+    before = harness.password()
+    labels = {**owned_by(DEPLOYMENT_ID), "app.kubernetes.io/component": "environment"}
+    for name, url, created_at in (
+        ("changed-since", f"postgresql://portside:old@{NAME}-postgres:5432/portside", "2025-01-01T00:00:00Z"),
+        ("another-database", "postgresql://mine:theirs@elsewhere:5432/portside", "2027-01-01T00:00:00Z"),
+    ):
+        data = {"DATABASE_URI": base64.b64encode(url.encode()).decode()}
+        content = {"data": data, "metadata": {"labels": labels, "creationTimestamp": created_at}}
+        harness.cluster.put("secrets", "agents", name, content)
+
+    del harness.cluster.objects["secrets", "agents", f"{NAME}-postgres"]
+    await harness.target.apply_serving()
+
+    assert harness.password() == before
+
+
+@pytest.mark.parametrize("plural", ["secrets", "persistentvolumeclaims"])
+async def test_data_that_cannot_be_changed_is_never_created_anew(harness: Harness, plural: str) -> None:
+    def refuse(method: str, kind: str, _namespace: str, name: str) -> tuple[int, str] | None:
+        is_change = method in {"apply", "merge"} and (kind, name) == (plural, f"{NAME}-postgres")
+        return (422, "x is invalid: field is immutable") if is_change else None
+
+    harness.cluster.rules.append(refuse)
+    await harness.target.apply_serving()
+
+    assert len(harness.refusals) == 1
+    assert harness.deleted() == []
+
+
+async def test_what_a_release_no_longer_needs_is_deleted_but_no_data_and_nothing_of_others(harness: Harness) -> None:
+    ours = owned_by(DEPLOYMENT_ID)
+    of_postgres = {**ours, "app.kubernetes.io/component": "postgres"}
+    of_another = owned_by(UUID(int=9))
+    owner = {"apiVersion": "postgresql.cnpg.io/v1", "kind": "Cluster", "name": "x", "uid": "y"}
+    kept = [
+        ("persistentvolumeclaims", "earlier-database", {"labels": of_postgres}),
+        ("secrets", "earlier-password", {"labels": of_postgres}),
+        ("services", "of-an-operator", {"labels": ours, "ownerReferences": [owner]}),
+        ("services", "of-another-deployment", {"labels": of_another}),
+        ("services", "of-somebody", {}),
+    ]
+    for plural, name, metadata in [*kept, ("services", "left", {"labels": ours}), ("secrets", "old", {"labels": ours})]:
+        harness.cluster.put(plural, "agents", name, {"metadata": metadata})
+
+    await harness.target.apply_serving()
+
+    assert harness.deleted() == [("services", "left"), ("secrets", "old")]
+    assert harness.refusals == []
 
 
 async def test_own_stores_start_no_servers_again(harness: Harness) -> None:
@@ -311,6 +392,17 @@ async def test_missing_right_to_objects_of_an_operator_names_what_gives_it(
     refusal = 403, f'{plural}.{group} is forbidden: User "x" cannot patch resource "{plural}" in API group "{group}"'
     harness.cluster.rules.append(lambda *_: refusal)
     with pytest.raises(ClusterDenied, match=remedy):
+        await harness.compute.api.list("Secret", "agents", {})
+
+
+async def test_only_a_right_that_a_role_lacks_may_come_back_by_itself(harness: Harness) -> None:
+    """Quotas and admission refuse with the same status, and would refuse again."""
+    answers = [(403, "exceeded quota: most"), lacks_right("list", "secrets", "agents")]
+    harness.cluster.rules.append(lambda *_: answers.pop(0))
+
+    with pytest.raises(ClusterRefused, match="exceeded quota"):
+        await harness.compute.api.list("Secret", "agents", {})
+    with pytest.raises(ClusterDenied, match="cannot list resource"):
         await harness.compute.api.list("Secret", "agents", {})
 
 

@@ -238,6 +238,9 @@ OBJECTS = {
             "portside/workspace": "any",
         },
     ),
+    "secrets/of-a-listener": build_object(
+        "of-a-listener", {"app.kubernetes.io/managed-by": "portside", "portside/workspace": "any"}
+    ),
     "serviceaccounts/ours": build_object("ours", {"portside/workspace": str(WORKSPACE_ID)}),
     "configmaps/ours": build_object("ours", {"portside/workspace": str(WORKSPACE_ID)}),
     "persistentvolumeclaims/ours": build_object("ours", {"portside/workspace": str(WORKSPACE_ID)}),
