@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from portside.dataplane.compute import forwarding
 from portside.dataplane.compute.forwarding import TcpRelay, to_port
 from portside.kernel.http.server import listen
 from tests.tcp_server import serve_connections
@@ -122,3 +123,45 @@ def test_relay_skips_dead_target(run: Callable[[Any], Any]):
             assert [await say(port, b"x") for _ in range(3)] == [b"x"] * 3
 
     of(passed_over, run)
+
+
+@either_loop
+def test_nothing_accepts_after_targets_that_were_added_at_once_were_removed(run: Callable[[Any], Any]):
+    """The containers of a listener that has just started serve at the same moment."""
+
+    async def replaced() -> None:
+        async with echo() as server, relay() as (made, port):
+            await asyncio.gather(*(made.add(name, to_port(server)) for name in ("a", "b")))
+            for name in ("a", "b"):
+                made.remove(name)
+
+            following = TcpRelay(made._listening)
+            await following.add("c", to_port(server))
+            assert [await say(port, b"x") for _ in range(6)] == [b"x"] * 6
+            following.close()
+
+    of(replaced, run)
+
+
+class Transport:
+    """A connection that was accepted."""
+
+    def __init__(self) -> None:
+        self.is_cut = False
+
+    def abort(self) -> None:
+        self.is_cut = True
+
+
+async def test_connections_leave_descriptors_for_starts_of_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "get_connection_limit", lambda: 4)
+    made = TcpRelay(None)  # type: ignore[arg-type]
+    ends = [forwarding._AcceptedEnd(made) for _ in range(3)]
+    connections = [Transport() for _ in ends]
+
+    for end, connection in zip(ends, connections, strict=True):
+        end.connection_made(connection)  # type: ignore[arg-type]
+
+    assert [connection.is_cut for connection in connections] == [False, False, True]
+    for end in ends:
+        end.connection_lost(None)

@@ -28,7 +28,6 @@ from portside.kernel.errors import UserMistake
 from portside.listener_api import Scale, Secret
 from tests.kubernetes import (
     DEPLOYMENT_ID,
-    PASSWORDS,
     FULL_SPEC,
     PASSWORDS,
     assert_restricted,

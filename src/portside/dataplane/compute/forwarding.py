@@ -45,16 +45,28 @@ class TcpRelay:
         self._targets: dict[str, Connect] = {}
         self._next = 0
         self._server: asyncio.Server | None = None
+        self._opening = asyncio.Lock()
         self.ends: set[RelayEnd] = set()
 
     async def add(self, name: str, connect: Connect) -> None:
         """Forward to one more target from now on."""
         self._targets[name] = connect
 
-        if self._server is None:
-            # A duplicate, because a server that is closed closes its socket too.
-            copy = self._listening.dup()
-            self._server = await asyncio.get_running_loop().create_server(lambda: _AcceptedEnd(self), sock=copy)
+        # Several targets may be added at once. A second server would accept connections after all targets were removed.
+        async with self._opening:
+            if self._server is None and self._targets:
+                self._server = await self._accept()
+
+    async def _accept(self) -> asyncio.Server | None:
+        """Begin to accept; None if all targets were removed meanwhile."""
+        # A duplicate, because a server that is closed closes its socket too.
+        copy = self._listening.dup()
+        server = await asyncio.get_running_loop().create_server(lambda: _AcceptedEnd(self), sock=copy)
+        if self._targets:
+            return server
+
+        server.close()
+        return None
 
     def remove(self, name: str) -> None:
         """Forward no new connection to a target; its open connections continue."""
