@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,8 @@ async def test_kept_history_replaces_repositories_that_are_gone(tmp_path: Path, 
     assert await first.fetch() == commit
 
     await asyncio.to_thread(first.keep_history, kept)
+    assert not (kept / "FETCH_HEAD").exists(), "it names the address"
+    assert not (tmp_path / "first" / "gitconfig").exists()
     assert CREDENTIAL.value not in "".join(path.read_text("latin-1") for path in kept.rglob("*") if path.is_file())
 
     shutil.rmtree(git_server.folder / "below")
@@ -178,6 +181,36 @@ async def test_kept_history_replaces_repositories_that_are_gone(tmp_path: Path, 
         await damaged.fetch()
 
     assert any("cannot be used" in line for line in lines)
+
+
+async def test_what_a_project_wrote_into_its_history_gets_no_credential(tmp_path: Path, git_server: GitHost):
+    """The code of the project ran beside the folder that a later build takes the same commit from."""
+    repository = Repository(git_server.folder / "top")
+    repository.commit({"file": "1"})
+    commit = repository.git("rev-parse", "HEAD")
+    wanted = GitSource(f"{git_server.url}/top", None, commit, LIMIT, CREDENTIAL)
+    kept = tmp_path / "sources" / "one"
+    first = wanted.checkout(tmp_path / "first", MaskedOutput(lambda _: None))
+    await first.fetch()
+    await asyncio.to_thread(first.keep_history, kept)
+
+    mark = tmp_path / "mark"
+    seen = tmp_path / "seen"
+    for folder, script in ((kept / "hooks", f"touch {mark}"), (tmp_path / "hooks", f"env > {seen}")):
+        folder.mkdir(exist_ok=True)
+        hook = folder / "post-checkout"
+        hook.write_text(f"#!/bin/sh\n{script}\n")
+        hook.chmod(0o755)
+
+    again = dataclasses.replace(wanted, history=kept)
+    await again.checkout(tmp_path / "again", MaskedOutput(lambda _: None)).fetch()
+    assert not mark.exists(), "its hooks are not run"
+
+    with (kept / "config").open("a") as file:
+        file.write(f"[core]\n\thooksPath = {tmp_path / 'hooks'}\n")
+
+    await again.checkout(tmp_path / "third", MaskedOutput(lambda _: None)).fetch()
+    assert CREDENTIAL.value not in (seen.read_text() if seen.exists() else "")
 
 
 async def test_remote_repository_cannot_have_local_submodule(tmp_path: Path, git_server: GitHost):

@@ -25,8 +25,12 @@ async def test_database_is_created_and_dropped(postgres: str, tmp_path: Path):
     one = uuid4()
     other = uuid4()
     try:
-        for deployment in (one, other, one):
+        for deployment in (one, other):
             await databases.ensure(deployment, tmp_path / str(deployment))
+
+        password = (tmp_path / str(one)).read_text()
+        await databases.ensure(one, tmp_path / str(one))
+        assert (tmp_path / str(one)).read_text() == password, "servers that run have this one"
 
         assert (tmp_path / str(one)).stat().st_mode & 0o777 == 0o600
         url = databases.url(one, tmp_path / str(one))
@@ -47,6 +51,12 @@ async def test_database_is_created_and_dropped(postgres: str, tmp_path: Path):
         await connection.close()
         with pytest.raises(asyncpg.PostgresError):
             await asyncpg.connect(url)
+
+        admin = await asyncpg.connect(postgres)
+        names = [database_name(each) for each in (one, other)]
+        left = await admin.fetch("select rolname from pg_roles where rolname = any($1)", names)
+        await admin.close()
+        assert [row["rolname"] for row in left] == [database_name(other)], "the role went with the database"
     finally:
         for deployment in (one, other):
             await databases.drop(deployment)
@@ -218,6 +228,7 @@ async def test_more_replicas_than_connections_are_refused(small_server: str, tmp
         await databases.admit(deployments[0], 3)
 
     # A server may always have a successor.
+    held.append(await asyncpg.connect(databases.url(deployments[1], tmp_path / str(deployments[1]))))
     await databases.admit(deployments[0], 2)
 
     for connection in held:

@@ -40,6 +40,19 @@ def test_every_output_line_arrives(runs: Callable[..., Any], tmp_path: Path):
     assert outcome.tail == said[-30:]
 
 
+def test_a_line_that_is_too_long_is_split_at_a_space_or_left_out(tmp_path: Path):
+    """Cut in the middle of a secret it could not be masked."""
+    said: list[str] = []
+    script = (
+        "head -c 40000 /dev/zero | tr '\\0' ' ' | sed 's/ /word /g'; echo; head -c 300000 /dev/zero | tr '\\0' x; echo"
+    )
+    run_script(asyncio.run, tmp_path, f"{script}; echo next", said)
+
+    assert said[-1] == "next"
+    assert sum(line.count("word") for line in said) > 1000
+    assert sum(line.count("x") for line in said[:-1]) <= 8000
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
 @either_loop
 def test_run_leaves_no_descriptor_open(runs: Callable[..., Any], tmp_path: Path):

@@ -14,7 +14,7 @@ from portside.dataplane.builds.commands import CommandOutcome
 from portside.dataplane.builds.config import BuildConfig, read_config, read_pip_config
 from portside.dataplane.builds.conflicts import explain_conflict, find_missing_requirement, read_pins
 from portside.dataplane.builds.environment import has_only_locked
-from portside.dataplane.builds.git import is_local, split_credential
+from portside.dataplane.builds.git import GitSource, is_local, split_credential
 from portside.dataplane.builds.javascript import (
     find_install_roots,
     find_missing_packages,
@@ -68,6 +68,13 @@ def test_address_of_separates_credentials(url: str, address: str, secret: tuple[
     found, given = split_credential(url, Secret("own", "credential"))
     assert found == address
     assert (None if given is None else (given.name, given.value)) == secret
+
+    # The build log masks the password, or what is alone in its place.
+    source = GitSource(url, "main", None, 1, Secret("own", "credential"))
+    assert source.secrets == ([] if secret is None else [secret[1] or secret[0]])
+    if secret is not None:
+        assert f"{secret[0]}:" not in source.title
+        assert f"{secret[0]}@" not in source.title
 
 
 def test_is_local_recognises_local_folders():
@@ -406,7 +413,7 @@ def test_pip_config_becomes_uv_variables(tmp_path: Path):
     path.write_text(
         "[global]\nindex-url = https://user:pw@index/simple\ntimeout = 60\n"
         "[install]\nextra_index_url =\n    https://one/simple\n    https://two/simple\nfind-links = ./a ./b\n"
-        "[list]\nformat = x\n"
+        "[list]\nformat = x\n[download]\nno-index = true\n"
     )
 
     found = read_pip_config(path, "pip.conf")
@@ -416,7 +423,7 @@ def test_pip_config_becomes_uv_variables(tmp_path: Path):
         "UV_FIND_LINKS": "./a,./b",
     }
 
-    assert found.skipped == ["global.timeout", "list.format"]
+    assert found.skipped == ["global.timeout", "list.format", "download.no-index"]
     path.write_text("no section")
     with pytest.raises(BuildFailed, match=r"'pip\.conf' is not a valid pip configuration"):
         read_pip_config(path, "pip.conf")

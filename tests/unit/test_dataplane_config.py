@@ -164,6 +164,22 @@ def test_misspelt_keys_are_kept_for_the_log(tmp_path: Path):
         read_config(repository(tmp_path, graphs=None, graph={"a": "a.py:g"}), "graph.json")
 
 
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
+    (tmp_path / "graph.json").write_text(" " * 1_000_001)
+    with pytest.raises(BuildFailed, match=r"graph\.json: larger than 1000000 bytes"):
+        read_config(tmp_path, "graph.json")
+
+
+def test_a_lock_file_is_found_in_the_repository_alone(tmp_path: Path):
+    inside = tmp_path / "inside"
+    write(inside, {"project/pyproject.toml": BUILT, "linked/pyproject.toml": BUILT, "project/uv.lock": ""})
+    (tmp_path / "uv.lock").write_text("")
+    (inside / "linked" / "uv.lock").symlink_to(tmp_path / "uv.lock")
+
+    config = read_config(repository(inside, dependencies=["./project", "./linked"]), "graph.json")
+    assert [lock.name for lock in config.found_locks] == ["project/uv.lock"]
+
+
 def test_invalid_json_names_the_file(tmp_path: Path):
     (tmp_path / "graph.json").write_text('{"graphs": ')
     with pytest.raises(BuildFailed, match=r"graph\.json is not valid JSON: .*line 1"):

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from portside.agent.executors.start import executor_environment
 from portside.agent.settings import AgentSettings
+from portside.dataplane import logs
 from portside.dataplane.builds.commands import minimal_environment
 from portside.dataplane.builds.sources import folder_size
 from portside.dataplane.compute.containers.images import ImageStore
@@ -23,7 +24,12 @@ from portside.dataplane.compute.server_environment import (
 )
 from portside.dataplane.compute.server_output import output_since, parse_line, server_failure
 from portside.dataplane.compute.sockets import to_url
-from portside.dataplane.failures import ControlPlaneRefused, DeployFailed, describe_without_output
+from portside.dataplane.failures import (
+    ControlPlaneRefused,
+    ControlPlaneUnreachable,
+    DeployFailed,
+    describe_without_output,
+)
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import mask_credentials, shorten_paths
 from portside.dataplane.processes import ProcessIdentity
@@ -78,7 +84,7 @@ def test_url_of_formats_addresses():
 
 
 def test_deployment_url_keeps_server_and_options():
-    admin = "postgresql://boss:pw@/portside?host=/tmp/a%20b&user=boss"
+    admin = "postgresql://boss:pw@/portside?host=/tmp/a%20b&user=boss&password=secret&dbname=portside"
     assert deployment_url(admin, "agent_1", "p/w") == "postgresql://agent_1:p/w@/agent_1?host=/tmp/a%20b"
     admin = "postgresql://boss@db.local:5433/x?sslmode=require"
     assert deployment_url(admin, "agent_1", "pw") == "postgresql://agent_1:pw@db.local:5433/agent_1?sslmode=require"
@@ -434,6 +440,48 @@ async def test_server_log_masks_secrets():
     log.add(f"calling with {MODEL_KEY}", "ERROR")
     await log.close()
     assert [(entry.level, entry.message) for entry in arrived] == [("ERROR", "calling with ***")]
+
+
+async def test_no_part_of_a_secret_is_left_where_a_long_line_is_cut():
+    arrived: list[NewLogEntry] = []
+
+    async def ship(entries: list[NewLogEntry]) -> None:
+        arrived.extend(entries)
+
+    log = RevisionLog(ship)
+    log.hide([MODEL_KEY])
+    for before in range(7_900, 8_000, 5):
+        log.add("x" * before + MODEL_KEY + "y" * 100)
+
+    await log.close()
+    assert len(arrived) == 20
+    assert not any(MODEL_KEY[:4] in entry.message for entry in arrived)
+
+
+async def test_the_oldest_lines_are_dropped_when_the_control_plane_is_away_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logs, "_MAX_WAITING", 4)
+    shipped: list[str] = []
+    is_away = True
+
+    async def ship(entries: list[NewLogEntry]) -> None:
+        nonlocal is_away
+        if is_away:
+            is_away = False
+            for number in (5, 6):
+                log.add(str(number))
+            raise ControlPlaneUnreachable("it is away")
+
+        shipped.extend(entry.message for entry in entries)
+
+    log = RevisionLog(ship)
+    for number in (1, 2, 3, 4):
+        log.add(str(number))
+
+    await log.flush(within_s=300)
+    await log.close()
+    assert shipped == ["3", "4", "5", "6"]
 
 
 async def test_log_lines_that_are_too_large_together_are_shipped_in_parts():

@@ -1,15 +1,18 @@
 """A few servers start at once, the most urgent first; an idle deployment gives its connections to one that wakes."""
 
 import asyncio
+import time
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from uuid import UUID
 
 import httpx2
 import pytest
 from structlog.testing import capture_logs
 
 from portside.dataplane.compute import activation
-from portside.dataplane.compute.activation import SleepCycle
+from portside.dataplane.compute.activation import SleepCycle, WakeQueue
+from portside.dataplane.compute.server_metrics import ServerMetrics
 from portside.dataplane.compute.sockets import StableSocket
 from portside.dataplane.compute.start_queue import LATER, NOW, WORK, StartQueue, Urgency
 from portside.dataplane.failures import DeployFailed, NoConnectionsLeft
@@ -151,6 +154,145 @@ async def test_caller_that_no_longer_waits_leaves_the_answer_to_the_other():
     cycle.stop()
 
     assert await second is False
+
+
+class IdleDeployment:
+    """A deployment with these servers, of which each answers for how many seconds it has been idle."""
+
+    def __init__(self, *idle_times: float | None, due_in_s: float | OSError | None = None) -> None:
+        self.answers = dict(enumerate(idle_times, 1))
+        self._due_in_s = due_in_s
+        self.is_draining = False
+        self.is_growing = False
+
+    def list_ports(self) -> list[int]:
+        return list(self.answers)
+
+    def is_stopping(self) -> bool:
+        return self.is_draining
+
+    async def read_metrics(self, ports: list[int]) -> ServerMetrics | None:
+        (port,) = ports
+        idle_s = self.answers[port]
+        return None if idle_s is None else ServerMetrics(idle_s=idle_s)
+
+    async def next_due(self) -> float | None:
+        if self.is_growing:
+            self.answers[len(self.answers) + 1] = 100.0
+        if isinstance(self._due_in_s, OSError):
+            raise self._due_in_s
+
+        return None if self._due_in_s is None else time.time() + self._due_in_s
+
+
+async def is_idle(deployment: IdleDeployment, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(activation, "read_metrics", deployment.read_metrics)
+    return await SleepCycle(deployment)._is_idle(60.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "expected"),
+    [
+        (IdleDeployment(60.0, 100.0), True),
+        (IdleDeployment(100.0, 59.0), False),
+        (IdleDeployment(100.0, None), False),
+        (IdleDeployment(), False),
+        (IdleDeployment(100.0, due_in_s=3600.0), True),
+        (IdleDeployment(100.0, due_in_s=10.0), False),
+        (IdleDeployment(100.0, due_in_s=-10.0), False),
+        (IdleDeployment(100.0, due_in_s=OSError("Postgres is away")), False),
+    ],
+    ids=["all", "one is used", "one is silent", "none is known", "due later", "due soon", "due", "nobody knows"],
+)
+async def test_a_deployment_is_idle_when_all_its_servers_are_and_nothing_is_due_soon(
+    deployment: IdleDeployment, monkeypatch: pytest.MonkeyPatch, *, expected: bool
+) -> None:
+    assert await is_idle(deployment, monkeypatch) is expected
+
+
+async def test_a_deployment_whose_servers_change_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    draining = IdleDeployment(100.0)
+    draining.is_draining = True
+    assert not await is_idle(draining, monkeypatch), "the earlier ones finish their work"
+
+    growing = IdleDeployment(100.0)
+    growing.is_growing = True
+    assert not await is_idle(growing, monkeypatch), "nobody asked the new one"
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "after_s", "expected"),
+    [(60.0, 3600.0, 60.0), (4.9, 3600.0, None), (None, 3600.0, None), (60.0, 0.0, None)],
+)
+async def test_only_an_idle_deployment_that_may_sleep_gives_way(
+    idle_s: float | None, after_s: float, expected: float | None
+) -> None:
+    deployment = BusyDeployment()
+    deployment.idle_s = lambda: idle_s  # type: ignore[assignment,return-value]
+    cycle = SleepCycle(deployment)  # type: ignore[arg-type]
+    assert cycle.gives_way_after is None, "it does not serve yet"
+
+    cycle.set_after(after_s)
+    cycle.start()
+    try:
+        assert cycle.gives_way_after == expected
+        cycle.is_asleep = True
+        assert cycle.gives_way_after is None
+    finally:
+        await cycle.close()
+
+
+class Way:
+    """The cycle of a deployment that has been idle for so long, and gives way if it still is."""
+
+    is_ending = False
+    is_asleep = False
+
+    def __init__(self, name: str, idle_s: float | None, *, is_idle: bool = True) -> None:
+        self.name = name
+        self.gives_way_after = idle_s
+        self.is_idle = is_idle
+        self.asked: list[str] = []
+
+    async def give_way(self) -> bool:
+        self.asked.append(self.name)
+        self.is_asleep = self.is_idle
+        return self.is_idle
+
+
+async def test_the_deployment_that_was_not_used_for_longest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activation, "_ROOM_POLL_S", 0.0)
+    queue = WakeQueue()
+    ways = [Way("lately", 10.0), Way("busy again", 600.0, is_idle=False), Way("long ago", 60.0), Way("used", None)]
+    asked: list[str] = []
+    for number, way in enumerate(ways, 1):
+        way.asked = asked
+        queue.cycles[UUID(int=number)] = way  # type: ignore[assignment]
+
+    async def admit(_deployment_id: UUID) -> None:
+        if not queue.asleep():
+            raise NoConnectionsLeft("no connections left")
+
+    queue.admit = admit
+    async with queue.admitted(UUID(int=9)):
+        assert asked == ["busy again", "long ago"]
+        assert queue.asleep() == [UUID(int=3)]
+
+
+async def test_a_deployment_that_wakes_counts_as_awake() -> None:
+    queue = WakeQueue()
+    way = Way("sleeps", None)
+    way.is_asleep = True
+    queue.cycles[UUID(int=1)] = way  # type: ignore[assignment]
+
+    async def admit(_deployment_id: UUID) -> None: ...
+
+    queue.admit = admit
+    assert queue.asleep() == [UUID(int=1)]
+    async with queue.admitted(UUID(int=1)):
+        assert queue.asleep() == []
+
+    assert queue.asleep() == [UUID(int=1)], "it could not be woken"
 
 
 class UnwakeableDeployment:
