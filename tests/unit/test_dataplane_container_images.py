@@ -119,6 +119,18 @@ async def test_pulled_images_of_replaced_revisions_are_removed(harness: Harness)
     assert harness.runtime.images == {}
 
 
+async def test_images_that_a_tag_named_before_are_removed(harness: Harness) -> None:
+    for number in range(1, 4):
+        harness.runtime.registry[HELLO] = f"id-{number}"
+        await harness.pin(number)
+
+    await harness.remove_unused(3)
+    assert harness.runtime.ids == {"id-3"}
+
+    await harness.remove_pulled()
+    assert harness.runtime.ids == set()
+
+
 async def test_an_image_that_a_container_uses_is_removed_later(harness: Harness) -> None:
     await harness.pin(1)
     await harness.runtime.run(["run", "--name", "drains", "id-1"])
@@ -148,9 +160,15 @@ async def test_an_image_that_a_kept_revision_shares_stays_and_is_removed_with_th
 async def test_an_image_with_another_name_belongs_to_somebody_else(harness: Harness) -> None:
     await harness.pin(1)
     harness.runtime.add_image("somebody/elses:1", "id-1")
+    harness.runtime.registry[HELLO] = "id-2"
+    await harness.pin(2)
 
+    await harness.remove_unused(2)
+    assert harness.runtime.images == {"somebody/elses:1": "id-1", HELLO: "id-2"}
+
+    harness.runtime.add_image("somebody/elses:2", "id-2")
     await harness.remove_pulled()
-    assert harness.runtime.images == {"somebody/elses:1": "id-1"}
+    assert harness.runtime.images == {"somebody/elses:1": "id-1", "somebody/elses:2": "id-2"}
 
 
 @pytest.mark.parametrize(

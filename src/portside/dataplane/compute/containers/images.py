@@ -115,7 +115,12 @@ class ImageStore:
             raise DeployFailed(f"the image {image} was pulled, but this machine does not have it")
 
         log.add(f"The image is {image_id}")
-        return ImagePin(image, image_id, was_pulled=present is None)
+        # A tag that has moved was here as well, with the image that an earlier revision pulled.
+        was_pulled = present is None or self._has_pulled(present)
+        return ImagePin(image, image_id, was_pulled=was_pulled)
+
+    def _has_pulled(self, image_id: str) -> bool:
+        return any(pin.id == image_id and pin.was_pulled for pin in self._pins.values())
 
 
 def _read_pins(file: Path) -> dict[UUID, ImagePin]:
