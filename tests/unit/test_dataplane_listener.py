@@ -1,6 +1,7 @@
 """A deployment that the control plane no longer lists is closed once, and its close is never cancelled."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -18,7 +19,7 @@ from portside.dataplane.rollout import ListenerContext
 from portside.dataplane.settings import ListenerSettings
 from portside.listener_api import DeploymentReport, DeploymentStatus, Desired, DesiredDeployment
 from tests.conftest import eventually
-from tests.desired import build_desired_deployment
+from tests.desired import build_desired_deployment, build_desired_revision
 
 
 class SlowlyClosing:
@@ -173,3 +174,60 @@ async def test_deletion_does_not_wait_for_work_that_is_under_way(tmp_path: Path,
     await asyncio.wait_for(running, 300)
     assert (compute.is_destroyed, confirmed) == (True, [deployment.id])
     await api.close()
+
+
+@pytest.fixture
+async def reconciler(tmp_path: Path) -> AsyncIterator[Reconciler]:
+    """The reconciler of a deployment whose first revision is rolled out."""
+    settings = ListenerSettings(
+        control_plane_url="http://127.0.0.1:1", control_plane_api_key="key", portside_home=str(tmp_path)
+    )
+    api = ControlPlane(settings.control_plane_url, "key")
+    context = ListenerContext(settings, api, SlowlyClosing(), BuildSlots(1))  # type: ignore[arg-type]
+    reconciler = Reconciler(context, build_desired_deployment(build_desired_revision(id=UUID(int=1)), id=UUID(int=7)))
+    reconciler._working_on = UUID(int=1)
+    yield reconciler
+    await api.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "is_cancelled"),
+    [("DEPLOYING", False), ("DEPLOYED", False), ("INTERRUPTED", True), ("SKIPPED", True), (None, True)],
+)
+async def test_work_on_a_revision_that_was_given_up_is_cancelled(
+    reconciler: Reconciler, status: str | None, *, is_cancelled: bool
+):
+    work = asyncio.create_task(asyncio.Event().wait())
+    reconciler._work = work  # type: ignore[assignment]
+    revisions = [] if status is None else [build_desired_revision(id=UUID(int=1), status=status)]
+    reconciler.update(build_desired_deployment(*revisions, id=UUID(int=7), name="another name"))
+
+    assert bool(work.cancelling()) is is_cancelled
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+
+
+async def test_only_a_change_by_somebody_else_brings_the_next_attempt_forward(reconciler: Reconciler):
+    """The status and the address of a deployment are what this listener itself reports."""
+    desired = reconciler._desired
+    reconciler._restore_at = 1e12
+    own_report = msgspec.structs.replace(desired, status=DeploymentStatus.UNKNOWN, custom_url="http://127.0.0.1:2")
+    reconciler.update(own_report)
+    assert reconciler._restore_at == 1e12
+
+    reconciler.update(msgspec.structs.replace(own_report, environment={"LANGSMITH_API_KEY": "new"}))
+    assert reconciler._restore_at == 0.0
+
+
+async def test_revisions_are_rolled_out_by_number_and_once(reconciler: Reconciler):
+    revisions = [
+        build_desired_revision(id=UUID(int=number), number=number, status=status)
+        for number, status in ((5, "CREATING"), (3, "BUILDING"), (2, "DEPLOYED"), (4, "DEPLOY_FAILED"))
+    ]
+    reconciler._desired = build_desired_deployment(*revisions, id=UUID(int=7))
+    order = []
+    while (revision := reconciler._next_revision()) is not None:
+        order.append(revision.number)
+        reconciler._rolled_out.add(revision.id)
+
+    assert order == [3, 5]

@@ -237,6 +237,7 @@ async def test_a_build_is_removed_before_its_failure_is_reported(harness: Harnes
 
 async def test_a_split_build_is_not_reused_for_graphs_in_the_process_of_the_server(harness: Harness) -> None:
     harness.add_build(1)
+    harness.target.used = {UUID(int=1), UUID(int=2)}
     await harness.run(source(2, built_from=UUID(int=1)))
     assert harness.target.served == [UUID(int=2)]
 
