@@ -391,6 +391,18 @@ async def test_failed_deployment_that_is_deleted_is_no_failure_any_more(platform
     assert deployment not in [one.subject for one in await measurements._failed_deployments()]
 
 
+@pytest.mark.parametrize(
+    ("status", "is_failure"),
+    [("CREATE_FAILED", True), ("BUILD_FAILED", True), ("DEPLOY_FAILED", True), ("INTERRUPTED", False)],
+)
+async def test_a_revision_fails_in_each_of_its_steps(platform: Watched, status: str, *, is_failure: bool) -> None:
+    made = await platform.call("POST", "/v2/deployments", **create_body(f"ends-{status.lower().replace('_', '-')}"))
+    change = "update revisions set status = $1 where deployment_id = $2::text::uuid"
+    await platform.db.pool.execute(change, status, made["id"])
+    failed = await Measurements(MeasuredParts(platform.db, platform.home.path, None, None, {}))._failed_deployments()
+    assert (made["id"] in [one.subject for one in failed]) == is_failure
+
+
 async def test_only_what_counts_for_a_monthly_limit_is_measured(platform: Watched) -> None:
     """Not what was imported, nor what is of an earlier month, nor what is kept shortly for the limit of the others."""
     made = await platform.call("POST", "/workspaces", display_name="Measured limits")

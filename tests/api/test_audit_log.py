@@ -287,6 +287,8 @@ async def test_pages_filters_and_exports_show_the_same_entries(platform: Audited
             break
 
     assert len(pages) >= 4
+    whole = await platform.call_query("/audit-log", action="key", limit=len(pages))
+    assert (whole["items"], whole["cursor"]) == (pages, None)
     assert {each["action"].split(".")[0] for each in pages} == {"key"}
     assert [each["seq"] for each in pages] == sorted({each["seq"] for each in pages}, reverse=True)
     export = await platform.client.get("/audit-log/export", params={"action": "key"})
@@ -370,6 +372,10 @@ async def test_entries_are_events_of_ocsf_too(platform: Audited) -> None:
     rest = await platform.call_query(path, **period, limit=2, cursor=page["cursor"])
     assert [*page["items"], *rest["items"]] == [deleted, *created]
     assert rest["cursor"] is None
+
+    # The end belongs to the period.
+    moment = await platform.call_query(path, start_time=entry["at"], end_time=entry["at"])
+    assert moment["items"] == [deleted]
 
     nobody = await platform.call_query(path, **period, operations=["create_scim_token"])
     assert nobody["items"] == []

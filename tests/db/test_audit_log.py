@@ -57,6 +57,12 @@ async def test_a_flood_of_refusals_is_counted_in_one_entry(db: Database) -> None
     assert await actions(db) == ["workspace.create"] * MAX_REFUSALS + ["audit_log.suppress"]
     assert await db.pool.fetchval("select count from audit_log where action = 'audit_log.suppress'") == 40
 
+    # Another minute has begun.
+    with pytest.raises(Forbidden):
+        await recorder.wrap_guard(forbid)(Context(scope, None, None, BaseServices(db=db)), route)
+
+    assert (await actions(db))[-1] == "workspace.create"
+
 
 async def request(recorder: Recorder, db: Database, action: Action, handler: Any, **headers: str) -> None:
     """Send a request to a route whose changes the recorder records."""

@@ -7,6 +7,7 @@ import pytest
 from msgspec import UNSET, UnsetType
 
 from portside.audit.actions import build_operations, find_action
+from portside.audit.log import _to_cell
 from portside.audit.recording import Recorder, _list_visible_secrets, list_set_fields
 from portside.audit.types import ActionName
 from portside.kernel.db import Queries
@@ -114,3 +115,7 @@ def test_secrets_without_a_value_are_not_shown() -> None:
     secrets = [SimpleNamespace(name="SHOWN", value="x"), SimpleNamespace(name="HIDDEN", value="")]
     deployment = SimpleNamespace(secrets=secrets, source_config=SimpleNamespace(repo_url=None))
     assert _list_visible_secrets(deployment) == ["secrets.SHOWN"]
+
+
+def test_no_cell_of_an_export_is_a_formula() -> None:
+    assert [_to_cell(value) for value in ("=1+1", ["@sum", "b"], ["b", "=c"], None)] == ["'=1+1", "'@sum b", "b =c", ""]
