@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 import portside.alerts.channels  # noqa: F401 - its column is encrypted too
+from portside.control import pushes
 from portside.control.key_rotation import COLUMNS, reencrypt
 from portside.control.polling import PolledBranches
 from portside.control.pushes import ExpiredPushDeliveries, build_commit
@@ -328,6 +329,16 @@ def statement(text: str) -> Any:
     from portside.kernel.db import Query
 
     return Query("of a test", text)
+
+
+async def test_deployments_of_other_repositories_do_not_use_up_the_limit_of_a_push(platform, host, monkeypatch) -> None:
+    monkeypatch.setattr(pushes, "MAX_DEPLOYMENTS", 2)
+    integration = await add(platform, base_url=host.url)
+    for name in ("other-1", "other-2", "shared", "shared", "shared"):
+        await follow(platform, integration, f"{host.url}/team/{name}")
+
+    hook = await create_hook(platform, integration)
+    assert len(await hook.push(f"{host.url}/team/shared", "c" * 40)) == 2
 
 
 async def test_a_commit_is_built_only_where_the_branch_is_still_followed(platform, host) -> None:

@@ -114,10 +114,10 @@ async def _find_followers(tx: Transaction, integration: Record, push: Push) -> l
         integration_id=integration["id"],
         branch=push.branch,
         is_default=push.is_default,
-        limit=MAX_DEPLOYMENTS,
     )
 
-    return [row for row in rows if normalize_address(row["repo_url"] or "") in push.repositories]
+    followers = [row for row in rows if normalize_address(row["repo_url"] or "") in push.repositories]
+    return followers[:MAX_DEPLOYMENTS]
 
 
 async def build_commit(tx: Transaction, scope: Scope, deployment_id: UUID, *, branch: str, commit: str) -> UUID | None:

@@ -15,14 +15,14 @@ returning delivery_id
 delete from push_deliveries where received_at < now() - make_interval(days => :after_days)
 
 -- name: deployments_to_build
--- The deployments whose latest revision follows the branch. A revision without a branch follows the default branch.
+-- The deployments whose latest revision follows the branch, of any repository: `pushes.py` compares the addresses. A revision
+-- without a branch follows the default branch.
 select d.id, d.repo_url, coalesce(r.repo_ref, 'HEAD') as repo_ref from deployments d
 join revisions r on r.id = d.latest_revision_id
 where d.workspace_id = :workspace_id and d.integration_id = :integration_id and d.build_on_push
   and d.status <> 'AWAITING_DELETE' and r.source in ('git_hosting', 'github')
   and (r.repo_ref = :branch or (:is_default and r.repo_ref is null))
 order by d.id
-limit :limit
 
 -- name: latest_content
 -- The state that a branch's head is compared with. `was_deployed` is true for a commit that a rollback left.
