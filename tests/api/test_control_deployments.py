@@ -187,6 +187,8 @@ async def test_lists_are_paged_and_filtered(plane: Control) -> None:
 
     assert await names(status="AWAITING_DELETE") == ["agent-0"]
     assert await names(deployment_type="prod") == ["other"]
+    project_id = (await plane.get(ids[3]))["tracing_project_id"]
+    assert await names(tracing_project_id=project_id) == ["agent-3"]
     assert await names(deployment_ids=f"{ids[1]},{ids[2]}") == ["agent-2", "agent-1"]
     assert await names(remote_reconciled="true") == await names(image_version="1") == []
     assert await names(remote_reconciled="false", tag_value_ids="") == await names()
@@ -605,6 +607,14 @@ async def test_a_deleted_deployment_stays_readable_until_its_compute_is_gone(pla
     assert (await plane.client.get("/auth", headers={"x-api-key": key})).status_code == 401
     assert await plane.db.pool.fetchval("select count(*) from projects where deleted_at is null") == 1
     await plane.create()
+
+
+async def test_a_deployment_is_deleted_although_its_key_was_revoked_before(plane: Control) -> None:
+    made = await plane.create()
+    await plane.db.pool.execute("update api_keys set revoked_at = now() where used_by = 'deployment agent'")
+    await plane.client.delete(f"/v2/deployments/{made['id']}")
+    assert (await plane.listener.drop(made["id"])).status_code == 204
+    assert (await plane.client.get("/v2/deployments")).json()["resources"] == []
 
 
 @pytest.mark.parametrize(("asked", "left"), [("true", 0), ("false", 1)])

@@ -1,6 +1,9 @@
 """Listeners over HTTP: how they register, what they are told to deploy, and what they report back."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
 from uuid import UUID, uuid4
 
 import httpx2
@@ -21,7 +24,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 async def test_a_listener_keeps_its_id_and_is_listed(plane: Control) -> None:
     listener_id = await plane.listener.connect("local", version="1")
+    connected = (await plane.client.get(f"/v2/listeners/{listener_id}")).json()
     assert await plane.listener.connect("local", version="2") == listener_id
+    # Reports from before its last start say nothing about its version.
+    assert (await plane.client.get(f"/v2/listeners/{listener_id}")).json()["updated_at"] > connected["updated_at"]
     await plane.listener.connect("other")
     response = (await plane.client.get("/v2/listeners")).json()
     assert response["offset"] == 2
@@ -239,6 +245,13 @@ async def test_a_deployment_report_is_stored(plane: Control) -> None:
     assert seen["source_config"]["custom_url"] == "http://127.0.0.1:9000"
     assert (await plane.client.put(path, json={"status": "AWAITING_DELETE"})).status_code == 422
 
+    # The reason of an earlier report is over, and so is one from before a delete.
+    await plane.client.put(path, json={"status": "READY"})
+    assert (await plane.get(made["id"]))["status_message"] is None
+    await plane.client.put(path, json={"status": "UNKNOWN", "reason": "disk full"})
+    await plane.client.delete(f"/v2/deployments/{made['id']}")
+    assert (await plane.get(made["id"]))["status_message"] is None
+
 
 class CountingRouter:
     """Counts how often the front reads the addresses again."""
@@ -266,8 +279,12 @@ async def test_the_front_follows_a_deployment_whose_address_changes(plane: Contr
     assert await report(custom_url="http://127.0.0.1:9000") == 1
     assert await report(custom_url="http://127.0.0.1:9000") == 1
     assert await report(custom_url="http://127.0.0.1:9001") == 2
-    await plane.client.delete(f"/v2/deployments/{made['id']}")
+    await plane.patch(made["id"], display_name="Mine")
     assert router.refreshes == 3
+    await plane.client.delete(f"/v2/deployments/{made['id']}")
+    assert router.refreshes == 4
+    await plane.client.delete("/v2/deployments", params={"deployment_ids": [made["id"]]})
+    assert router.refreshes == 5
 
 
 async def test_the_front_routes_to_machines_and_no_more_to_what_is_deleted(plane: Control) -> None:
@@ -309,11 +326,23 @@ async def test_deployments_without_servers_are_not_ready_when_the_platform_start
     ]
 
 
+async def wait_for(plane: Control, listener_id: str, change: Callable[[], Awaitable[Any]]) -> Any:
+    """Return the desired state for which a listener waited while something changed."""
+    generation = (await plane.listener.desired(listener_id))["generation"]
+    waiting = asyncio.create_task(plane.listener.desired(listener_id, generation, 30))
+    await asyncio.wait({waiting}, timeout=0.05)
+    assert not waiting.done()
+    await change()
+
+    found = await asyncio.wait_for(waiting, 60)
+    assert found["generation"] > generation
+    return found
+
+
 async def test_every_change_wakes_a_waiting_listener(plane: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nobody looks again without being woken.
     monkeypatch.setattr(desired_state, "POLL_S", 3600.0)
     listener_id = await plane.listener.connect()
-    generation = (await plane.listener.desired(listener_id))["generation"]
     made: dict = {}
 
     async def create() -> None:
@@ -332,16 +361,29 @@ async def test_every_change_wakes_a_waiting_listener(plane: Control, monkeypatch
         await plane.listener.drop(made["id"])
 
     for change in (create, push, end, delete, drop):
-        waiting = asyncio.create_task(plane.listener.desired(listener_id, generation, 30))
-        await asyncio.wait({waiting}, timeout=0.05)
-        assert not waiting.done()
-        await change()
-
-        found = await asyncio.wait_for(waiting, 60)
-        assert found["generation"] > generation
-        generation = found["generation"]
+        found = await wait_for(plane, listener_id, change)
 
     assert found["deployments"] == []
+
+
+async def test_what_an_operator_changes_reaches_a_waiting_listener(
+    plane: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desired_state, "POLL_S", 3600.0)
+    made = await plane.create()
+    account = {"name": "host", "kind": "github", "token": "old"}
+    integration = (await plane.client.post("/v1/integrations/git_hosting", json=account)).json()["id"]
+    listener_id = await plane.listener.connect()
+    path = f"/v2/deployments/{made['id']}"
+
+    for method, changed, body in (
+        ("POST", f"{path}/revisions/{made['latest_revision_id']}/interrupt", None),
+        ("PUT", f"{path}/scale", {"max_scale": 2}),
+        ("POST", f"{path}/service-key/rotate", None),
+        ("PATCH", f"/v1/integrations/git_hosting/{integration}", {"token": "new"}),
+    ):
+        request = partial(plane.client.request, method, changed, json=body)
+        await wait_for(plane, listener_id, request)
 
 
 async def test_a_change_by_another_process_is_found_by_polling(plane: Control) -> None:

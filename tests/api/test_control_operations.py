@@ -64,6 +64,10 @@ async def test_the_latest_metrics_are_shown(plane: Control):
     assert f'portside_deployment_replicas{{deployment_id="{deployment}"}} 2.0' in format_metrics()[0].decode()
     assert f'portside_deployment_active_runs{{deployment_id="{deployment}"}} NaN' in format_metrics()[0].decode()
 
+    await plane.client.delete(f"/v2/deployments/{deployment}")
+    assert (await plane.listener.drop(deployment)).status_code == 204
+    assert deployment not in format_metrics()[0].decode()
+
 
 async def test_the_time_until_sleep_reaches_the_listener_without_a_new_revision(plane: Control):
     made = await plane.create("sleepy")

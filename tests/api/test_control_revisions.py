@@ -38,6 +38,21 @@ async def test_a_revision_becomes_active_when_it_is_deployed_and_not_before(plan
     assert (await plane.revisions(made["id"]))[0]["status_message"] == "no such ref"
 
 
+async def test_only_the_active_revision_shows_why_nothing_of_the_deployment_runs(plane: Control) -> None:
+    made = await plane.create()
+    await plane.listener.deploy(made["id"], made["latest_revision_id"])
+    active = await push(plane, made["id"], "next")
+    await plane.listener.deploy(made["id"], active)
+    report = {"status": "UNKNOWN", "reason": "disk full"}
+    await plane.client.put(f"/internal/deployments/{made['id']}/status", json=report)
+
+    expected = {active: "disk full", made["latest_revision_id"]: None}
+    assert {each["id"]: each["status_message"] for each in await plane.revisions(made["id"])} == expected
+    for revision_id, message in expected.items():
+        shown = (await plane.client.get(f"/v2/deployments/{made['id']}/revisions/{revision_id}")).json()
+        assert shown["status_message"] == message
+
+
 async def test_reports_may_repeat_but_illegal_transitions_are_refused(plane: Control) -> None:
     made = await plane.create()
     revision = made["latest_revision_id"]

@@ -284,7 +284,23 @@ def test_values_of_secrets_are_bounded() -> None:
         check_secrets([Secret(f"A{i}", "x" * 60_000) for i in range(9)])
 
 
-@pytest.mark.parametrize("name", ["PORT", "DATABASE_URI", "GRAPH_AUTH_TYPE", "LANGGRAPH_AUTH_TYPE", "PATH"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PORT",
+        "DATABASE_URI",
+        "GRAPH_AUTH_TYPE",
+        "LANGGRAPH_AUTH_TYPE",
+        "LANGSMITH_AUTH_ENDPOINT",
+        "LANGSMITH_HOST_PROJECT_ID",
+        "LANGSMITH_PROJECT",
+        "LANGSMITH_TENANT_ID",
+        "MOUNT_PREFIX",
+        "PATH",
+        "POSTGRES_URI",
+        "REDIS_URI",
+    ],
+)
 def test_names_that_the_platform_sets_are_reserved(name: str) -> None:
     assert name in RESERVED
     with pytest.raises(BadCombination, match=name):
