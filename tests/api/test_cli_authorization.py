@@ -195,6 +195,7 @@ async def test_an_expired_or_refused_code_gives_nothing(
     digest = hashlib.sha256(expired["device_code"].encode()).digest()
     await server.db.pool.execute("update cli_authorizations set expires_at = now() where code_hash = $1", digest)
     assert (await person.decide(expired["user_code"])).status_code == 400
+    await begin(terminal)
     assert (await poll(terminal, expired)).json()["error"] == "expired_token"
     assert "Refused" in (await person.decide(refused["user_code"], "deny")).text
 
@@ -215,6 +216,9 @@ async def test_user_codes_cannot_be_guessed(server: Hosted, terminal: httpx2.Asy
 
     # Even the right one.
     assert (await person.type_code(begun["user_code"])).status_code == 429
+    # Another terminal gives nobody more attempts.
+    another = await begin(terminal)
+    assert (await person.type_code(another["user_code"])).status_code == 429
     late = await person.decide(begun["user_code"])
     assert (late.status_code, "retry-after" in late.headers) == (429, True)
     assert (await poll(terminal, begun)).json()["error"] == "authorization_pending"

@@ -232,6 +232,12 @@ async def test_an_api_key_may_come_as_a_bearer_token_and_a_login_ends(server: Ho
     organization = str(server.actor.organization_id)
     assert (await send(server, "GET", "/orgs/current", **login, x_organization_id=organization)).status_code == 200
     assert (await send(server, "GET", "/orgs/current", **login, x_organization_id=str(uuid4()))).status_code == 403
+    assert (await send(server, "GET", "/orgs/current", x_organization_id=organization.upper())).status_code == 200
+    service = await server.new_key()
+    for key in (server.key, service):
+        refused = await send(server, "GET", "/orgs/current", x_api_key=key, x_organization_id=str(uuid4()))
+        assert refused.status_code == 403
+
     assert (await send(server, "POST", "/logout", **login)).status_code == 204
 
     assert (await send(server, "GET", "/auth", **login)).status_code == 401

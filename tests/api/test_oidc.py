@@ -101,6 +101,9 @@ class Browser:
     async def start(self, target: str = "/console/x") -> str:
         response = await self.go("GET", f"http://127.0.0.1/login/oidc?next={target}")
         assert response.status_code == 303, response.text
+        name, *attributes = response.headers["set-cookie"].split("; ")
+        assert name.startswith("portside_oidc=")
+        assert set(attributes) == {"Path=/", "Max-Age=600", "HttpOnly", "SameSite=Lax"}
         return response.headers["location"]
 
     async def log_in(self, url: str, person: str) -> str:
@@ -160,6 +163,7 @@ async def test_groups_that_are_no_texts_give_no_role() -> None:
 async def test_a_person_becomes_a_member_with_the_roles_of_the_groups(server: Hosted, browser: Browser) -> None:
     assert "Continue with 127.0.0.1" in (await browser.go("GET", "http://127.0.0.1/login")).text
     response = await browser.sign_in("ann ann@example.com true devs,others")
+    assert "portside_oidc=; Path=/; Max-Age=0" in "\n".join(response.headers.get_list("set-cookie"))
     assert (response.status_code, response.headers["location"]) == (303, "/console/x")
     assert (await browser.auth()).json()["user_email"] == "ann@example.com"
     assert await read_roles(server, "ann@example.com") == ("Organization User", "Editor")

@@ -117,6 +117,10 @@ async def test_deleting_a_workspace_deletes_its_data(server: Hosted) -> None:
     assert [found["id"] for found in (await server.client.get("/workspaces")).json()] == [own]
 
     assert (await server.client.delete(f"/workspaces/{made['id']}")).status_code == 404
+    for path in ("/orgs/current/service-keys", "/orgs/current/members"):
+        body = {"workspaces": [made["id"]]} | ({"email": "late@example.com"} if path.endswith("members") else {})
+        assert (await server.client.post(path, json=body)).status_code == 422
+
     assert (await server.client.patch(f"/workspaces/{made['id']}", json={"display_name": "x"})).status_code == 404
     not_yet = DeletedWorkspaces(server.db, EMPTIERS)
     assert (await not_yet.activate()).did == {}

@@ -476,6 +476,16 @@ async def test_groups_give_roles_in_the_workspaces_that_the_map_names(db: Databa
     }
 
 
+async def test_role_that_a_sign_in_takes_away_is_gone_at_once(db: Database, key: str) -> None:
+    authenticator = Authenticator(db)
+    user_id = await admit(db, authenticator, build_rules(), build_claims("ann@example.com", "admins"))
+    sign_in = SignIn(kind="cookie", method="oidc", lifetime=timedelta(hours=1), user_id=user_id)
+    session = await begin_session(db, authenticator, sign_in)
+    assert (await authenticator.authenticate_session(session.token, "cookie")).may("organization:manage")
+    await admit(db, authenticator, build_rules(), build_claims("ann@example.com"))
+    assert not (await authenticator.authenticate_session(session.token, "cookie")).may("organization:manage")
+
+
 async def test_last_admin_stays_one_whatever_the_groups_say(db: Database, key: str) -> None:
     for email in ("ann@example.com", "bob@example.com"):
         await admit(db, Authenticator(db), build_rules(), build_claims(email, "admins"))

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from portside.cli.client import explain
 from portside.cli.deploy import derive_name
 from portside.cli.greeting import Greeting
 from portside.cli.login import has_browser
-from portside.cli.logins import normalize_url
+from portside.cli.logins import Login, Logins, normalize_url
 from portside.cli.serve import summarize
 from portside.cli.service import read_environment
 from portside.kernel.errors import DependencyUnavailable, TooManyRequests, UserMistake
@@ -393,6 +394,21 @@ def test_next_steps_without_the_example(tmp_path: Path, capsys: pytest.CaptureFi
 )
 def test_a_browser_is_where_the_user_sits(environment: dict[str, str], system: str, *, expected: bool) -> None:
     assert has_browser(environment, system) is expected
+
+
+def test_login_counts_at_its_platform_until_it_expires(tmp_path: Path) -> None:
+    logins = Logins(tmp_path / "portside")
+    valid = Login("valid", datetime.now(UTC) + timedelta(hours=1))
+    logins.keep("https://One.example/", valid)
+    logins.keep("https://two.example", Login("expired", datetime.now(UTC) - timedelta(seconds=1)))
+    assert logins.find("https://one.example") == valid
+    assert logins.find("https://two.example") is None
+    assert logins.find("https://three.example") is None
+    (file,) = (tmp_path / "portside").iterdir()
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+    logins.keep("https://one.example", None)
+    assert logins.find("https://one.example") is None
 
 
 def test_addresses_of_platforms_have_one_form() -> None:
