@@ -213,6 +213,34 @@ def test_long_words_are_masked_in_time():
     assert Masks([]).mask(f"{text} my_password_of_x={text}") == f"{text} my_password_of_x=***"
 
 
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "lsv2_pt_0123456789abcdef0123456789abcdef_0123456789",
+        "sk-proj-0123456789abcdefABCDEF",
+        "pk-lf-0123456789abcdef",
+        "ghp_0123456789abcdefABCDEF",
+        "ghs_0123456789abcdefABCDEF",
+        "glpat-0123456789abcdefABCDEF",
+        "xoxb-0123456789-abcdefABCDEF",
+        "AKIA0123456789ABCDEF",
+        "hf_0123456789abcdefABCDEF",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
+        "Bearer 0123456789",
+        "basic dXNlcjpwYXNzd29yZA==",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
+        "-----BEGIN PRIVATE KEY-----\nMIIE, and the log ends here",
+        "https://user:passw0rd@git.example.com",
+    ],
+)
+def test_what_looks_like_a_secret_is_masked_although_nobody_knows_it(secret: str) -> None:
+    masked = Masks([]).mask(f"before {secret}")
+    rest = secret.removeprefix("Bearer ").removeprefix("basic ")
+    assert masked.startswith("before ")
+    assert "***" in masked
+    assert rest not in masked and "passw0rd" not in masked
+
+
 def test_values_of_variables_and_their_forms():
     found = list_secret_values(
         {"A_KEYS": "first-one,second-one", "DB": "postgresql://u:p%40ssword@h/d", "PLAIN": "visible"}

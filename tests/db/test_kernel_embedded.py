@@ -102,6 +102,14 @@ async def test_socket_and_files_are_private(home, user) -> None:
     with pytest.raises(asyncpg.InvalidPasswordError):
         await ask(server.url("portside", password="guess"), "select 1")
 
+    # The role of a deployment reaches no database but its own, and cannot use up the connections.
+    await ask(url, "create role stranger login password 'its own'")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await ask(server.url("portside", "stranger", "its own"), "select 1")
+
+    connections = int(str(await ask(url, "show max_connections")))
+    assert int(str(await ask(url, "show superuser_reserved_connections"))) == min(40, connections // 4) > 0
+
     server.release()
     assert not folder.exists()  # noqa: ASYNC240
 

@@ -31,6 +31,10 @@ async def test_keys_are_private_and_a_missing_master_key_is_refused(platform_dat
     settings = PlatformSettings()
     async with open_platform(home, settings, url) as first:
         assert first.new_key == home.api_key.read_text().strip()
+        connection = await asyncpg.connect(url)
+        used = await connection.fetch("select permissions, used_by from api_keys where user_id is null")
+        assert [tuple(row) for row in used] == [(["listeners:work"], "the platform's own listener")]
+        await connection.close()
 
     for file in (home.api_key, home.listener_key, home.master_key):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -5,7 +5,7 @@ import base64
 import os
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -90,6 +90,7 @@ async def test_running_platform_rotates_and_keeps_the_previous_key(
     rotation = KeyRotation(db, home, box)
     assert (await rotation.activate()).did == {}, "there is nothing to do"
     state = await rotation.begin()
+    assert timedelta(minutes=9) < state.older_key_until - datetime.now(UTC) < timedelta(minutes=11)
     assert (state.reencrypted, box.keys[1:], SecretBox.from_file(home.master_key).keys) == (2, first.keys, box.keys)
     assert box.decrypt(await connection.fetchval(read, stored), stored) == b"token"
 
