@@ -121,6 +121,30 @@ async def test_a_role_change_takes_effect_at_once(server: Hosted):
     assert (await send(server, "DELETE", f"/workspaces/current/members/{user}")).status_code == 404
 
 
+async def test_role_in_one_workspace_is_none_in_another(server: Hosted):
+    own = str(server.actor.workspace_id)
+    other = (await create(server, "/workspaces", {"display_name": "Other"}))["id"]
+    path = "/workspaces/current/members"
+    ann = (await new_member(server, "ann@example.com", workspaces=[own, other], workspace_role="Editor"))["id"]
+    bob = (await new_member(server, "bob@example.com", workspaces=[own]))["id"]
+
+    async def read_roles(workspace: str) -> dict[str, str]:
+        listed = (await send(server, "GET", path, x_tenant_id=workspace)).json()
+        return {found["email"]: found["role_name"] for found in listed if found["email"] != "admin@localhost"}
+
+    assert await read_roles(own) == {"ann@example.com": "Editor", "bob@example.com": "Editor"}
+    assert await read_roles(other) == {"ann@example.com": "Editor"}
+    viewer = {"role_id": "Viewer"}
+    assert (await send(server, "PATCH", f"{path}/{ann}", viewer, x_tenant_id=other)).status_code == 200
+    assert (await read_roles(own))["ann@example.com"] == "Editor"
+    for method, body in (("PATCH", viewer), ("DELETE", None)):
+        assert (await send(server, method, f"{path}/{bob}", body, x_tenant_id=other)).status_code == 404
+
+    assert (await send(server, "DELETE", f"{path}/{ann}", x_tenant_id=other)).status_code == 204
+    assert await read_roles(other) == {}
+    assert await read_roles(own) == {"ann@example.com": "Editor", "bob@example.com": "Editor"}
+
+
 async def test_a_removed_member_loses_keys_and_logins_at_once(server: Hosted):
     own = str(server.actor.workspace_id)
     user = (await new_member(server, "b@example.com", workspaces=[own]))["id"]

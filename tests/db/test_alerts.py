@@ -50,6 +50,22 @@ async def test_an_alert_is_not_repeated_and_ends_after_a_while(db: Database) -> 
     assert await days_left(db, 30, 20) == 0
 
 
+async def test_of_two_platforms_one_begins_an_alert(db: Database) -> None:
+    """The other one waits, and finds it begun."""
+    async with db.transaction() as tx:
+        await tx.execute(sql.lock_alerts)
+        both = [asyncio.create_task(days_left(db, 1, 0)) for _ in range(2)]
+
+        async def wait() -> bool:
+            here = "datname = current_database() and wait_event_type = 'Lock'"
+            return await db.pool.fetchval(f"select count(*) from pg_stat_activity where {here}") == 2
+
+        await eventually(wait)
+
+    assert sorted(await asyncio.gather(*both)) == [0, 1]
+    assert len(await list_open_alerts(db)) == 1
+
+
 async def test_a_condition_that_passes_is_forgotten(db: Database) -> None:
     await alerts.update_rule(db, RULE, RulePatch(for_s=120))
     assert [await days_left(db, value, minutes) for minutes, value in [(0, 13), (1, 20)]] == [0, 0]

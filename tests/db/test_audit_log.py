@@ -182,6 +182,35 @@ async def test_changes_that_bypass_the_triggers_are_found(db: Database) -> None:
     assert (await verify_entries(db)).broken_at == 4
 
 
+CHANGES = {
+    "uuid": "gen_random_uuid()",
+    "text": "'other'",
+    "timestamp with time zone": "at + interval '1 microsecond'",
+    "ARRAY": "array['other']",
+    "integer": "599",
+}
+ALLOWED = {"actor_kind": "'user'", "outcome": "'refused'"}
+
+
+async def test_change_of_any_value_of_an_entry_is_found(db: Database) -> None:
+    for _ in range(3):
+        await record_operation(db, "platform.start", fields=["A"], name="named")
+
+    await db.pool.execute("alter table audit_log disable trigger user")
+    await db.pool.execute("create table kept as select * from audit_log")
+    columns = await db.pool.fetch(
+        "select column_name, data_type from information_schema.columns "
+        "where table_name = 'audit_log' and table_schema = current_schema() and column_name not in ('seq', 'hash')"
+    )
+    assert len(columns) > 20
+    for name, kind in columns:
+        await db.pool.execute(f"update audit_log set {name} = {ALLOWED.get(name, CHANGES[kind])} where seq = 2")
+        assert (await verify_entries(db)).broken_at == 2, name
+        await db.pool.execute("delete from audit_log")
+        await db.pool.execute("insert into audit_log select * from kept")
+        assert (await verify_entries(db)).broken_at is None, name
+
+
 @pytest.mark.parametrize("count", [2, 3, 5])
 async def test_entries_of_all_pages_are_exported_and_verified(
     db: Database, actor: Actor, monkeypatch: pytest.MonkeyPatch, count: int

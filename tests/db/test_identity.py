@@ -26,7 +26,7 @@ from portside.identity.keys import (
     revoke_key,
 )
 from portside.identity.logins import check_credentials, set_password
-from portside.identity.members import _may_in_workspace, add_member, remove_member
+from portside.identity.members import LastAdmin, _may_in_workspace, add_member, remove_member, set_role
 from portside.identity.oidc import OidcNotAllowed
 from portside.identity.provisioning import AdmissionRules, admit
 from portside.identity.roles import ORGANIZATION_ADMIN
@@ -422,6 +422,28 @@ async def test_codes_links_and_sessions_of_a_member_end_together(db: Database, k
         assert owners == [admin.user_id], table
 
     assert (await authenticator.authenticate_session(others.token, "bearer")).user_id == admin.user_id
+
+
+async def test_two_admins_cannot_remove_each_other(db: Database, key: str) -> None:
+    """The second one waits for the first, and sees that nobody else is left."""
+    authenticator = Authenticator(db)
+    admin = await authenticator.authenticate(key)
+    assert admin.user_id is not None
+    other = (await add_member(db, admin, MemberRequest("ann@example.com", role_id=ORGANIZATION_ADMIN))).id
+    async with db.transaction() as tx:
+        await tx.fetchval(sql.lock_organization, id=admin.organization_id)
+        await tx.execute(sql.remove_user, organization_id=admin.organization_id, user_id=other)
+        late = [
+            asyncio.create_task(remove_member(db, authenticator, admin, admin.user_id)),
+            asyncio.create_task(
+                set_role(db, authenticator, admin, admin.user_id, role_name="Organization User"),
+            ),
+        ]
+        await until_a_statement_waits(db)
+
+    for change in late:
+        with pytest.raises(LastAdmin):
+            await change
 
 
 def build_rules(**roles: str) -> AdmissionRules:

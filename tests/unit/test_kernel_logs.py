@@ -73,6 +73,21 @@ def test_secrets_and_local_variables_stay_out_of_the_log(as_json: bool) -> None:
     assert "whispered" not in text
 
 
+HEARD = """
+from portside.kernel.logs import configure_logs, get_logger, listen_to_logs
+configure_logs(as_json={as_json})
+received = []
+with listen_to_logs(received.append):
+    get_logger("package").info("said", api_key="hunter2", nested=[{{"password": "hunter2"}}], plain="seen")
+(event,) = received
+assert "hunter2" not in str(event) and event["plain"] == "seen", event
+"""
+
+
+def test_listeners_to_the_log_hear_no_secret() -> None:
+    assert "hunter2" not in run_program(HEARD, as_json=True)
+
+
 def test_json_logs_have_one_object_per_line() -> None:
     lines = [json.loads(line) for line in run_program(as_json=True).splitlines()]
     assert [line["event"] for line in lines] == ["said", "from the standard library", "failed"]
