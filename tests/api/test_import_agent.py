@@ -43,6 +43,7 @@ def run_import(source: str, target: str, *arguments: str, folder: Path) -> tuple
     """Run an import of agents, and return its result and its report."""
     file = folder / "report.json"
     done = run_here("import", "agent", "--from", source, "--to", target, "--report", str(file), *arguments)
+    assert file.stat().st_mode & 0o777 == 0o600, "it names what others may not know of"
     return done, json.loads(file.read_text())
 
 

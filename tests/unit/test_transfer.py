@@ -10,7 +10,9 @@ import pytest
 
 from portside.kernel.errors import UserMistake
 from portside.transfer import server as servers
+from portside.transfer import threads
 from portside.transfer.kinds import AGENT_KINDS, carry, select_kinds
+from portside.transfer.prompts import carry_prompts
 from portside.transfer.report import Report
 from portside.transfer.runs import KIND, RunCarrier
 from portside.transfer.server import MultipartField, RemoteServer, RequestRefused, UnexpectedAnswer, to_id
@@ -207,6 +209,63 @@ def test_runs_of_a_refused_batch_are_stored_one_by_one(peer: Scripted, client: R
         carrier._send(IDS[:2], parts)
 
 
+def test_each_run_of_a_page_is_carried_with_its_own_feedback_and_files(peer: Scripted, client: RemoteServer) -> None:
+    report = Report(lambda _line: None)
+    runs: list[dict[str, Any]] = [{"id": run_id, "name": "r", "inputs": {"a": 1}} for run_id in IDS]
+    runs[1]["inputs"] = None
+    runs[1]["inputs_s3_urls"] = {"ROOT": {"presigned_url": "/large-inputs"}}
+    runs[1]["s3_urls"] = {"extra": {"presigned_url": "/large-extra"}, "attachment.photo": {"presigned_url": "/photo"}}
+    feedback = [{"id": IDS[number], "run_id": IDS[number], "key": f"of-{number}"} for number in (1, 2)]
+    replies: list[tuple[int, Any]] = [
+        # The first one is there already.
+        (200, {"runs": [{"id": IDS[0]}]}),
+        (200, feedback),
+        (200, {"large": "inputs"}),
+        (200, {"large": "extra"}),
+        (200, "photo"),
+        (202, {}),
+    ]
+    peer.answers = [(status, {}, json.dumps(reply).encode()) for status, reply in replies]
+    carrier = RunCarrier(client, client, report, source_id=IDS[0], target_id=IDS[1])
+    carrier._carry_page(runs)
+
+    stored = peer.requests[-1][2].decode()
+    names = [line.partition('name="')[2].rstrip('"') for line in stored.split("\r\n") if 'name="' in line]
+    assert names == [
+        f"post.{IDS[1]}",
+        f"post.{IDS[1]}.inputs",
+        f"post.{IDS[1]}.extra",
+        f"feedback.{IDS[1]}",
+        f"attachment.{IDS[1]}.photo",
+        f"post.{IDS[2]}",
+        f"post.{IDS[2]}.inputs",
+        f"feedback.{IDS[2]}",
+    ]
+    assert '{"large": "inputs"}' in stored and '{"large": "extra"}' in stored
+    assert (report.of(KIND).carried, report.of(KIND).present) == (2, 1)
+    assert report.of("feedback").carried == 2
+
+
+def test_history_is_read_page_by_page(peer: Scripted, client: RemoteServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "PAGE", 2)
+    states = [state(number, {}) for number in (2, 1, 0)]
+    peer.answers = [(200, {}, json.dumps(page).encode()) for page in (states[:2], states[2:], states[:2], states[2:])]
+    assert threads._read_history(client, IDS[0], 10) == states
+    bodies = [json.loads(body) for _, _, body in peer.requests]
+    assert bodies == [{"limit": 2}, {"limit": 2, "before": {"configurable": {"checkpoint_id": IDS[1]}}}]
+    assert threads._read_history(client, IDS[0], 3) == states
+
+
+def test_lifetime_of_a_thread_is_carried(peer: Scripted, client: RemoteServer) -> None:
+    lifetimes: list[tuple[Any, dict[str, Any]]] = [
+        ({"ttl_minutes": 5, "strategy": "keep_latest"}, {"ttl": {"ttl": 5, "strategy": "keep_latest"}}),
+        ({"ttl_minutes": 5}, {"ttl": {"ttl": 5, "strategy": "delete"}}),
+        (None, {}),
+    ]
+    peer.answers = [(200, {}, json.dumps({"ttl": ttl}).encode()) for ttl, _ in lifetimes]
+    assert [threads._read_lifetime(client, IDS[0]) for _ in lifetimes] == [carried for _, carried in lifetimes]
+
+
 def test_names_of_the_source_end_no_header(peer: Scripted, client: RemoteServer) -> None:
     peer.answers = [(200, {}, b"{}")]
     client.upload("/x", [MultipartField('a"\r\nX-Evil: 1\r\n\r\n', "text/plain\r\nX-Evil: 1", b"data")])
@@ -269,6 +328,29 @@ def test_a_difference_is_named() -> None:
     assert compare_histories(sent, [{**sent[0], "created_at": "2026-01-01T01:00:00+01:00"}, sent[1]]) is None
     assert "1 of 2 states" in str(compare_histories(sent, sent[:1]))
     assert "values of the state" in str(compare_histories(sent, [state(1, {"n": 2}), state(0, {})]))
+
+
+def test_prompts_that_others_published_are_not_carried(
+    peer: Scripted, client: RemoteServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers.time, "sleep", lambda _seconds: None)
+    prompts = [{"repo_handle": f"prompt-{number}", "tenant_id": IDS[number]} for number in range(2)]
+    replies: list[tuple[int, Any]] = [
+        (200, {"id": IDS[0]}),
+        (200, {"repos": []}),
+        (200, {"repos": prompts}),
+        (404, None),
+        (200, {}),
+        (200, {"commits": []}),
+        (200, {"commits": []}),
+        (200, []),
+        (200, []),
+    ]
+    peer.answers = [(status, {}, json.dumps(reply).encode()) for status, reply in replies]
+    report = Report(lambda _line: None)
+    carry_prompts(client, client, report)
+    assert report.of("prompts").carried == 1
+    assert not [path for path, *_ in peer.requests if "prompt-1" in path]
 
 
 def test_a_thread_whose_graph_takes_no_history_keeps_its_values(peer: Scripted, client: RemoteServer) -> None:
