@@ -24,7 +24,9 @@ from langgraph.store.memory import InMemoryStore
 
 from portside.agent.config import StoreTtl
 from portside.agent.local_store import PostgresStore
+from portside.agent.store import operations
 from portside.agent.store.items import ExpiredItems, Items
+from portside.agent.store.operations import read_op
 from portside.agent.store.requests import StoreRequests
 from portside.agent.store.search_index import StoreSetup
 from portside.agent.types.store import ItemPut, ItemQuery, ItemSearch, NamespaceSearch
@@ -92,6 +94,19 @@ async def test_batch_reads_see_the_state_before_the_batch(db: Database):
     assert (await store.aget(("a",), "1")).value == {"n": 11}
     assert await store.aget(("c",), "3") is None
     assert await store.abatch([]) == []
+
+
+def test_an_operation_that_this_server_does_not_know_is_refused():
+    """An executor may have a newer langgraph. A field that it leaves unset means nothing."""
+    named = {"namespace": ["a"], "key": "k"}
+    assert read_op("get", {**named, "shine": None}) == operations.GetOp(("a",), "k")
+    for kind, fields, said in (
+        ("drop", named, "unknown operation 'drop'"),
+        ("get", {**named, "shine": True}, "does not know shine"),
+        ("get", {"namespace": ["a"]}, "malformed"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            read_op(kind, fields)
 
 
 VALUES: list[dict[str, Any]] = [

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import httpx2
@@ -11,13 +12,14 @@ from portside.agent import api_description
 from portside.agent.api_description import describe_api
 from portside.agent.config import HttpConfig
 from portside.agent.http.services import Traffic
-from portside.agent.http.system import ApiMetrics, Metrics, join_metrics
+from portside.agent.http.system import ApiMetrics, HealthQuery, Metrics, check_health, join_metrics, say_ok
 from portside.agent.middleware import wrap_for_clients
 from portside.agent.queue.backlog import Backlog, Slots
 from portside.agent.served_routes import OPTIONAL, ROUTES, list_served_routes
 from portside.agent.settings import AgentSettings
 from portside.agent.streams.events import ThreadMode
 from portside.agent.types.access import AuthOpenApi
+from portside.kernel.http.health import HealthChecks
 from portside.kernel.http.openapi import read_reference_page
 
 
@@ -130,6 +132,32 @@ def test_metrics_of_all_processes_are_those_of_one_server() -> None:
     # A server that may be busy does not go to sleep.
     assert join_metrics([first, build(0, None)]).idle_s is None
     assert [row["count"] for row in first.api.http_requests_total] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("is_up", "is_served", "query", "statuses"),
+    [
+        (True, True, HealthQuery(), (200, 200)),
+        (False, True, HealthQuery(), (500, 200)),
+        (False, True, HealthQuery(check_db=False), (200, 200)),
+        (True, False, HealthQuery(), (200, 200)),
+        (True, False, HealthQuery(serving=True), (500, 500)),
+        (True, True, HealthQuery(serving=True), (200, 200)),
+    ],
+)
+async def test_health_needs_the_dependencies_and_on_request_traffic(
+    *, is_up: bool, is_served: bool, query: HealthQuery, statuses: tuple[int, int]
+) -> None:
+    async def answers() -> bool:
+        return is_up
+
+    traffic = Traffic()
+    traffic.is_served = is_served
+    services = SimpleNamespace(health=HealthChecks({"postgres": answers}), traffic=traffic)
+    ctx: Any = SimpleNamespace(services=services)
+    checked, said = [await handler(ctx, query) for handler in (check_health, say_ok)]
+    assert (checked.status_code, said.status_code) == statuses
+    assert json.loads(checked.body)["services"] == ({"postgres": is_up} if query.check_db else {})
 
 
 def test_reference_page_loads_nothing_from_elsewhere() -> None:
