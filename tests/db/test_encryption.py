@@ -25,9 +25,9 @@ from portside.agent.streams.bus import open_bus
 from portside.agent.streams.chunks import EventBatch, pack_events, unpack_events
 from portside.agent.streams.events import LOST, StreamEvent
 from portside.agent.streams.postgres_log import LogWriter
+from portside.agent.threads import searches
 from portside.agent.threads.reading import StateReader
 from portside.agent.threads.records import create_thread, get_thread, patch_thread, search_threads
-from portside.agent.threads.searches import ThreadSearches
 from portside.agent.types.runs import MultitaskStrategy, RunStatus
 from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadSearch, ThreadStatus
 from portside.executor.encryption_handlers import CannotDecrypt, EncryptionFailed
@@ -202,13 +202,21 @@ async def test_events_that_cannot_be_encrypted_are_lost_and_not_written_in_clear
         await writer.close()
 
 
-async def test_nothing_encrypted_is_cached_in_clear(agent_databases):
+async def test_nothing_that_is_decrypted_is_cached_or_shared(agent_databases, monkeypatch):
+    """Callers may decrypt in different contexts."""
     graphs: Any = None
+    searched = []
+
+    async def search(*given: Any) -> Any:
+        searched.append(given)
+        return await search_threads(*given)
+
+    monkeypatch.setattr(searches, "search_threads", search)
     async with open_database(await agent_databases(), encryptor(OLD)) as db:
         assert StateReader(db, graphs, cache_bytes=1_000_000)._cache._states.maxsize == 0
-        searches = ThreadSearches(db)
-        await asyncio.gather(*(searches.search(SEARCH) for _ in range(3)))
-        assert not searches._batchers, "callers may decrypt in different contexts, so they share no page"
+        of_thread = searches.ThreadSearches(db)
+        await asyncio.gather(*(of_thread.search(SEARCH) for _ in range(5)))
+        assert len(searched) == 5
 
 
 @pytest.mark.parametrize("names", ["*", "title,word"])

@@ -255,6 +255,50 @@ async def test_run_that_ends_later_expires_later(monkeypatch):
     assert not any(data(run.log.history) for run in runs)
 
 
+async def test_run_that_comes_back_continues_in_its_segment():
+    hub = Hub(keep_s=0.01)
+    begun = start()
+    run = hub.begin(begun)
+    run.publish([("values", b"1")])
+    log = run.log
+    hub.finish(begun.run_id, None)
+    again = hub.begin(begun._replace(attempt=2))
+
+    async def is_expired() -> bool:
+        return not hub._kept._kept
+
+    await eventually(is_expired)
+    again.publish([("values", b"2")])
+    assert [each.data for each in log.history if each.name == "values"] == [b"1", b"2"]
+
+
+async def test_followers_of_a_run_get_neither_its_closing_events_nor_those_of_the_protocol():
+    hub = Hub(keep_s=60)
+    run = hub.begin(start(is_resumable=True))
+    run.publish([("values", b"1"), ("@updates", b"2")])
+    live = run.follow()
+    hub.finish(run.run_id, DONE)
+    late = run.follow(after="-1")
+
+    received = [b"".join([chunk async for chunk in follower]) for follower in (live, late)]
+    assert received[0] == b""
+    assert [line for line in received[1].split(b"\r\n") if line.startswith(b"event: ")] == [
+        b"event: metadata",
+        b"event: values",
+    ]
+
+
+async def test_only_a_resumable_run_gives_events_again():
+    for is_resumable in (True, False):
+        hub = Hub(keep_s=60)
+        run = hub.begin(start(is_resumable=is_resumable))
+        run.publish([("values", b"1")])
+        follower = run.follow(after="-1")
+        run.end()
+        received = b"".join([chunk async for chunk in follower])
+        assert (b"event: values" in received) is is_resumable
+
+
 async def test_local_run_waits_no_longer_than_the_reorder_timeout(monkeypatch):
     monkeypatch.setattr(event_log, "REORDER_TIMEOUT_S", 0.0)
     log = Hub(keep_s=60).get_log(uuid4())

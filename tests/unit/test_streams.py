@@ -55,6 +55,33 @@ def test_ids_grow_within_a_millisecond_and_when_the_clock_goes_back(monkeypatch)
     assert [clock.next() for _ in range(4)] == ["5-0", "5-1", "5-2", "6-0"]
 
 
+def test_ids_after_one_of_another_process_are_greater(monkeypatch):
+    clock = EventClock()
+    monkeypatch.setattr("portside.agent.streams.events.time.time_ns", lambda: 5_000_000)
+    made = [clock.next()]
+    for event_id in ("5-7", "4-9", "9-1", "x"):
+        clock.advance_past(event_id)
+        made.append(clock.next())
+
+    assert made == ["5-0", "5-8", "5-9", "9-2", "9-3"]
+
+
+@pytest.mark.parametrize(
+    ("modes", "wanted"),
+    [
+        ([], ["metadata", "values|child:1"]),
+        (["lifecycle"], ["metadata"]),
+        (["state_update"], ["state_update"]),
+        (["lifecycle", "state_update"], ["metadata", "state_update"]),
+        (["run_modes", "state_update"], ["metadata", "values|child:1", "state_update"]),
+    ],
+)
+def test_followers_of_a_thread_get_the_events_of_their_modes(modes, wanted):
+    view = ThreadView(parse_thread_modes(modes))
+    names = ["metadata", "values|child:1", "@lifecycle", "state_update"]
+    assert [name for name in names if view.wants(StreamEvent(name, "1-0", b"{}"))] == wanted
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [
