@@ -314,7 +314,7 @@ async def test_a_factory_gets_the_configuration_of_the_last_run_without_its_plac
         {"config": {"tags": ["t"], "configurable": configurable}},
     )
 
-    for caller in (ANYONE, Caller("bob", {"identity": "bob"})):
+    for caller in (ANYONE, Caller("bob", user={"identity": "bob"})):
         found = await reader.states._reader.get_config(thread_id, "made", None, caller)
         assert found["tags"] == ["t"]
         shown = found["configurable"]

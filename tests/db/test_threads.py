@@ -326,6 +326,52 @@ async def test_a_search_that_finds_more_than_a_few_finds_all_of_them(db):
     assert (await records.search_threads(db, hidden, {"equal": {"half": 1}, "rest": []})).total == 600
 
 
+ACCESS: tuple[Filter, ...] = (
+    {"equal": {"owner": "ada"}, "rest": []},
+    {"equal": {"owner": "ada", "n": 1}, "rest": []},
+    {"equal": {"deep": {"a": 1}}, "rest": []},
+    {"equal": {}, "rest": [{"op": "has", "key": "members", "values": ["bob"]}]},
+    {"equal": {"owner": "ada"}, "rest": [{"op": "has", "key": "members", "values": ["bob"]}]},
+    {"equal": {}, "rest": [{"op": "unknown"}]},
+)
+
+
+@pytest.mark.parametrize("count", [60, 1200], ids=["few", "many"])
+async def test_every_search_and_count_keeps_to_the_filter_of_the_caller(db, count):
+    await db.pool.execute(
+        """insert into threads (thread_id, metadata, status, "values", updated_at)
+        select gen_random_uuid(), jsonb_build_object(
+                   'all', true, 'owner', (array['ada', 'bob'])[1 + n % 2], 'n', n % 3,
+                   'deep', jsonb_build_object('a', n % 5, 'b', 1),
+                   'members', case n % 7 when 0 then '["bob", "cleo"]' when 1 then '"bob"' else '["cleo"]' end::jsonb
+               ), (array['idle', 'error'])[1 + n % 2], jsonb_build_object('all', true, 'v', n % 2), now()
+        from generate_series(1, $1) n""",
+        count,
+    )
+    some = await list_thread_ids(db, "true", "1 limit 30")
+    wanted: dict[str, Any] = {
+        "true": {},
+        "metadata @> '{\"all\": true}'": {"metadata": {"all": True}},
+        "metadata @> '{\"n\": 2}' and status = 'idle'": {"metadata": {"n": 2}, "status": "idle"},
+        '"values" @> \'{"v": 1}\'': {"values": {"v": 1}},
+    }
+
+    for access in ACCESS:
+        for where, query in [*wanted.items(), ("thread_id = any ($2)", {"ids": some})]:
+            arguments = [access, some] if "ids" in query else [access]
+            rows = await db.pool.fetch(
+                f"select thread_id from threads where {where} and matches_access(metadata, $1)", *arguments
+            )
+            expected = {row["thread_id"] for row in rows}
+            page = await records.search_threads(db, ThreadSearch(**query, limit=1000, select=["thread_id"]), access)
+            assert ({thread.thread_id for thread in page.items}, page.total) == (expected, len(expected)), (
+                where,
+                access,
+            )
+            if "ids" not in query:
+                assert await records.count_threads(db, ThreadCount(**query), access) == len(expected), (where, access)
+
+
 async def test_count_of_common_metadata_reads_no_documents(db):
     await db.pool.execute(
         """insert into threads (thread_id, metadata, "values")

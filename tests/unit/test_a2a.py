@@ -21,11 +21,13 @@ from portside.agent.a2a.messages import (
     to_parts,
 )
 from portside.agent.a2a.params import AgentMessage, FileContent, MessagePart, SendParams
-from portside.agent.a2a.rpc import InvalidParams, TaskNotFound
-from portside.agent.a2a.service import read_task_id
+from portside.agent.a2a.rpc import InvalidParams, TaskNotCancelable, TaskNotFound
+from portside.agent.a2a.service import _to_rpc_error, read_task_id
 from portside.agent.a2a.tasks import _parse_page_token, _parse_time, format_page_token
 from portside.agent.a2a.versions import MODERN, OLD, to_modern_state, to_old_state
+from portside.agent.runs.errors import RunNotFound
 from portside.kernel.clock import now
+from portside.kernel.errors import Forbidden, PortsideError
 
 THREAD = UUID(int=1)
 FIRST = UUID(int=2)
@@ -188,3 +190,14 @@ def test_graph_without_schema_has_messages() -> None:
     assert InputFields.of(None).has_messages
     assert InputFields.of({"properties": {"messages": {}, "topic": {}}}) == InputFields(True, frozenset({"topic"}))
     assert not InputFields.of({"properties": {"dish": {}}}).has_messages
+
+
+def test_failure_in_a_response_that_has_begun_says_nothing_of_the_inside() -> None:
+    broken = PortsideError("the database at 10.0.0.1 refuses the password")
+    assert broken.status >= 500
+    for failure in (broken, ValueError("a word of the inside")):
+        assert _to_rpc_error(failure).message == "Internal error"
+
+    assert _to_rpc_error(Forbidden("Readers read.")).message == "Readers read."
+    assert isinstance(_to_rpc_error(RunNotFound()), TaskNotFound)
+    assert isinstance(_to_rpc_error(TaskNotCancelable()), TaskNotCancelable)

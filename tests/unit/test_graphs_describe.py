@@ -5,6 +5,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Required, TypedDict
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -14,7 +15,9 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.pregel.remote import RemoteGraph
 from pydantic import BaseModel, TypeAdapter
 
-from portside.agent.assistants.descriptions import parse_xray
+from portside.agent.assistants.descriptions import _build_request, parse_xray
+from portside.agent.types.access import Caller
+from portside.agent.types.assistants import Assistant
 from portside.executor.graph_operations import draw, get_schemas, get_subgraph_schemas, modernize
 from portside.kernel.errors import Invalid
 
@@ -210,3 +213,25 @@ async def test_a_subgraph_on_another_server_has_no_schemas():
     assert found.keys() == {"far"}
     assert found["far"].state_schema is None
     assert found["far"].config_schema == {}
+
+
+def test_context_of_an_assistant_names_neither_its_caller_nor_its_graph():
+    spoofed = {"langgraph_auth_user_id": "root", "langgraph_auth_user": {"identity": "root"}, "graph_id": "other"}
+    assistant = Assistant(
+        assistant_id=UUID(int=1),
+        graph_id="agent",
+        name="",
+        description=None,
+        config={"tags": ["t"], "configurable": spoofed},
+        context={**spoofed, "assistant_id": "other", "mine": 1},
+        metadata={},
+        version=1,
+        created_at="",
+        updated_at="",
+    )
+    request = _build_request(assistant, Caller("ada", user={"identity": "ada"}))
+    configurable = request.config["configurable"]
+    assert (request.graph_id, request.config["tags"], configurable["mine"]) == ("agent", ["t"], 1)
+    assert (configurable["graph_id"], configurable["assistant_id"]) == ("agent", str(UUID(int=1)))
+    assert configurable["langgraph_auth_user_id"] == "ada"
+    assert "root" not in str(configurable)

@@ -354,6 +354,18 @@ async def test_resumable_run_is_forgotten_after_its_time():
     assert await eventually(is_forgotten)
 
 
+async def test_run_that_seemed_to_be_over_gets_a_new_stream():
+    """A client follows it before it is admitted, and what looks for its row may find none."""
+    hub = Hub(keep_s=60)
+    begun = start()
+    ended = hub.open(begun.run_id, begun.thread_id, is_resumable=False)
+    ended.end()
+    stream = hub.begin(begun)
+    assert stream is not ended
+    assert not stream.ended.is_set()
+    assert hub.open(begun.run_id, begun.thread_id, is_resumable=False) is stream
+
+
 async def test_stateless_run_keeps_no_events():
     hub = Hub(keep_s=60)
     begun = start(is_temporary=True)
