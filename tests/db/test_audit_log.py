@@ -257,6 +257,30 @@ async def test_old_entries_expire_and_the_log_says_so(db: Database) -> None:
     assert (await verify_entries(db)).broken_at is None
 
 
+async def test_entries_behind_one_of_a_clock_that_was_set_back_expire_with_it(db: Database) -> None:
+    """Otherwise there would be a gap, as if somebody had removed them."""
+    for _ in range(5):
+        await record_operation(db, "platform.start")
+
+    async def let_pass(days: dict[int, int]) -> None:
+        await db.pool.execute("alter table audit_log disable trigger user")
+        for seq, age in days.items():
+            at = datetime.now(UTC) - timedelta(days=age)
+            await db.pool.execute("update audit_log set at = $2 where seq = $1", seq, at)
+
+        await db.pool.execute("alter table audit_log enable trigger user")
+
+    async def list_left() -> list[int]:
+        return [row["seq"] for row in await db.pool.fetch("select seq from audit_log order by seq")]
+
+    await let_pass({1: 40, 2: 20, 3: 40, 4: 39, 5: 1})
+    assert (await ExpiredEntries(db, 30).activate()).did == {"deleted": 1}
+    assert await list_left() == [2, 3, 4, 5, 6]
+    await let_pass({2: 31, 3: 51, 4: 50})
+    assert (await ExpiredEntries(db, 30).activate()).did == {"deleted": 3}
+    assert await list_left() == [5, 6, 7]
+
+
 async def test_command_is_recorded_and_continues_without_a_log(
     fresh_database: Callable[[], Awaitable[str]],
 ) -> None:

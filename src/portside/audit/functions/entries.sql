@@ -35,16 +35,20 @@ end
 $$;
 
 -- Delete up to :most entries that are older than :before, and return their number. The newest entry always stays:
--- the next one continues its chain.
+-- the next one continues its chain. So does every entry behind one that is not old enough, of a clock that was set back
+-- since: a gap between entries would look as if somebody had removed them.
 create or replace function expire_audit_entries(before timestamptz, most int) returns bigint
 language plpgsql set search_path from current as $$
 declare
     deleted bigint;
 begin
     perform set_config('portside.expires_audit_log', 'on', true);
-    with old as (
-        select seq from audit_log
-        where at < before and seq < (select max(seq) from audit_log)
+    with kept as (
+        select min(seq) as first from audit_log where at >= before
+    ),
+    old as (
+        select seq from audit_log, kept
+        where at < before and seq < (select max(seq) from audit_log) and (kept.first is null or seq < kept.first)
         order by seq limit most
     )
     delete from audit_log using old where audit_log.seq = old.seq;
