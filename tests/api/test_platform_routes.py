@@ -33,6 +33,7 @@ from portside.platform.settings import PlatformSettings
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PUBLIC = Path(__file__).parents[1] / "public_routes.txt"
 PERMISSIONS = Path(__file__).parents[1] / "permissions_of_routes.txt"
+ON_FULL_DISK = Path(__file__).parents[1] / "routes_on_a_full_disk.txt"
 SOME_ID = "0190a0c0-0000-7000-8000-000000000001"
 # Routes that any key may use, and that therefore have to say nothing but what concerns the key itself.
 FOR_ANY_KEY = {
@@ -224,6 +225,15 @@ async def test_each_route_needs_the_permission_that_was_agreed_on() -> None:
     """Whoever makes a route easier to reach writes that into the list too, where it shows in a review."""
     found = sorted(f"{label(route)} {route.permission}" for route in ROUTES if route.permission)
     assert PERMISSIONS.read_text().splitlines() == found
+
+
+async def test_routes_that_a_full_disk_does_not_refuse_are_those_that_were_agreed_on() -> None:
+    """Those that only read, make room or store next to nothing; what reads by its method or deletes is not listed."""
+    found = sorted(
+        label(route) for route in ROUTES if not route.stores_data and route.method in {"POST", "PUT", "PATCH"}
+    )
+    assert ON_FULL_DISK.read_text().splitlines() == found
+    assert not [label(route) for route in ROUTES if route.stores_data and route.method in {"GET", "DELETE"}]
 
 
 async def test_only_public_routes_answer_without_a_key(platform) -> None:
