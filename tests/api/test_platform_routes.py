@@ -394,6 +394,20 @@ async def test_a_body_over_the_limit_is_413_on_every_route_that_reads_one(platfo
             check_shape(response, label(route))
 
 
+async def test_routes_without_a_key_read_small_bodies_alone(platform) -> None:
+    for route in ROUTES:
+        if not route.public or route.method not in {"POST", "PATCH", "PUT"} or label(route) in SIGNED:
+            continue
+
+        limit = route.max_body_bytes
+        assert limit is not None, label(route)
+        assert limit <= 256 * 1024, label(route)
+        for prefix in ("", "/api/v1"):
+            response = await platform.send(route, prefix + address(route), content=b"x" * (limit + 1))
+            assert response.status_code == 413, prefix + label(route)
+            check_shape(response, label(route))
+
+
 async def test_paths_and_methods_that_do_not_exist(platform) -> None:
     known = {path: {route.method for route in ROUTES if route.path == path} for path in {r.path for r in ROUTES}}
     for path, methods in known.items():

@@ -9,7 +9,7 @@ from portside.identity.passwords import TooManyLogins
 from portside.identity.services import Context, Routes, read_origin
 from portside.identity.sessions import LimitedKey, NotAUser, SessionNotFound
 from portside.identity.sign_in_links import SignInLink
-from portside.identity.signin import SIGN_IN
+from portside.identity.signin import MAX_FORM_BYTES, SIGN_IN
 from portside.identity.types import Credentials, LoggedIn, LoginSession, NewPassword
 from portside.kernel.http.audit_actions import Action
 
@@ -21,6 +21,7 @@ routes = Routes("identity", works_on_full_disk=True)
     operation="sessions_create",
     public=True,
     raises=(LoginRefused, TooManyLogins, SessionEnded),
+    max_body_bytes=MAX_FORM_BYTES,
     audit=SIGN_IN,
 )
 async def log_in(ctx: Context, body: Credentials) -> LoggedIn:
