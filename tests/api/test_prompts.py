@@ -18,6 +18,7 @@ from langsmith import AsyncClient, Client
 from langsmith.schemas import FileEntry, SkillEntry
 from langsmith.utils import LangSmithConflictError, LangSmithNotFoundError, LangSmithUserError
 
+from portside.prompts import directories
 from portside.prompts.types import PromptNotFound
 from tests.api.hosted import Hosted, open_hosted, until_a_statement_waits
 
@@ -183,10 +184,12 @@ async def test_another_workspace_can_only_read_public_prompts(server: Hosted):
 
     def work() -> None:
         client.push_prompt("private", object=prompt("p"))
-        client.push_prompt("public", object=prompt("p"), is_public=True)
+        client.push_prompt("public", object=prompt("p"), is_public=True, commit_tags="prod")
 
     await asyncio.to_thread(work)
     ours = server.actor.tenant_handle
+    tagged = (await server.client.get("/repos/-/public/tags/prod")).json()
+    (hidden,) = (await server.client.get("/commits/-/private/")).json()["commits"]
     key = await server.new_key(workspace_id=await server.new_workspace("Readers"))
     async with httpx2.AsyncClient(base_url=server.url, headers={"x-api-key": key}) as other:
         assert (await other.get("/settings")).json()["tenant_handle"] == "readers"
@@ -208,9 +211,19 @@ async def test_another_workspace_can_only_read_public_prompts(server: Hosted):
             ("PATCH", f"/repos/{ours}/public", {"readme": "theirs"}),
             ("POST", f"/commits/{ours}/public", {"manifest": {}, "parent_commit": "latest"}),
             ("POST", f"/repos/{ours}/public/tags", {"tag_name": "t", "commit_id": str(uuid4())}),
+            ("PATCH", f"/repos/{ours}/public/tags/prod", {"commit_id": tagged["commit_id"]}),
+            ("DELETE", f"/repos/{ours}/public/tags/prod", None),
         ):
             response = await other.request(method, path, json=body)
             assert (response.status_code, response.json()["error"]) == (403, "The prompt belongs to another workspace")
+
+        # A commit of another prompt is none that a tag could lead to.
+        await other.post("/repos", json={"repo_handle": "mine", "is_public": False})
+        stolen = await other.post("/repos/-/mine/tags", json={"tag_name": "t", "commit_id": hidden["id"]})
+        assert (stolen.status_code, stolen.json()["error"]) == (404, "Commit not found")
+        assert (await other.get(f"/commits/-/mine/{hidden['commit_hash']}")).status_code == 404
+
+    assert (await server.client.get("/repos/-/public/tags/prod")).json() == tagged
 
     def pull() -> None:
         stranger = Client(api_url=server.url, api_key=key)
@@ -353,6 +366,21 @@ async def test_a_file_that_cannot_be_kept_is_refused_by_name(server: Hosted, pat
     assert (refused.status_code, text in refused.text) == (422, True), refused.text
     pulled = (await server.client.get(address)).json()
     assert (pulled["commit_id"], list(pulled["files"])) == (first.json()["commit"]["id"], ["kept"])
+
+
+async def test_a_repository_holds_a_limited_number_of_files(server: Hosted, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(directories, "MAX_ENTRIES", 2)
+    await server.client.post("/repos", json={"repo_handle": "many-files", "repo_type": "agent"})
+    address = "/platform/hub/repos/-/many-files/directories/commits"
+
+    async def commit(*changes: tuple[str, Any]) -> tuple[int, bool]:
+        response = await server.client.post(address, json={"files": dict(changes)})
+        return response.status_code, "at most 2 files" in response.text
+
+    text = {"type": "file", "content": ""}
+    assert await commit(("a", text), ("b", text)) == (200, False)
+    assert await commit(("c", text)) == (422, True)
+    assert await commit(("a", None), ("c", text)) == (200, False)
 
 
 async def test_another_workspace_reads_public_agents_and_follows_only_public_links(server: Hosted):
