@@ -90,6 +90,7 @@ async def test_a_download_link_needs_no_key_and_is_never_rendered(server: Hosted
         assert (page.content, page.headers["content-type"].split(";")[0]) == (PAGE, "text/html")
         assert page.headers["content-disposition"] == "attachment; filename*=UTF-8''page%20%C3%A9"
         assert page.headers["x-content-type-options"] == "nosniff"
+        assert page.headers["cache-control"] == "private, no-store"
         assert "sandbox" in page.headers["content-security-policy"]
         assert (await nobody.get(found["big"])).headers["content-type"] == "application/octet-stream"
 

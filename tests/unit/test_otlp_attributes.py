@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from portside.tracing import otlp_wire
 from portside.tracing.otlp_runs import parse_otlp
 from portside.tracing.otlp_usage import read_usage, reread_extra
 from portside.tracing.otlp_values import nest
@@ -494,6 +495,19 @@ def test_attributes_of_the_process_become_metadata() -> None:
     resource = {"service.name": "svc", "telemetry.sdk.name": "opentelemetry", "username": "ada", "long": "x" * 2000}
     (run,) = parse({"username": "of the span"}, **resource).runs
     assert json.loads(run.extra or "")["metadata"] == {"service.name": "svc", "username": "of the span"}
+
+
+def test_attributes_that_many_spans_would_repeat_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small request could become gigabytes otherwise."""
+    monkeypatch.setattr(otlp_wire, "_MAX_REPEATED_CHARS", 20)
+    span = {"traceId": "0190a0c0000070008000000000000001", "name": "span"}
+    spans = [{**span, "spanId": f"{number:016x}"} for number in (1, 2)]
+    resource = {"attributes": pairs({"first": "12345", "second": "12345"})}
+    scopes = [{"spans": spans[:1]}, {"spans": spans[1:]}]
+    body = {"resourceSpans": [{"resource": resource, "scopeSpans": scopes}]}
+
+    runs = parse_otlp(json.dumps(body).encode(), JSON, None).runs
+    assert [json.loads(run.extra or "")["metadata"] for run in runs] == [{"first": "12345"}] * 2
 
 
 def test_names_and_tags() -> None:

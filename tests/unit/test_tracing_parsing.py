@@ -183,3 +183,13 @@ def test_the_files_of_a_refused_run_are_dropped_with_it():
     batch = parse_multipart(body((f"post.{RUN}", b"{}"), (f"post.{CHILD}", run()), *files), TYPE)
     assert [refused.run_id for refused in batch.refused] == [RUN]
     assert [file.run_id for file in batch.attachments] == [CHILD]
+
+
+@pytest.mark.parametrize(
+    ("header", "stored"),
+    [("", "application/octet-stream"), ("text/plain; charset=utf-8", "text/plain"), ("x" * 300, "x" * 200)],
+)
+def test_the_type_of_a_file_is_stored_without_parameters_and_cut(header: str, stored: str):
+    head = f'Content-Disposition: form-data; name="attachment.{RUN}.f"\r\nContent-Type: {header}'
+    (file,) = parse_multipart(f"--b1\r\n{head}\r\n\r\nx\r\n--b1--".encode(), TYPE).attachments
+    assert file.content_type == stored
