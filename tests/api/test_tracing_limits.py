@@ -157,6 +157,10 @@ async def test_traces_and_their_extensions_are_billed(server: Hosted):
     assert traces["groups"] == {str(workspace): 3}
 
     assert (longlived["value"], longlived["customer_id"]) == (2, str(server.actor.organization_id))
+    whole = (await server.client.get("/orgs/current/billing/usage", params=within)).json()
+    assert [metric["groups"][str(workspace)] for metric in whole] == [3, 2], "an administrator sees all workspaces"
+    assert [metric["value"] for metric in whole] == [sum(metric["groups"].values()) for metric in whole]
+
     empty = {"starting_on": within["ending_before"], "ending_before": within["starting_on"]}
     assert (await server.client.get("/orgs/current/billing/usage", params=empty)).status_code == 400
     other = await server.client.get("/orgs/current/billing/usage", params={**within, "on_current_plan": False})

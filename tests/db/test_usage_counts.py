@@ -11,6 +11,7 @@ import pytest
 
 from portside.kernel.db import Database
 from portside.tracing.sql import sql as counting
+from portside.usage import totals
 from portside.usage.counts import QUERIES, build_range_arguments, to_series
 from portside.usage.ranges import read_range
 from portside.usage.sql import sql
@@ -207,6 +208,21 @@ async def all_of_workspace(db: Database, workspace: UUID, start: str, end: str) 
     given = await build_range_arguments(db, read_range(start, end))
     rows = await db.fetch(sql.usage_by_workspace, workspace_ids=[workspace], **given)
     return sum(sum(row["traces"]) for row in rows)
+
+
+async def test_hours_are_counted_when_they_and_a_margin_are_over(db: Database, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(totals, "CLOSED_AFTER_S", 86_400.0)
+    workspace = uuid4()
+    await make(db, [workspace])
+    settled = await db.fetchval(counting.committed_until, settled_s=86_400.0)
+    await add(db, [workspace], [settled - timedelta(hours=30)])
+
+    while (await PastHours(db).activate()).again:
+        pass
+
+    until = await db.pool.fetchval("select until from counted_hours")
+    assert (until.minute, until.second, until.microsecond) == (0, 0, 0)
+    assert settled - timedelta(hours=1) < until <= await db.fetchval(counting.committed_until, settled_s=86_400.0)
 
 
 async def test_hours_stay_open_during_running_transactions(db: Database):
