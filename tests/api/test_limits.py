@@ -138,3 +138,4 @@ async def test_a_caller_sees_what_is_left_of_each_limit(platform_databases, tmp_
         assert found["any"]["remaining"] < 1000
         assert found["any"]["seconds_left"] is not None
         assert (found["/runs/stats"]["remaining"], found["/runs/stats"]["seconds_left"]) == (1, None)
+        assert not {"/public/download", "POST /login"} & found.keys(), "others at its address use these too"

@@ -3,13 +3,18 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
 
 from portside.cli.hosted import allowlist
-from portside.kernel.errors import UserMistake
+from portside.identity.authentication import PresentedCredential
+from portside.kernel.errors import Unauthorized, UserMistake
 from portside.kernel.http.proxies import get_client_address, read_networks
+from portside.limits.callers import Callers
 from portside.limits.table import Table, format_table, parse_pattern, read_table
 from portside.limits.types import CallerIdentity, Region
 from portside.platform.modules import ROUTES, UNLIMITED
@@ -161,6 +166,43 @@ def test_paths_are_matched_by_whole_segments() -> None:
     assert pattern.matches("POST", "/auth/public")
     assert not pattern.matches("GET", "/authority")
     assert not pattern.matches("GET", "/x/auth")
+
+
+class Known:
+    """Knows one user, by a key and by the token of a session."""
+
+    key = "lsv2_pt_0123456789abcdef_0123456789"
+    token = "session"
+    actor = SimpleNamespace(user_id=UUID(int=1), key_id=UUID(int=2))
+
+    async def authenticate(self, key: str) -> Any:
+        if key != self.key:
+            raise Unauthorized
+        return self.actor
+
+    async def authenticate_request(self, credential: PresentedCredential) -> Any:
+        if credential.token not in {self.key, self.token}:
+            raise Unauthorized
+        return self.actor
+
+
+async def name_caller(address: str, **headers: str) -> dict[CallerIdentity, str]:
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "scheme": "http", "headers": raw, "client": (address, 1)}
+    return await Callers(cast("Any", Known())).names(scope)
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "192.0.2.2"])
+async def test_a_caller_is_named_by_its_key_or_by_its_session_and_address(address: str) -> None:
+    session = {"authorization": f"Bearer {Known.token}"}
+    by_session = f"{Known.actor.user_id} {address}"
+    assert await name_caller(address, x_api_key=Known.key) == {IP: address, KEY: str(Known.actor.key_id)}
+    assert await name_caller(address, **session) == {IP: address, USER: by_session}
+    assert await name_caller(address, **session, x_user_id="somebody else") == {IP: address, USER: by_session}
+
+    names = await name_caller(address, **session, x_api_key="invented")
+    assert names[USER] == by_session
+    assert names[KEY] not in {"invented", str(Known.actor.key_id)}
 
 
 @pytest.mark.parametrize(
