@@ -221,8 +221,9 @@ async def test_statistics_are_grouped_by_model_node_thread_and_user(server: Host
 
 async def test_prices_of_a_workspace_are_set_changed_and_removed(server: Hosted) -> None:
     path = "/api/v1/model-price-map"
-    created = await ask(server, "POST", path, PRICE)
+    created = await ask(server, "POST", path, {**PRICE, "provider": ""})
     assert (created["tenant_id"], created["source"]) == (str(server.actor.workspace_id), "workspace")
+    assert created["provider"] is None, "of any provider"
     assert (created["prompt_cost"], created["completion_cost"]) == ("0.000002", "0.00001")
     await ask(server, "POST", path, PRICE, 409)
 
@@ -293,10 +294,13 @@ async def test_prices_belong_to_a_workspace_and_its_admins(server: Hosted) -> No
     answer = await server.client.get("/model-price-map", params={"q": "mine"}, headers={"x-api-key": other})
     assert answer.json() == []
 
+    await store(server, model_run(usage(5, 5), "of-this-workspace"))
     theirs = model_run(usage(1_000_000, 0), "mine-1")
     (await server.client.post("/runs", json=theirs, headers={"x-api-key": other})).raise_for_status()
     answer = await server.client.get(f"/runs/{theirs['id']}", headers={"x-api-key": other})
     assert (answer.json()["total_tokens"], answer.json()["total_cost"]) == (1_000_000, None)
+    answer = await server.client.get("/model-price-map/models", headers={"x-api-key": other})
+    assert [(each["name"], each["price_name"]) for each in answer.json()] == [("mine-1", None)]
 
 
 async def finish(server: Hosted, task: RecomputedCosts) -> None:
@@ -390,12 +394,13 @@ async def test_a_recomputation_that_fails_pauses_and_others_go_on(own_server: Ho
 
     task = RecomputedCosts(own_server.db)
     task.first_pause_s = 600.0
+    task.longest_pause_s = 1500.0
     assert [(await task.activate()).did for _ in range(3)] == [{"failed": 1}, {"runs": 1, "changed": 1}, {}]
     (done,) = (await own_server.client.get("/model-price-map/recomputations", headers=other)).json()
     assert (done["finished_at"] is None, done["error"], done["retry_at"]) == (False, None, None)
 
     path = f"/model-price-map/recomputations/{failing['id']}"
-    for pause_s in (600, 1200):
+    for pause_s in (600, 1200, 1500):
         waiting = await ask(own_server, "GET", path)
         assert (waiting["error"], waiting["finished_at"]) == ("no costs of this run", None)
         left_s = (datetime.fromisoformat(waiting["retry_at"]) - datetime.now(UTC)).total_seconds()
@@ -446,6 +451,10 @@ async def test_spend_stays_when_traces_are_deleted(own_server: Hosted, monkeypat
 
 
 async def test_a_file_of_the_operator_wins(own_server: Hosted, tmp_path: Any) -> None:
+    before = model_run(usage(1_000_000, 0), "gpt-4o-2024-08-06", "azure")
+    await store(own_server, before)
+    assert (await read_run(own_server, before))["total_cost"] == "2.5"
+
     file = tmp_path / "prices.csv"
     file.write_text("name,providers,pattern,input,output\nours,openai azure,gpt-4o,1,2\n")
     assert await sync_prices(own_server.db, file) == 2
@@ -469,6 +478,7 @@ async def test_a_file_of_the_operator_wins(own_server: Hosted, tmp_path: Any) ->
         ("name,pattern,input,output\nx,(,1,1\n", "line 2: the pattern"),
         ("name,pattern,input,output\nx,x,cheap,1\n", "'cheap' in the column input is not a price"),
         ("name,pattern,input,output\nx,x,1,NaN\n", "line 2: 'NaN' in the column output"),
+        ("name,pattern,input,output\nx,x,1000001,1\n", "is not a price from 0 to a million"),
         ("name,pattern,input,output\n\nx,x,1\n", "line 3: has 3 columns and the header 4"),
         ("name,pattern,input,output\nx,a{1,2},1,1\n", "line 2: has 5 columns"),
         ("name,pattern,from,input,output\nx,x,soon,1,1\n", "'soon' in the column from is not a day"),
@@ -549,6 +559,12 @@ async def test_usage_and_costs_are_counted_by_each_dimension(
         reconciler = DailyRollups(own_server.db)
         while (await reconciler.activate()).again:
             pass
+
+    today = await ask(own_server, "GET", path, **period(own_server, days=0))
+    assert today["stride"] == {"days": 1, "hours": 0}, "costs are counted by day"
+    week = (await ask(own_server, "GET", path, **period(own_server)))["usage"]
+    latest = [one["dimensions"]["project_name"] for one in week if one["time_bucket"] == week[-1]["time_bucket"]]
+    assert latest == ["p", "=q"], "the most expensive first"
 
     answer = await own_server.client.get(f"{path}/export", params=period(own_server))
     assert answer.headers["content-type"].startswith("text/csv")
