@@ -109,9 +109,15 @@ async def test_deleting_a_project_deletes_its_runs(server: Hosted):
     run_id = str(uuid4())
     await server.client.post("/runs", json={"id": run_id, "name": "r", "run_type": "chain", "session_name": "gone"})
     (project,) = (await server.client.get("/sessions", params={"name": "gone"})).json()
+    await server.client.post("/feedback", json={"run_id": run_id, "key": "k"})
     assert (await server.client.delete(f"/sessions/{project['id']}")).status_code == 202
     assert (await server.client.get(f"/runs/{run_id}")).status_code == 404
+    assert (await server.client.get("/feedback", params={"run": run_id})).json() == []
     assert (await server.client.delete(f"/sessions/{project['id']}")).status_code == 404
+
+    renamed = await server.client.patch(f"/sessions/{project['id']}", json={"name": "renamed"})
+    billed = [record["dimensions"]["project_name"] for record in await server.usage("project")]
+    assert (renamed.status_code, "gone" in billed, "renamed" in billed) == (404, True, False)
 
 
 async def test_projects_are_filtered_by_their_fields(server: Hosted):

@@ -22,7 +22,7 @@ from portside.kernel.db import Database
 from portside.kernel.errors import Invalid, Unavailable
 from portside.tracing import ingest
 from portside.tracing.attachments import DownloadLinks
-from portside.tracing.ingest import COPY_MIN_RUNS, store_batch
+from portside.tracing.ingest import COPY_MIN_RUNS, RunTooLarge, store_batch
 from portside.tracing.ingest_parser import build_update_parser, parse_batch, parse_run
 from portside.tracing.projects import delete_projects, ensure_project
 from portside.tracing.refused_runs import raise_for_refused
@@ -30,7 +30,7 @@ from portside.tracing.run_merge import PATCH_BITS, POSITION_FIELDS
 from portside.tracing.runs import TracedRunNotFound, get_run
 from portside.tracing.sharing import ShareRequest, share_run
 from portside.tracing.sql import sql
-from portside.tracing.types import FeedbackWrite, RunQuery, RunWrite
+from portside.tracing.types import AttachmentWrite, FeedbackWrite, RunQuery, RunWrite
 
 PACKAGES = ("portside.identity", "portside.tracing")
 
@@ -371,6 +371,27 @@ async def test_copied_runs_equal_merged_runs(db: Database, actor: Actor):
     assert (await read_runs(db), await list_traces(db)) == (copied, ids)
 
 
+async def test_one_run_over_the_limit_refuses_its_whole_batch(db: Database, actor: Actor):
+    limit = 10_000
+
+    def values(size: int) -> dict[str, str]:
+        return {"x": "a" * (size - len('{"x": ""}'))}
+
+    async def store(**lists: list[dict[str, Any]]) -> None:
+        await store_batch(db, batch(**lists), by=actor, max_run_bytes=limit)
+
+    largest = post(ROOT, inputs=values(limit))
+    with pytest.raises(RunTooLarge, match="INGEST_MAX_RUN_BYTES"):
+        await store(post=[largest, post(CHILD, inputs=values(limit + 1))])
+
+    assert (await read_runs(db), await list_traces(db)) == ({}, [])
+    await store(post=[largest, post(CHILD, inputs=values(limit - 1_000))])
+    with pytest.raises(RunTooLarge):
+        await store(patch=[{"id": CHILD, "outputs": values(1_001)}])
+
+    await store(patch=[{"id": CHILD, "outputs": values(1_000)}])
+
+
 async def test_run_ids_are_scoped_to_their_workspace(db: Database, actor: Actor):
     other = await stranger(db)
     await store_batch(db, batch(post=[post(ROOT, name="mine")]), by=actor)
@@ -378,14 +399,17 @@ async def test_run_ids_are_scoped_to_their_workspace(db: Database, actor: Actor)
     assert (await get_run(db, ROOT, RunQuery(), LINKS, by=actor)).name == "mine"
     assert (await get_run(db, ROOT, RunQuery(), LINKS, by=other)).name == "theirs"
     project = await ensure_project(db, actor.workspace_id, "p")
-    theirs = batch(post=[post(CHILD, session_id=project.id), post(GRANDCHILD)])
+    patch = {"id": CHILD, "outputs": {"a": 1}}
+    theirs = batch(post=[post(CHILD, session_id=project.id), post(GRANDCHILD)], patch=[patch])
+    theirs.attachments.append(AttachmentWrite(CHILD, "a", "text/plain", b"x"))
 
     await store_batch(db, theirs, by=other)
     assert [refused.run_id for refused in theirs.refused] == [CHILD]
     with pytest.raises(Invalid, match=r"no project .* exists in this workspace; 1 other run was stored"):
         raise_for_refused(theirs)
 
-    assert CHILD not in await read_runs(db)
+    assert not await db.pool.fetch("select from runs where id = $1", CHILD), "nor a half of it"
+    assert not await db.pool.fetch("select from attachments")
     assert GRANDCHILD in await read_runs(db)
 
 
