@@ -17,7 +17,7 @@ from langsmith.evaluation import evaluate_comparative
 from langsmith.schemas import DataType, ExampleUpdate
 from langsmith.utils import LangSmithConflictError, LangSmithError, LangSmithNotFoundError
 
-from portside.datasets import files
+from portside.datasets import datasets, files
 from portside.datasets.files import build_version, to_line, write_csv, write_lines
 from portside.datasets.versions import find_fixed_moment
 from tests.api.hosted import Hosted, open_hosted
@@ -201,7 +201,7 @@ async def test_attachments_are_stored_and_downloaded(server: Hosted):
     client = open_client(server)
     png = b"\x89PNG\r\n--\x00"
 
-    def work() -> str:
+    def work() -> tuple[UUID, str]:
         made = client.create_dataset("attachments")
         (one,) = client.create_examples(
             dataset_id=made.id,
@@ -244,15 +244,19 @@ async def test_attachments_are_stored_and_downloaded(server: Hosted):
 
         shown = client.read_example(one)
         assert {name: a["reader"].read() for name, a in shown.attachments.items()} == {"only": b"only"}
-        return example.attachments["cat"]["presigned_url"]
+        return one, example.attachments["cat"]["presigned_url"]
 
-    url = await asyncio.to_thread(work)
+    example_id, url = await asyncio.to_thread(work)
     async with httpx2.AsyncClient() as nobody:
         response = await nobody.get(url)
         assert (response.content, response.headers["content-type"]) == (png, "image/png")
         assert response.headers["content-disposition"].startswith("attachment")
         changed = url[:-6] + ("A" if url[-6] != "A" else "B") + url[-5:]
         assert (await nobody.get(changed)).status_code == 403
+
+        erased = {"example_ids": [str(example_id)], "hard_delete": True}
+        assert (await server.client.post("/platform/datasets/examples/delete", json=erased)).status_code == 200
+        assert (await nobody.get(url)).status_code == 404
 
 
 async def test_examples_that_violate_a_schema_are_refused_as_a_whole(server: Hosted):
@@ -293,6 +297,40 @@ async def test_examples_that_violate_a_schema_are_refused_as_a_whole(server: Hos
     response = await server.client.patch(address, json={"outputs_schema_definition": None, "description": "new"})
     assert (response.json()["outputs_schema_definition"], response.json()["inputs_schema_definition"]) == (None, SCHEMA)
     assert (response.json()["description"], response.json()["name"]) == ("new", "schema")
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2])
+async def test_a_new_schema_is_checked_with_every_example(server: Hosted, monkeypatch: pytest.MonkeyPatch, wrong: int):
+    monkeypatch.setattr(datasets, "_CHECK_BATCH", 2)
+    dataset = (await server.client.post("/datasets", json={"name": f"checked {wrong}"})).json()["id"]
+    examples = [{"dataset_id": dataset, "inputs": {"q": 5 if n == wrong else "a"}} for n in range(3)]
+    made = (await server.client.post("/examples/bulk", json=examples)).json()
+
+    refused = await server.client.patch(f"/datasets/{dataset}", json={"inputs_schema_definition": SCHEMA})
+    assert (refused.status_code, made[wrong]["id"] in refused.text) == (422, True)
+    assert (await server.client.get(f"/datasets/{dataset}")).json()["inputs_schema_definition"] is None
+
+
+async def test_a_split_that_changes_nothing_makes_no_version(server: Hosted):
+    dataset = (await server.client.post("/datasets", json={"name": "splits"})).json()["id"]
+    example = (await server.client.post("/examples", json={"dataset_id": dataset, "inputs": {}})).json()["id"]
+
+    async def move(split: str, *, remove: bool) -> tuple[list[str], int]:
+        body = {"split_name": split, "examples": [example], "remove": remove}
+        splits = (await server.client.put(f"/datasets/{dataset}/splits", json=body)).json()
+        return splits, len((await server.client.get(f"/datasets/{dataset}/versions")).json())
+
+    assert await move("base", remove=False) == await move("other", remove=True) == (["base"], 1)
+    assert await move("test", remove=False) == (["base", "test"], 2)
+    assert await move("base", remove=True) == (["test"], 3)
+
+
+async def test_names_of_versions_are_no_times(server: Hosted):
+    dataset = (await server.client.post("/datasets", json={"name": "reserved"})).json()["id"]
+    await server.client.post("/examples", json={"dataset_id": dataset, "inputs": {}})
+    for tag in ("latest", "2026-01-01"):
+        refused = await server.client.put(f"/datasets/{dataset}/tags", json={"as_of": "latest", "tag": tag})
+        assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body", "tag"])
 
 
 async def test_examples_are_written_without_multipart(server: Hosted):
