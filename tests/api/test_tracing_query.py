@@ -377,7 +377,7 @@ async def test_runs_of_another_workspace_with_the_same_ids_stay_apart(server: Ho
         return (await client.get(links["attachment.note"]["presigned_url"])).content
 
     await attach(server.client, b"theirs")
-    await server.client.put(f"/runs/{ROOT}/share", json={})
+    token = (await server.client.put(f"/runs/{ROOT}/share", json={})).json()["share_token"]
 
     headers = {"x-api-key": await server.new_key(workspace_id=await server.new_workspace("Twins"))}
     async with httpx2.AsyncClient(base_url=server.url, headers=headers) as other:
@@ -404,8 +404,18 @@ async def test_runs_of_another_workspace_with_the_same_ids_stay_apart(server: Ho
 
         await attach(other, b"mine")
         assert [await download(client) for client in (other, server.client)] == [b"mine", b"theirs"]
+        await other.post("/feedback", json={"run_id": str(ROOT), "key": "mine"})
+        for selects in (["NAME"], ["NAME", "INPUTS"]):
+            shown = await other.post(f"/v2/public/{token}/runs/query", json={"selects": selects})
+            assert [item["name"] for item in shown.json()["items"]] == ["root", "model", "tool"]
+
+        said = (await other.get(f"/public/{token}/feedbacks", params={"run": str(ROOT)})).json()
+        assert [item["key"] for item in said] == ["stars"]
+
         gone = {"session_id": project["id"], "trace_ids": [str(ROOT)]}
         assert (await other.post("/runs/delete", json=gone)).status_code == 202
+        assert (await other.post("/runs", json=mine)).status_code == 202
+        assert (await other.delete(f"/sessions/{project['id']}")).status_code == 202
 
     kept = (await server.client.get(f"/runs/{ROOT}")).json()
     assert (kept["name"], list(kept["feedback_stats"])) == ("root", ["stars"])
