@@ -325,6 +325,39 @@ async def test_a_split_that_changes_nothing_makes_no_version(server: Hosted):
     assert await move("base", remove=True) == (["test"], 3)
 
 
+async def test_a_version_of_another_server_is_the_latest_and_past(server: Hosted):
+    dataset = (await server.client.post("/datasets", json={"name": "carried"})).json()["id"]
+    first = "2020-01-01T00:00:00Z"
+
+    async def carry(as_of: str) -> httpx2.Response:
+        example = str(uuid4())
+        parts = {example: {"dataset_id": dataset}, f"{example}.inputs": {"q": 1}}
+        form = {name: (None, json.dumps(value).encode(), "application/json") for name, value in parts.items()}
+        return await server.client.post("/platform/examples/multipart", params={"as_of": as_of}, files=form)
+
+    assert (await carry(first)).status_code == 201
+    for wrong in (first, "2019-12-31T00:00:00Z", "2100-01-01T00:00:00Z"):
+        refused = await carry(wrong)
+        assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["query", "as_of"]), wrong
+
+    assert (await carry("2020-01-01T00:00:00.000001Z")).status_code == 201
+    assert (await server.client.get(f"/datasets/{dataset}")).json()["example_count"] == 2
+
+
+async def test_datasets_are_sorted_by_the_examples_that_they_have_now(server: Hosted):
+    async def fill(name: str, count: int) -> tuple[str, list[str]]:
+        dataset = (await server.client.post("/datasets", json={"name": name})).json()["id"]
+        body = [{"dataset_id": dataset, "inputs": {}}] * count
+        return dataset, [one["id"] for one in (await server.client.post("/examples/bulk", json=body)).json()]
+
+    emptied, examples = await fill("sizes 1", 2)
+    small, _ = await fill("sizes 2", 1)
+    assert (await server.client.delete("/examples", params={"example_ids": examples})).status_code == 200
+    query = {"name_contains": "sizes", "sort_by": "example_count", "sort_by_desc": True}
+    listed = (await server.client.get("/datasets", params=query)).json()
+    assert [(one["id"], one["example_count"]) for one in listed] == [(small, 1), (emptied, 0)]
+
+
 async def test_names_of_versions_are_no_times(server: Hosted):
     dataset = (await server.client.post("/datasets", json={"name": "reserved"})).json()["id"]
     await server.client.post("/examples", json={"dataset_id": dataset, "inputs": {}})
@@ -747,6 +780,44 @@ async def test_another_workspace_cannot_see_or_change_datasets(server: Hosted):
         assert (await other.post("/datasets", json=body)).json()["example_count"] == 0
 
     assert (await server.client.get(f"/examples/{example.id}")).json()["inputs"] == {"n": 1}
+
+
+async def test_datasets_of_two_workspaces_with_the_same_id_stay_apart(server: Hosted):
+    dataset = (await server.client.post("/datasets", json={"name": "twin"})).json()["id"]
+    example = {"dataset_id": dataset, "inputs": {"q": 1}, "split": "theirs"}
+    assert (await server.client.post("/examples", json=example)).status_code == 200
+    path = f"/datasets/{dataset}"
+    await server.client.put(f"{path}/tags", json={"as_of": "latest", "tag": "prod"})
+    token = (await server.client.put(f"{path}/share", json={})).json()["share_token"]
+
+    headers = {"x-api-key": await server.new_key(workspace_id=await server.new_workspace("Twins"))}
+    async with httpx2.AsyncClient(base_url=server.url, headers=headers) as other:
+        made = (await other.post("/datasets", json={"name": "twin", "id": dataset})).json()
+        assert (made["id"], made["example_count"]) == (dataset, 0)
+        for place in ("versions", "splits", "comparative"):
+            assert (await other.get(f"{path}/{place}")).json() == [], place
+
+        assert (await other.get("/examples", params={"dataset": dataset})).json() == []
+        assert (await other.get("/examples", params={"dataset": dataset, "as_of": "prod"})).status_code == 404
+        assert [(await other.get(f"{path}/{form}")).text for form in ("csv", "jsonl")] == ["\r\n", ""]
+        for missing in (f"{path}/share", f"{path}/version?tag=prod", f"{path}/version?tag=latest"):
+            assert (await other.get(missing)).status_code == 404, missing
+
+        own = {"dataset_id": dataset, "inputs": {"q": "mine"}}
+        assert (await other.post("/examples", json=own)).status_code == 200
+        assert (await other.get(f"{path}/splits")).json() == ["base"]
+        (version,) = (await other.get(f"{path}/versions")).json()
+        assert (version["tags"], version["number"]) == ([], 1)
+        shown = (await other.get(f"/public/{token}/examples")).json()
+        assert [one["inputs"] for one in shown] == [{"q": 1}]
+
+        assert (await other.delete(f"{path}/share")).status_code == 204
+        assert (await other.delete(path)).status_code == 200
+
+    assert (await server.client.get(path)).json()["example_count"] == 1
+    assert (await server.client.get(f"{path}/share")).json()["share_token"] == token
+    (version,) = (await server.client.get(f"{path}/versions")).json()
+    assert (version["tags"], version["number"]) == (["prod"], 1)
 
 
 async def test_concurrent_writers_make_one_version_each(server: Hosted):
