@@ -181,6 +181,13 @@ async def test_another_workspace_sees_no_charts_and_runs(server: Hosted):
         body = {"bucket_info": DAY, "chart": {"series": [{"metric": "run_count"}]}}
         assert {point["value"] for point in (await other.post("/charts/preview", json=body)).json()["data"]} == {0}
 
+        chart = {"title": "t", "series": [{"metric": "run_count"}]}
+        own = (await other.post("/charts/create", json=chart)).json()
+        there = {"section_id": made["section_id"]}
+        assert (await other.post("/charts/create", json={**chart, **there})).status_code == 404
+        assert (await other.patch(f"/charts/{own['id']}", json=there)).status_code == 404
+        assert (await other.post(f"/charts/section/{own['section_id']}", json=DAY)).json()["chart_count"] == 1
+
     assert (await server.client.delete(path)).status_code == 204
 
     for permission, status in (("charts:read", 200), ("projects:read", 403)):
