@@ -259,6 +259,16 @@ async def test_one_process_counts_finished_days_at_a_time(db: Database, actor: A
     assert (await DailyRollups(db).activate()).did == {"days": 1}
 
 
+async def test_a_day_is_counted_an_hour_after_its_end(db: Database, actor: Actor, monkeypatch: pytest.MonkeyPatch):
+    """A run that began less than an hour ago leaves no mark when it changes."""
+    end = TODAY - DAY
+    await deliver(db, actor, build_trace(random.Random(1), end - timedelta(hours=5)))
+    for minutes, counted in ((30, {}), (90, {"days": 1})):
+        margin = now() - end - timedelta(minutes=minutes)
+        monkeypatch.setattr(rollups, "COMMIT_MARGIN_S", margin.total_seconds())
+        assert (await DailyRollups(db).activate()).did == counted
+
+
 async def test_few_runs_and_other_filters_do_not_use_rollups(
     db: Database, actor: Actor, monkeypatch: pytest.MonkeyPatch
 ):
