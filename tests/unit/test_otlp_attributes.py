@@ -491,6 +491,31 @@ def test_metadata(attributes: dict[str, Any], metadata: dict[str, Any]) -> None:
     assert parse_extra(attributes)["metadata"] == metadata
 
 
+def test_tokens_of_a_lifetime_are_a_part_of_those_that_were_written() -> None:
+    """The count of the input leaves the cache out here: it is raised by what was written once."""
+    written = {
+        "gen_ai.usage.input_tokens": 50,
+        "gen_ai.usage.cache_creation.input_tokens": 100,
+        "gen_ai.usage.cache_creation.ephemeral_1h_input_tokens": 100,
+    }
+    usage, _ = read_usage(written)
+    details = {"cache_creation": 100, "ephemeral_1h_input_tokens": 100}
+    assert usage == {"input_tokens": 150, "total_tokens": 150, "input_token_details": details}
+
+
+def test_the_first_exception_is_the_error_whatever_the_status_says() -> None:
+    events = [("exception", {"exception.message": text, "exception.stacktrace": "line 1"}) for text in ("one", "two")]
+    assert parse_run({}, events).error == "one\n\nline 1"
+    assert parse_run({}, [("log", {"exception.message": "one"})]).error is None
+
+
+def test_a_span_without_times_has_none() -> None:
+    span = {"traceId": "0190a0c0000070008000000000000001", "spanId": "00000000000000aa", "name": "span"}
+    body = {"resourceSpans": [{"scopeSpans": [{"spans": [{**span, "startTimeUnixNano": "0"}]}]}]}
+    (run,) = parse_otlp(json.dumps(body).encode(), JSON, None).runs
+    assert (run.start_time, run.end_time) == (None, None)
+
+
 def test_attributes_of_the_process_become_metadata() -> None:
     resource = {"service.name": "svc", "telemetry.sdk.name": "opentelemetry", "username": "ada", "long": "x" * 2000}
     (run,) = parse({"username": "of the span"}, **resource).runs
