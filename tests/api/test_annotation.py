@@ -81,6 +81,7 @@ async def test_reviewed_runs_are_completed_and_deleted_runs_leave_the_queue(serv
 
     reviewed = {"last_reviewed_time": "2030-01-01T00:00:00Z"}
     assert (await server.client.patch(f"{path}/runs/{runs[1]}", json=reviewed)).status_code == 204
+    await server.client.post(f"{path}/runs", json=runs)
     (completed,) = (await server.client.get(f"{path}/runs", params={"status": "completed"})).json()
     assert (completed["id"], completed["last_reviewed_time"][:10]) == (runs[1], "2030-01-01")
     projects = (await server.client.get("/sessions")).json()
@@ -171,6 +172,9 @@ def check_configs(client: Client) -> None:
     grades: Any = {"type": "categorical", "categories": [{"value": 1, "label": "good"}, {"value": 0}]}
     with pytest.raises(LangSmithError, match="different configuration"):
         client.create_feedback_config("score", feedback_config=grades)
+
+    with pytest.raises(LangSmithError, match="different configuration"):
+        client.create_feedback_config("score", feedback_config=scale, is_lower_score_better=True)
 
     client.create_feedback_config("grade", feedback_config=grades)
     assert client.update_feedback_config("score", is_lower_score_better=True).is_lower_score_better

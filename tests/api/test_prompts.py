@@ -18,6 +18,8 @@ from langsmith import AsyncClient, Client
 from langsmith.schemas import FileEntry, SkillEntry
 from langsmith.utils import LangSmithConflictError, LangSmithNotFoundError, LangSmithUserError
 
+from portside.identity.keys import Owner, create_key
+from portside.identity.types import KeyRequest
 from portside.prompts import directories
 from portside.prompts.types import PromptNotFound
 from tests.api.hosted import Hosted, open_hosted, until_a_statement_waits
@@ -177,6 +179,20 @@ async def test_prompts_are_listed_sorted_and_searched(server: Hosted):
         assert (response.status_code, response.json()["detail"][0]["loc"]) == (422, ["body", field])
 
     assert (await server.client.get("/repos/-/nothing")).json()["error"] == "Prompt not found"
+
+
+async def test_a_user_likes_a_prompt_once_whatever_the_key(server: Hosted):
+    actor = server.actor
+    owner = Owner(actor.organization_id, actor.workspace_id, actor.user_id)
+    second = {"x-api-key": (await create_key(server.db, owner, KeyRequest())).key}
+    await server.client.post("/repos", json={"repo_handle": "liked"})
+
+    async def like(headers: dict[str, str], *, is_liked: bool) -> int:
+        response = await server.client.post("/likes/-/liked", json={"like": is_liked}, headers=headers)
+        return int(response.json()["likes"])
+
+    assert [await like(headers, is_liked=True) for headers in ({}, second)] == [1, 1]
+    assert await like(second, is_liked=False) == 0
 
 
 async def test_another_workspace_can_only_read_public_prompts(server: Hosted):
