@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from langsmith import Client
 
+from portside.kernel.clock import now
 from portside.tracing import attachments
 from tests.api.hosted import Hosted, open_hosted
 
@@ -104,8 +105,12 @@ async def test_changed_expired_and_dangling_links_are_refused(server: Hosted, mo
     for wrong in (flipped, token[:-8], "", "é", "AAAA", token[4:]):
         assert (await server.client.get("/public/download", params={"token": wrong})).status_code == 403, wrong
 
-    monkeypatch.setattr(attachments, "_LINK_LIFETIME", timedelta(seconds=-1))
-    assert (await server.client.get((await links(server, run_id))["big"])).status_code == 403
+    made_at = now()
+    for minutes, status in ((30, 200), (90, 403)):
+        monkeypatch.setattr(attachments, "now", lambda minutes=minutes: made_at + timedelta(minutes=minutes))
+        assert (await server.client.get("/public/download", params={"token": token})).status_code == status, minutes
+
+    monkeypatch.undo()
     project = (await server.client.get(f"/runs/{run_id}")).json()["session_id"]
     await server.client.delete(f"/sessions/{project}")
     assert (await server.client.get("/public/download", params={"token": token})).status_code == 404

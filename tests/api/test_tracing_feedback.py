@@ -151,6 +151,8 @@ async def test_a_token_accepts_one_piece_of_feedback_without_a_key(server: Hoste
     token = await ask_token(server, run_id, expires_in={"days": 1})
     ends = datetime.fromisoformat(token["expires_at"])
     assert timedelta(hours=23) < ends - datetime.now(UTC) <= timedelta(days=1)
+    by_default = datetime.fromisoformat((await ask_token(server, str(uuid4())))["expires_at"])
+    assert timedelta(hours=2) < by_default - datetime.now(UTC) <= timedelta(hours=3)
 
     async with httpx2.AsyncClient() as nobody:
         assert (await nobody.get(token["url"], params={"score": 0.25, "comment": "first"})).status_code == 200

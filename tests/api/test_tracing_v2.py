@@ -205,8 +205,9 @@ async def test_a_share_link_shows_descendants_alone(server: Hosted):
         assert all(item["feedback_source"] == {"type": "api"} for item in feedback)
         one = (await nobody.get(f"/public/{token}/feedbacks", params={"run": [str(DEEP), str(ROOT)]})).json()
         assert [item["run_id"] for item in one] == [str(DEEP)]
-        hidden = await nobody.post(f"/api/v2/public/{token}/runs/query", json={"selects": ["LS_USER_ID"]})
-        assert hidden.status_code == 422
+        for field in ("LS_USER_ID", "APP_PATH", "SHARE_URL"):
+            hidden = await nobody.post(f"/api/v2/public/{token}/runs/query", json={"selects": ["ID", field]})
+            assert hidden.status_code == 422, field
 
         await server.client.delete(f"/runs/{MODEL}/share")
         assert (await nobody.post(path, json={})).status_code == 404
