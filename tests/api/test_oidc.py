@@ -18,7 +18,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote_plus, urlsplit
 
 import httpx2
 import pytest
@@ -293,6 +293,7 @@ class Hostile:
         self.keys = [RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})]
         self.id_token = ""
         self.user_info: dict[str, Any] = {}
+        self.redeemed: tuple[dict[str, str], str | None] = ({}, None)
         self.reads = 0
         provider = self
 
@@ -307,7 +308,9 @@ class Hostile:
                     self.answer(provider.metadata)
 
             def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["content-length"]))
+                body = self.rfile.read(int(self.headers["content-length"])).decode()
+                form = {name: values[0] for name, values in parse_qs(body).items()}
+                provider.redeemed = form, self.headers["authorization"]
                 self.answer({"id_token": provider.id_token, "access_token": "x", "token_type": "Bearer"})
 
             def answer(self, body: Any) -> None:
@@ -381,6 +384,39 @@ async def finish(hostile: Hostile, **changed: Any) -> dict[str, Any]:
 async def test_a_token_with_wrong_claims(hostile: Hostile, changed: dict[str, Any], reason: str) -> None:
     with pytest.raises(OidcRefused, match=reason):
         await finish(hostile, **changed)
+
+
+@pytest.mark.parametrize(
+    ("secret", "methods", "fields", "is_basic"),
+    [
+        (SECRET, None, {}, True),
+        (SECRET, ["client_secret_post", "client_secret_basic"], {}, True),
+        (SECRET, ["client_secret_post"], {"client_id": CLIENT, "client_secret": SECRET}, False),
+        (None, ["client_secret_basic"], {"client_id": CLIENT}, False),
+    ],
+)
+async def test_code_is_redeemed_with_the_verifier_and_the_secret_in_one_place(
+    hostile: Hostile, secret: str | None, methods: list[str] | None, fields: dict[str, str], *, is_basic: bool
+) -> None:
+    kept = dict(hostile.metadata)
+    if methods is not None:
+        hostile.metadata["token_endpoint_auth_methods_supported"] = methods
+
+    try:
+        provider = OidcProvider(OidcClient(hostile.issuer, CLIENT, secret), SecretBox(os.urandom(32)))
+        start = await provider.begin(BACK, "/x")
+        query = {name: values[0] for name, values in parse_qs(urlsplit(start.url).query).items()}
+        hostile.id_token = hostile.sign(hostile.claims(nonce=query["nonce"]))
+        await provider.finish(start.cookie, ProviderReturn(state=query["state"], code="c"))
+    finally:
+        hostile.metadata = kept
+
+    form, authorization = hostile.redeemed
+    assert query["code_challenge_method"] == "S256"
+    assert oidc.to_challenge(form.pop("code_verifier")) == query["code_challenge"]
+    assert form == {"grant_type": "authorization_code", "code": "c", "redirect_uri": BACK, **fields}
+    pair = base64.b64encode(f"{quote_plus(CLIENT)}:{quote_plus(SECRET)}".encode()).decode()
+    assert authorization == (f"Basic {pair}" if is_basic else None)
 
 
 async def test_response_of_another_provider_is_refused(hostile: Hostile) -> None:

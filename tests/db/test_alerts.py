@@ -1,9 +1,14 @@
 """Alerts in their database: which messages begin and end them, what a silence holds back, and what is sent again."""
 
 import asyncio
+import contextlib
+import smtplib
+import ssl
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from email.message import EmailMessage
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -250,6 +255,56 @@ async def test_mail_server_that_does_not_answer_holds_up_nothing_else(db: Databa
         assert not sending.done()
         closed.set()
         assert "127.0.0.1" in str(await sending)
+
+
+class SentMail:
+    """Stands in for the connection to a mail server, and notes what is done with it."""
+
+    def __init__(self) -> None:
+        self.steps: list[Any] = []
+
+    def connect(self, kind: str) -> Any:
+        def begin(host: str, port: int, **options: Any) -> Any:
+            self.steps.append((kind, host, port, isinstance(options.get("context"), ssl.SSLContext)))
+            return contextlib.nullcontext(self)
+
+        return begin
+
+    def starttls(self, *, context: ssl.SSLContext) -> None:
+        self.steps.append(("starttls", context.verify_mode == ssl.CERT_REQUIRED))
+
+    def login(self, user: str, password: str) -> None:
+        self.steps.append(("login", user, password))
+
+    def send_message(self, mail: EmailMessage) -> None:
+        self.steps.append(mail)
+
+
+@pytest.mark.parametrize(
+    ("tls", "user", "steps"),
+    [
+        ("starttls", "me", [("SMTP", "mail", 587, False), ("starttls", True), ("login", "me", "secret")]),
+        ("tls", "me", [("SMTP_SSL", "mail", 587, True), ("login", "me", "secret")]),
+        ("off", None, [("SMTP", "mail", 587, False)]),
+    ],
+)
+async def test_mail_is_encrypted_before_anybody_logs_in(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: Any, user: str | None, steps: list[Any]
+) -> None:
+    sent = SentMail()
+    for kind in ("SMTP", "SMTP_SSL"):
+        monkeypatch.setattr(smtplib, kind, sent.connect(kind))
+
+    server = MailServer("mail", 587, "portside@example.com", tls, user, "secret")
+    channels = AlertChannels(db, SecretBox.from_file(tmp_path / "key"), OutboundRules(), server)
+    message = Message("firing", "[alert] disk_used: two\r\nBcc: lines@example.com", "It is full.", {})
+    target = ChannelTarget(to=["a@example.com", "b@example.com"])
+    assert await channels.send("mail", target, "an-id", message) is None
+
+    *others, mail = sent.steps
+    assert others == steps
+    assert (mail["To"], mail["Bcc"]) == ("a@example.com, b@example.com", None)
+    assert mail["Subject"] == "[alert] disk_used: two Bcc: lines@example.com"
 
 
 async def test_channel_added_later_gets_no_end_message(db: Database, tmp_path: Path) -> None:
