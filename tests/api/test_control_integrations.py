@@ -525,6 +525,11 @@ async def test_poll_failures_show_in_the_status_without_the_token(platform, host
     await poll()
     assert (await platform.get(deployment["id"]))["status_message"] is None
 
+    # Also where the branch has not moved since.
+    await platform.db.execute(statement("update branch_polls set failure = 'down'"))
+    await poll()
+    assert (await platform.get(deployment["id"]))["status_message"] is None
+
 
 async def test_a_branch_is_polled_once_per_period_by_concurrent_tasks(platform, host, poll, chore) -> None:
     integration = await add(platform, base_url=host.url)

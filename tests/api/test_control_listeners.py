@@ -171,6 +171,16 @@ async def test_the_desired_state_holds_all_that_a_listener_needs(plane: Control)
     }
 
 
+async def test_what_is_built_gets_the_resources_of_its_type(plane: Control) -> None:
+    expected = {"dev": (1, 1, 1024), "prod": (10, 2, 2048)}
+    for kind in expected:
+        await plane.create(kind, source_config={"deployment_type": kind})
+
+    desired = (await plane.listener.desired(await plane.listener.connect()))["deployments"]
+    specs = {each["name"]: each["revisions"][0]["resource_spec"] for each in desired}
+    assert {name: (spec["max_scale"], spec["cpu"], spec["memory_mb"]) for name, spec in specs.items()} == expected
+
+
 async def test_servers_trust_the_front_beside_the_proxies_of_the_operator(plane: Control) -> None:
     await plane.create()
     plane.set_services(address=PlatformAddress(ADDRESS.url, trusted_proxies="192.0.2.1,192.0.2.2"))
