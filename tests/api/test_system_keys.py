@@ -161,7 +161,7 @@ async def test_the_platform_replaces_its_listener_key(platform_databases, tmp_pa
                 return await client.request(method, path, params=params)
 
         (key,) = (await call("GET", "/api-key")).json()
-        assert key["used_by"] == "the platform's own listener"
+        assert (key["used_by"], key["permissions"]) == ("the platform's own listener", ["listeners:work"])
         assert (await call("DELETE", f"/api-key/{key['id']}")).status_code == 409
         assert (await call("DELETE", f"/api-key/{key['id']}", force="true")).status_code == 204
         db = await Database.connect(url)

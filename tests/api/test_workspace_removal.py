@@ -7,13 +7,14 @@ deleted.
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from asyncpg import SerializationError
 
 from portside.identity.keys import Owner, create_key
 from portside.identity.types import KeyRequest
+from portside.kernel.db import Session
 from portside.kernel.migrations import migrate
 from portside.platform.deleted_workspaces import DeletedWorkspaces
 from portside.platform.modules import MODULES
@@ -124,6 +125,14 @@ async def test_deleting_a_workspace_deletes_its_data(server: Hosted) -> None:
     assert (await server.client.patch(f"/workspaces/{made['id']}", json={"display_name": "x"})).status_code == 404
     not_yet = DeletedWorkspaces(server.db, EMPTIERS)
     assert (await not_yet.activate()).did == {}
+
+    async def leave_more(_db: Session, workspace_id: UUID) -> bool:
+        return str(workspace_id) == made["id"]
+
+    # As long as a package has more to delete, the workspace has its next turn too.
+    for _ in range(2):
+        assert (await DeletedWorkspaces(server.db, [leave_more], AT_ONCE).activate()).did == {"workspaces": 0}
+
     task = DeletedWorkspaces(server.db, EMPTIERS, AT_ONCE)
     assert (await task.activate()).did == {"workspaces": 1}
     assert (await task.activate()).did == {}
