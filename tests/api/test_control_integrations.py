@@ -67,8 +67,10 @@ async def test_integrations_are_listed_without_their_tokens(platform, host) -> N
         assert response.json()[0]["name"] == "git"
         assert TOKEN not in response.text
 
-    again = await platform.client.post(PATH, json={"name": made["name"], "kind": "github"})
-    assert again.status_code == 409
+    # `git` is plain git, without an account.
+    for taken in (made["name"], "git"):
+        assert (await platform.client.post(PATH, json={"name": taken, "kind": "github"})).status_code == 409
+
     assert (await platform.client.delete(f"{PATH}/{made['id']}")).status_code == 204
 
     for request in ("DELETE", "PATCH"):

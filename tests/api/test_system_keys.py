@@ -119,6 +119,15 @@ async def test_a_rotated_key_works_until_servers_have_the_new_one(plane: Control
     assert [await status(plane, key) for key in (first, second)] == [200, 200]
     ends = {key["id"]: key["expires_at"] for key in (await plane.client.get("/api-key")).json()}
     assert sorted(moment is None for moment in ends.values()) == [False, True]
+
+    # The rest of its hour is the same for a second rotation, which begins another one.
+    await plane.client.post(f"/v2/deployments/{deployment}/service-key/rotate")
+    again = {key["id"]: key["expires_at"] for key in (await plane.client.get("/api-key")).json()}
+    assert [again[key_id] for key_id, moment in ends.items() if moment is not None] == [
+        moment for moment in ends.values() if moment is not None
+    ]
+    assert sorted(moment is None for moment in again.values()) == [False, False, True]
+    second = await read_deployed_key(plane)
     (await plane.client.delete(f"/v2/deployments/{deployment}")).raise_for_status()
     assert (await plane.listener.drop(deployment)).status_code == 204
 

@@ -1,6 +1,7 @@
 """The rules for names, addresses, secrets and status transitions of deployments."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -8,13 +9,20 @@ import pytest
 
 from portside.control import rules, sources
 from portside.control.addresses import PublicAddresses, get_public_url
+from portside.control.archive_store import MAX_ARCHIVE_BYTES
+from portside.control.archives import UNUSED_FOR_S, UNUSED_KEPT, UPLOAD_WITHIN_S
 from portside.control.content import RevisionContent, apply_patch, build_first_content
+from portside.control.deployments import SILENT_AFTER
 from portside.control.errors import BadCombination, IllegalTransition, Immutable, SourceNotAvailable
 from portside.control.http import routes
 from portside.control.listeners import Placement, check_compute
+from portside.control.pushes import DELIVERIES_KEPT_DAYS, MAX_DEPLOYMENTS
+from portside.control.revision_logs import MAX_LOG_ENTRIES
 from portside.control.revisions import TERMINAL, TRANSITIONS, check_transition
-from portside.control.secrets import RESERVED, check_secrets
+from portside.control.secrets import RESERVED, apply_changes, check_secrets
+from portside.control.service_keys import OLD_KEY_LIFETIME
 from portside.control.types import DeploymentCreate, DeploymentPatch, SecretChanges
+from portside.kernel.caller_tokens import LIFETIME_S
 from portside.kernel.errors import Invalid
 from portside.kernel.http.decode import convert
 from portside.listener_api import RevisionStatus, Secret
@@ -282,6 +290,32 @@ def test_values_of_secrets_are_bounded() -> None:
 
     with pytest.raises(Invalid, match="together"):
         check_secrets([Secret(f"A{i}", "x" * 60_000) for i in range(9)])
+
+
+def test_a_deployment_has_at_most_500_secrets() -> None:
+    secrets = [Secret(f"A{number}", "x") for number in range(499)]
+    assert len(apply_changes(secrets, SecretChanges(set=[Secret("B", "x")]))) == 500
+    replaced = apply_changes([*secrets, Secret("B", "x")], SecretChanges(set=[Secret("C", "x")], unset=["B"]))
+    assert [secret.name for secret in replaced[-2:]] == ["A498", "C"]
+    with pytest.raises(Invalid, match="at most 500"):
+        apply_changes([*secrets, Secret("B", "x")], SecretChanges(set=[Secret("C", "x")]))
+
+
+def test_secrets_have_at_most_512_kilobytes_together() -> None:
+    most = [Secret(f"A{number}", "x" * 64 * 1024) for number in range(8)]
+    check_secrets(most)
+    with pytest.raises(Invalid, match="524288 bytes together"):
+        check_secrets([*most, Secret("B", "x")])
+
+
+def test_limits_are_those_that_the_documentation_names() -> None:
+    assert MAX_ARCHIVE_BYTES == 200 * 1024 * 1024
+    assert (UPLOAD_WITHIN_S, UNUSED_KEPT, UNUSED_FOR_S) == (3600, 10, 86_400)
+    assert MAX_LOG_ENTRIES == 20_000
+    assert (DELIVERIES_KEPT_DAYS, MAX_DEPLOYMENTS) == (400, 200)
+    assert timedelta(minutes=2) == SILENT_AFTER
+    assert timedelta(hours=1) == OLD_KEY_LIFETIME
+    assert LIFETIME_S == 60
 
 
 @pytest.mark.parametrize(

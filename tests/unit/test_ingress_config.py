@@ -1,5 +1,6 @@
 """The configuration of the front: Caddy accepts each form of it, and routes name nothing that belongs to others."""
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from portside.cli.ingress import PRINTERS, OuterProxy
 from portside.control.addresses import DeploymentAddress
 from portside.ingress.caddy import find_caddy
-from portside.ingress.config import build_configuration
+from portside.ingress.config import LOGGING, build_configuration
 from portside.ingress.front import (
     FromFront,
     build_agents_pattern,
@@ -51,6 +52,15 @@ def valid(config: dict[str, Any], folder: Path) -> None:
 )
 def test_caddy_accepts_the_configuration(options: FrontOptions, tmp_path: Path):
     valid(build_configuration(options), tmp_path)
+
+
+def test_the_log_has_no_headers_and_no_queries():
+    fields = LOGGING["logs"]["default"]["encoder"]["fields"]
+    assert fields["request>headers"] == {"filter": "delete"}
+    assert fields["request>uri"]["filter"] == "regexp"
+    shown = re.sub(fields["request>uri"]["regexp"], fields["request>uri"]["value"], "/v2/uploads/1?token=secret")
+    assert shown == "/v2/uploads/1"
+    assert build_configuration(DOMAIN)["logging"] == LOGGING
 
 
 def test_public_addresses_follow_the_domain():
