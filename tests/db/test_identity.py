@@ -9,9 +9,10 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from starlette.requests import HTTPConnection
 
 from portside.identity import sessions
-from portside.identity.authentication import Authenticator, SessionEnded, hash_token
+from portside.identity.authentication import Authenticator, SessionEnded, hash_token, read_credential
 from portside.identity.cli_authorizations import RedirectTarget, approve_browser
 from portside.identity.first_start import get_first_owner, set_up
 from portside.identity.keys import (
@@ -214,6 +215,24 @@ async def test_a_key_that_expires_soon_does_not_live_longer_after_a_rotation(db,
     made = await create_key(db, await get_first_owner(db), KeyRequest(expires_at=soon))
     await expire_key(db, made.id, after=timedelta(hours=1))
     assert await db.pool.fetchval("select expires_at from api_keys where id = $1", made.id) == soon
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, ("key", None)),
+        ({"cookie": "portside_session=one; other=two"}, ("cookie", "one")),
+        # A page of a subdomain may have set the second one.
+        ({"cookie": "portside_session=one; portside_session=two"}, ("key", None)),
+        ({"cookie": "portside_session=one", "authorization": "Bearer two"}, ("bearer", "two")),
+        ({"authorization": "Bearer lsv2_sk_three"}, ("key", "lsv2_sk_three")),
+        ({"authorization": "Bearer two", "x-api-key": "four", "cookie": "portside_session=one"}, ("key", "four")),
+    ],
+)
+def test_one_credential_of_a_request_counts(headers: dict[str, str], expected: tuple[str, str | None]) -> None:
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "scheme": "http", "server": ("127.0.0.1", 80), "path": "/", "headers": raw}
+    assert read_credential(HTTPConnection(scope)) == expected
 
 
 def test_a_read_only_key_has_no_more_than_was_asked_for() -> None:
