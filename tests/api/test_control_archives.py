@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from portside.control import archive_store, archives
 from portside.control.archive_store import ArchiveStore
-from portside.control.archives import UnusedArchives
+from portside.control.archives import UnusedArchives, UploadNotExpected, receive_archive
 from tests.api.control_server import control
 from tests.small_disk import needs_small_disk, small_disk
 
@@ -120,6 +120,23 @@ async def test_two_uploads_at_once_leave_one_archive(platform) -> None:
     statuses = [response.status_code for response in responses]
     assert statuses.count(204) == 1
     assert set(statuses) <= {204, 401, 409}
+
+
+async def test_an_upload_that_another_process_finished_first_changes_nothing(platform) -> None:
+    made = await make(platform, "overtaken")
+    where = urlsplit((await address(platform, made["id"]))["upload_url"])
+    archive_id = UUID(where.path.rsplit("/", 1)[-1])
+    store = platform.services.archives
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield ARCHIVE
+        await platform.db.pool.execute("update source_archives set uploaded_at = now() where id = $1", archive_id)
+
+    with pytest.raises(UploadNotExpected):
+        await receive_archive(platform.db, store, archive_id, token=where.query.removeprefix("token="), chunks=chunks())
+
+    assert not store.path(archive_id).exists()
+    assert not await list_partial_files(platform)
 
 
 @pytest.mark.parametrize(

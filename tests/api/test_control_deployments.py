@@ -184,6 +184,7 @@ async def test_lists_are_paged_and_filtered(plane: Control) -> None:
     assert await names(name_contains="GENT-1") == ["agent-1"]
     assert await names(name_contains="%") == []
     assert await names(name="agent-2", name_contains="agent-2") == ["agent-2"]
+    assert await names(name="agent") == await names(name="AGENT-2") == []
 
     assert await names(status="AWAITING_DELETE") == ["agent-0"]
     assert await names(deployment_type="prod") == ["other"]

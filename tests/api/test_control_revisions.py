@@ -140,6 +140,8 @@ async def test_revisions_are_listed_newest_first_by_page_and_status(plane: Contr
     assert [r["id"] for r in await plane.revisions(made["id"], status="QUEUED,CREATING")] == [ids[4], ids[0]]
     assert len(await plane.revisions(made["id"], status="SKIPPED")) == 3
     assert await plane.revisions(made["id"], remote_reconciled="true") == []
+    await plane.listener.deploy(made["id"], ids[0])
+    assert [r["id"] for r in await plane.revisions(made["id"], status="CREATING")] == [ids[4]]
 
     assert len(await plane.revisions(made["id"], remote_reconciled="false")) == 5
 

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,29 @@ def test_the_log_has_no_headers_and_no_queries():
     shown = re.sub(fields["request>uri"]["regexp"], fields["request>uri"]["value"], "/v2/uploads/1?token=secret")
     assert shown == "/v2/uploads/1"
     assert build_configuration(DOMAIN)["logging"] == LOGGING
+
+
+def list_proxies(value: Any) -> Iterator[dict[str, Any]]:
+    """Return the parts of a configuration that pass requests on."""
+    if isinstance(value, dict):
+        if value.get("handler") == "reverse_proxy":
+            yield value
+
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from list_proxies(item)
+
+
+@pytest.mark.parametrize("options", [FrontOptions(), DOMAIN, FrontOptions(domain="x.org")])
+def test_no_client_says_below_which_path_an_agent_is(options: FrontOptions):
+    proxies = list(list_proxies(build_configuration(options)))
+    to_agents = [proxy for proxy in proxies if proxy["upstreams"][0]["dial"].startswith("tcp")]
+    assert to_agents
+    for proxy in to_agents:
+        request = proxy["headers"]["request"]
+        assert {"Forwarded", "X-Real-Ip", "True-Client-Ip"} <= {*request["delete"]}
+        assert "X-Forwarded-Prefix" in {*request["delete"], *request.get("set", {})}
 
 
 def test_public_addresses_follow_the_domain():
