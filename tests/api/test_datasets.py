@@ -340,8 +340,14 @@ async def test_a_version_of_another_server_is_the_latest_and_past(server: Hosted
         refused = await carry(wrong)
         assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["query", "as_of"]), wrong
 
-    assert (await carry("2020-01-01T00:00:00.000001Z")).status_code == 201
+    latest = "2020-01-01T00:00:00.000001Z"
+    assert (await carry(latest)).status_code == 201
     assert (await server.client.get(f"/datasets/{dataset}")).json()["example_count"] == 2
+
+    newer = (await server.client.post("/datasets", json={"name": "beside carried"})).json()["id"]
+    assert (await server.client.post("/examples", json={"dataset_id": newer, "inputs": {}})).status_code == 200
+    version = (await server.client.get(f"/datasets/{dataset}/version", params={"tag": "latest"})).json()
+    assert (version["as_of"], version["number"]) == (latest, 2)
 
 
 async def test_datasets_are_sorted_by_the_examples_that_they_have_now(server: Hosted):
