@@ -170,6 +170,22 @@ async def test_nothing_of_a_release_is_applied_that_asks_for_too_much(
     assert not harness.target.is_running
 
 
+@pytest.mark.parametrize("is_restored", [False, True])
+async def test_secrets_that_servers_print_are_masked_in_their_logs(harness: Harness, *, is_restored: bool) -> None:
+    if is_restored:
+        await harness.target.restore(Release(deployment(ACTIVE, active_revision_id=ACTIVE.id), ACTIVE, None))
+    else:
+        await harness.switch(ACTIVE)
+
+    follower = harness.target._follower
+    assert follower is not None
+    printed = follower._open_log(ACTIVE.id)
+    printed.add("calling with s3cr3t")
+    await printed.close()
+
+    assert harness.lines[-1] == "calling with ***"
+
+
 async def test_what_the_cluster_no_longer_shows_is_not_reported_as_serving(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ from portside.dataplane.compute.kubernetes.workspace_rules import (
     list_named_objects,
 )
 from portside.dataplane.failures import CreateFailed, DeployFailed
+from portside.dataplane.logs import RevisionLog
 from portside.dataplane.settings import ListenerSettings
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
@@ -117,7 +118,8 @@ class KubernetesTarget:
     def __init__(self, compute: KubernetesCompute, deployment_id: UUID, open_log: OpenLog) -> None:
         self._compute = compute
         self._deployment_id = deployment_id
-        self._open_log = open_log
+        self._open_unmasked_log = open_log
+        self._secrets: set[str] = set()
         self._api = compute.api
         self._cluster = compute.cluster
         self._serving: Release | None = None
@@ -182,6 +184,7 @@ class KubernetesTarget:
 
     async def switch(self, release: Release) -> None:
         """Apply a release and wait until it serves. Raises DeployFailed, and then the previous one keeps serving."""
+        self._note_secrets(release.deployment)
         await self._stop_applier()
         try:
             await self._roll_out(release)
@@ -203,6 +206,7 @@ class KubernetesTarget:
 
     async def restore(self, release: Release) -> None:
         """Take over the release that an earlier listener applied, and keep it applied."""
+        self._note_secrets(release.deployment)
         scope = self._build_scope(release)
         self._url = self._address_in(scope, release.deployment)
         self._follow_pods(scope, from_now=True)
@@ -232,6 +236,16 @@ class KubernetesTarget:
                 self._url = self._address_in(self._build_scope(release), deployment)
                 self._keep_applied(release)
                 self._changed.set()
+
+    def _note_secrets(self, deployment: DesiredDeployment) -> None:
+        """Have the logs mask the secrets of these revisions, beside those of earlier ones whose pods may still end."""
+        self._secrets |= {secret.value for revision in deployment.revisions for secret in revision.secrets}
+
+    def _open_log(self, revision_id: UUID) -> RevisionLog:
+        """Open a log in which no secret appears that a server prints."""
+        revision_log = self._open_unmasked_log(revision_id)
+        revision_log.hide(self._secrets)
+        return revision_log
 
     def _build_scope(self, release: Release) -> KubernetesScope:
         return build_scope(release.deployment, read_resources(release.revision.resource_spec), self._cluster.kubernetes)
