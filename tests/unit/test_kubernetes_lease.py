@@ -4,16 +4,20 @@ import asyncio
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from portside.dataplane.compute.kubernetes.manifests import ClusterSettings
 from portside.kernel.errors import UserMistake
 from tests.conftest import eventually
+from tests.kubernetes import LISTENER, settings
 
 pytest.importorskip("lightkube", reason="the extra portside[kubernetes] is not installed")
 
 from portside.dataplane.compute.kubernetes.api import KubernetesApi
 from portside.dataplane.compute.kubernetes.lease import Lease, LeaseTiming, read_identity
+from portside.dataplane.compute.kubernetes.target import KubernetesCompute
 from tests.cluster_api import ClusterApi, connect, lacks_right
 
 LISTENER_ID = UUID("01930000-0000-7000-8000-000000001157")
@@ -89,6 +93,23 @@ async def test_listener_that_starts_again_on_its_home_waits_for_nobody(tmp_path:
         for _ in range(2):
             await build_lease(api, read_identity(tmp_path)).acquire()
     assert read_identity(tmp_path) != read_identity(tmp_path / "another")
+
+
+async def test_listener_with_another_id_gives_the_lease_of_the_first_back(tmp_path: Path) -> None:
+    """A platform that was set up again gives it another id."""
+    cluster = ClusterApi()
+    async with connect(cluster) as api:
+        listener = msgspec.structs.replace(LISTENER, portside_home=str(tmp_path))
+        compute = KubernetesCompute(ClusterSettings(listener, settings()), api)
+        await compute.claim(LISTENER_ID)
+        await compute.claim(LISTENER_ID)
+        assert get_holder(cluster) == read_identity(listener.folder)
+
+        await compute.claim(UUID(int=2))
+        assert get_holder(cluster) == ""
+        other = cluster.find("leases", f"portside-listener-{UUID(int=2)}")
+        assert other is not None
+        assert other["spec"]["holderIdentity"] == read_identity(listener.folder)
 
 
 async def test_role_without_leases_is_reported_and_stops_nothing() -> None:

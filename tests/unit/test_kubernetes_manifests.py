@@ -569,6 +569,10 @@ def test_cloudnative_pg_runs_the_database_behind_the_same_address() -> None:
     (cluster,) = found.of_kind("Cluster")
     assert cluster["spec"]["bootstrap"]["initdb"]["secret"] == {"name": name}
     assert cluster["spec"]["storage"]["size"] == "10Gi"
+    assert cluster["spec"]["enableSuperuserAccess"] is False
+    assert cluster["spec"]["enablePDB"] is False, "one instance alone would keep its node from being drained"
+    several = objects(kubernetes=settings(kubernetes_postgres_instances=3), has_operator=True)
+    assert several.of_kind("Cluster")[0]["spec"]["enablePDB"] is True
     assert cluster["spec"]["plugins"][0]["parameters"] == {"barmanObjectName": "backups"}
     assert found.of_kind("ScheduledBackup")[0]["spec"]["cluster"] == {"name": name}
 

@@ -5,6 +5,7 @@ once. `tests/api/test_kubernetes_cluster.py` has a real one.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
@@ -24,7 +25,7 @@ pytest.importorskip("lightkube", reason="the extra portside[kubernetes] is not i
 
 from portside.dataplane.compute.kubernetes import pods
 from portside.dataplane.compute.kubernetes.target import KubernetesCompute, KubernetesTarget
-from portside.dataplane.compute.kubernetes.watching import PollTiming
+from portside.dataplane.compute.kubernetes.watching import PollTiming, WorkloadWatch
 
 NAME = "hello-world-00000000abcd"
 BAD_IMAGE = "agents/bad:1"
@@ -168,6 +169,57 @@ async def test_nothing_of_a_release_is_applied_that_asks_for_too_much(
 
     assert harness.cluster.objects == {}
     assert not harness.target.is_running
+
+
+@pytest.mark.parametrize(
+    ("check", "url"),
+    [
+        ("service", f"http://{NAME}.agents.svc.cluster.local:8000/agents/{NAME}"),
+        ("ingress", f"https://example.com/agents/{NAME}"),
+        ("none", None),
+    ],
+)
+async def test_a_release_answers_at_the_address_that_the_operator_chose(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, check: str, url: str | None
+) -> None:
+    asked: list[str] = []
+
+    async def until_healthy(_watch: WorkloadWatch, address: str, _limit_s: float) -> None:
+        asked.append(address)
+
+    monkeypatch.setattr(WorkloadWatch, "until_healthy", until_healthy)
+    addressed = settings(kubernetes_health_check=check, kubernetes_ingress_url="https://example.com/agents")
+    harness.target._cluster = ClusterSettings(LISTENER, addressed)
+    await harness.switch(ACTIVE)
+
+    assert asked == ([] if url is None else [url])
+    assert harness.target.url == f"https://example.com/agents/{NAME}"
+
+
+async def test_only_a_server_that_is_ready_is_asked_for_its_metrics(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read_metrics(pod: Json) -> bytes:
+        return json.dumps({"problems": [pod["metadata"]["name"]]}).encode()
+
+    def build_pod(name: str, component: str, *, is_ready: bool) -> Json:
+        conditions = [{"type": "Ready", "status": str(is_ready)}]
+        labels = {"app.kubernetes.io/component": component}
+        return {"metadata": {"name": name, "labels": labels}, "status": {"conditions": conditions}}
+
+    await harness.switch(ACTIVE)
+    follower = harness.target._follower
+    assert follower is not None
+    monkeypatch.setattr(harness.compute.api, "read_metrics", read_metrics)
+    answers = await follower._ask_servers(
+        [
+            build_pod("starts", "api", is_ready=False),
+            build_pod("serves", "api", is_ready=True),
+            build_pod("executes", "queue", is_ready=True),
+            build_pod("database", "postgres", is_ready=True),
+        ]
+    )
+    assert [answer.problems for answer in answers] == [["serves"], ["executes"]]
 
 
 @pytest.mark.parametrize("is_restored", [False, True])

@@ -1,23 +1,28 @@
 """Judging a rollout by its pods and workloads: ready, not ready yet and why, or a permanent problem."""
 
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
 
 import pytest
 from lightkube import KubeConfig
 from lightkube.config.models import Cluster, User
 
+from portside.dataplane.compute.kubernetes import watching
 from portside.dataplane.compute.kubernetes.api import KubernetesApi
 from portside.dataplane.compute.kubernetes.objects import COMPONENT
 from portside.dataplane.compute.kubernetes.pods import build_metrics
 from portside.dataplane.compute.kubernetes.watching import (
+    PollTiming,
     RefusedPods,
+    WorkloadWatch,
     crashed_containers,
     find_refused_stores,
     judge,
     pod_problems,
 )
+from portside.dataplane.failures import DeployFailed
 from tests.kubernetes import ApiServer, objects
-from tests.receiver import serve
+from tests.receiver import Receiver, serve
 
 
 def workload(kind: str = "Deployment", wanted: int = 2, **status: Any) -> dict[str, Any]:
@@ -228,3 +233,131 @@ def test_metrics_of_counts_replicas_and_first_problem() -> None:
 def test_same_problem_is_shown_once() -> None:
     pods = [pod(build_waiting_container("ImagePullBackOff")) for _ in range(50)]
     assert len(str(judge(workload(), pods))) < 300
+
+
+class Clock:
+    """A clock that goes on with each look at the cluster."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Look(NamedTuple):
+    """What the cluster shows at one look: the status of the workload, or None if it is gone, and its pods."""
+
+    status: dict[str, Any] | None
+    pods: tuple[dict[str, Any], ...] = ()
+
+
+class Shown:
+    """An API server that shows these looks one after the other, ten seconds apart, and the last one again and again."""
+
+    def __init__(self, clock: Clock, *looks: Look, events: tuple[dict[str, Any], ...] = ()) -> None:
+        self._clock = clock
+        self._looks = list(looks)
+        self._events = events
+
+    async def get(self, _kind: str, _namespace: str, _name: str) -> dict[str, Any] | None:
+        self._clock.now += 10.0
+        status = self._looks[0].status
+        return None if status is None else workload(**status)
+
+    async def list(self, kind: str, *_: Any) -> list[dict[str, Any]]:
+        if kind == "Event":
+            return list(self._events)
+
+        return list((self._looks.pop(0) if len(self._looks) > 1 else self._looks[0]).pods)
+
+    async def follow_log(self, _pod: Any, container: str, **_: Any) -> AsyncIterator[str]:
+        yield f"the end of {container}"
+
+
+MANIFEST = {
+    "kind": "Deployment",
+    "metadata": {"name": "hello", "namespace": "agents", "labels": {COMPONENT: "api"}},
+}
+BAD_IMAGE = pod(build_waiting_container("ErrImagePull"))
+NOT_READY = pod(container({"running": {}}))
+CRASHED = pod(container({"terminated": {"exitCode": 1, "reason": "Error"}}, restartCount=5))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(watching, "time", clock)
+    return clock
+
+
+async def wait(shown: Shown, limit_s: float = 600, permanent_after_s: float = 15) -> list[str]:
+    steps: list[str] = []
+    timing = PollTiming(poll_s=0, permanent_after_s=permanent_after_s)
+    watch = WorkloadWatch(shown, objects().scope, steps.append, timing)  # type: ignore[arg-type]
+    await watch.until_ready(MANIFEST, limit_s)
+    return steps
+
+
+async def test_problem_that_goes_away_ends_no_rollout(clock: Clock) -> None:
+    """A first attempt may fail for a transient reason, again and again."""
+    looks = [Look({}, (BAD_IMAGE,)), Look({}, (NOT_READY,)), Look({}, (BAD_IMAGE,)), Look(UP)]
+    steps = await wait(Shown(clock, *looks))
+    assert steps[0].endswith("container api-server of pod hello-1: ErrImagePull: because")
+    assert steps[-1] == "Deployment: 2 of 2 replicas are ready"
+
+
+async def test_problem_that_lasts_ends_a_rollout(clock: Clock) -> None:
+    with pytest.raises(DeployFailed, match=r"Deployment does not start: .* ErrImagePull"):
+        await wait(Shown(clock, Look({}, (BAD_IMAGE,))))
+    assert clock.now == 30.0
+
+    with pytest.raises(DeployFailed, match=r"Deployment is not ready after 60 seconds: .* is not ready yet"):
+        await wait(Shown(clock, Look({}, (NOT_READY,))), limit_s=60)
+
+
+async def test_problems_of_pods_that_are_being_deleted_end_no_rollout(clock: Clock) -> None:
+    ending = {**BAD_IMAGE, "metadata": {**BAD_IMAGE["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    await wait(Shown(clock, Look({}, (ending,)), Look({}, (ending,)), Look({}, (ending,)), Look(UP, (ending,))))
+
+
+async def test_workload_that_somebody_deletes_ends_its_rollout(clock: Clock) -> None:
+    with pytest.raises(DeployFailed, match="somebody deleted Deployment hello during the deploy"):
+        await wait(Shown(clock, Look({}, (NOT_READY,)), Look(None, (NOT_READY,))))
+
+
+async def test_failure_has_the_warnings_of_its_deployment_alone_and_the_last_lines_of_its_container(
+    clock: Clock,
+) -> None:
+    name = objects().scope.name
+    events = tuple(
+        {"involvedObject": {"kind": "Pod", "name": of}, "message": message, "lastTimestamp": at}
+        for of, message, at in (
+            (f"{name}-1", "Back-off restarting", "2026-01-01T00:00:02Z"),
+            (f"{name}-1", "Liveness probe failed", "2026-01-01T00:00:01Z"),
+            ("other-1", "of somebody else", "2026-01-01T00:00:03Z"),
+        )
+    )
+    with pytest.raises(DeployFailed) as failure:
+        await wait(Shown(clock, Look({}, (CRASHED,)), events=events))
+
+    first, *details = str(failure.value).splitlines()
+    assert first.startswith("Deployment does not start: ")
+    assert details == [
+        "Pod: Back-off restarting",
+        "Pod: Liveness probe failed",
+        "the last lines of api-server:",
+        "the end of api-server",
+    ]
+
+
+async def test_only_an_answer_of_200_is_healthy() -> None:
+    server = Receiver()
+    server.status = 404
+    watch = WorkloadWatch(None, objects().scope, print, PollTiming(poll_s=0.01))  # type: ignore[arg-type]
+    async with serve(server) as url:
+        with pytest.raises(DeployFailed, match="it answers 404"):
+            await watch.until_healthy(url, 0)
+
+        server.status = 200
+        await watch.until_healthy(url, 600)

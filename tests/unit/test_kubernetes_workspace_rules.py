@@ -120,6 +120,7 @@ def test_values_of_the_pod_itself_name_nothing() -> None:
         ({"volumes": [{"name": "v", "projected": {"sources": [{"podCertificate": {}}]}}]}, "podCertificate"),
         ({"volumes": [{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]}, "set it"),
         ({"volumes": [{"name": "v", "secret": {"secretName": "../../kube-system/secrets/x"}}]}, "must be the name"),
+        ({"volumes": [{"name": "v", "secret": {"secretName": "x/../y"}}]}, "must be the name"),
         ({"volumes": [{"name": "v", "secret": {}}]}, "must be the name"),
         ({"volumes": [{"name": "v", "secret": {"secretName": ["x"]}}]}, "must be the name"),
         ({"volumes": [{"name": "v", "secret": "x"}]}, "must be an object"),
@@ -197,6 +198,10 @@ def test_operator_may_allow_volumes_and_annotations() -> None:
         volumes=[{"name": "v", "nfs": {"server": "s", "path": "/"}}],
         annotations={"example.com/note": "x"},
     )
+
+    # The labels by which the listener knows its own objects are nobody else's.
+    with pytest.raises(DeployFailed, match="for a controller"):
+        check(kubernetes=settings(kubernetes_annotations="*"), labels={"portside/workspace": "any"})
 
 
 def test_every_field_of_the_api_is_known_to_the_rules() -> None:
