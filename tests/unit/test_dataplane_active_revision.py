@@ -155,6 +155,16 @@ async def test_new_deployment_gets_a_database(tmp_path: Path) -> None:
     assert machine.provisions == [True]
 
 
+async def test_new_deployment_whose_database_was_created_by_a_listener_that_died_is_ready(tmp_path: Path) -> None:
+    machine = Machine(has_database=True)
+    desired = build_desired_deployment(NEWER, status=DeploymentStatus.AWAITING_DATABASE)
+
+    async with reconcile(tmp_path, machine, desired) as reports:
+        await until_reported(reports, "READY")
+
+    assert machine.provisions == [True]
+
+
 async def test_restore_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_RESTORE_FIRST_S", 0.01)
     machine = Machine(failing=1)

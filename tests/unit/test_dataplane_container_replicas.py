@@ -4,16 +4,17 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from portside.dataplane.compute.containers.container import _describe_end
 from portside.dataplane.compute.containers.manager import ContainerHost, ContainerManager
 from portside.dataplane.compute.containers.replica_set import ContainerReplicaSet
-from portside.dataplane.compute.containers.runtime import select_variables
+from portside.dataplane.compute.containers.runtime import RuntimeCommandFailed, select_variables
 from portside.dataplane.compute.containers.spec import read_spec
 from portside.dataplane.compute.interface import Release
 from portside.dataplane.failures import DeployFailed
@@ -131,6 +132,34 @@ async def test_a_start_that_fails_leaves_no_container(harness: Harness) -> None:
     with pytest.raises(DeployFailed, match="exited with code 3 before it answered GET /ok"):
         await starting
     assert harness.containers == []
+
+
+async def test_a_start_that_fails_half_way_leaves_no_container(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = harness.runtime._run
+
+    def fail(rest: Sequence[str], stdin: str) -> str:
+        start(rest, stdin)
+        raise RuntimeCommandFailed("its network is gone")
+
+    monkeypatch.setattr(harness.runtime, "_run", fail)
+    with pytest.raises(DeployFailed, match="the container cannot be started: its network is gone"):
+        await harness.replica_set().start()
+
+    assert harness.containers == []
+
+
+@pytest.mark.parametrize(
+    ("state", "end"),
+    [
+        ({"ExitCode": 3}, "exited with code 3"),
+        ({"ExitCode": 0, "OOMKilled": False}, "exited with code 0"),
+        ({"ExitCode": 1, "OOMKilled": True}, "used more memory than its limit (memory_limit_mb) and was killed"),
+    ],
+)
+def test_the_end_of_a_container_is_described(state: dict[str, Any], end: str) -> None:
+    assert _describe_end(state) == end
 
 
 async def test_secret_references_of_a_cluster_are_refused(harness: Harness) -> None:

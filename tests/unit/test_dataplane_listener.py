@@ -10,14 +10,23 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from portside.dataplane import listener
 from portside.dataplane.api import ControlPlane
 from portside.dataplane.build_slots import BuildSlots
 from portside.dataplane.compute.interface import OpenLog
-from portside.dataplane.failures import ComputeFailed
+from portside.dataplane.failures import ComputeFailed, ControlPlaneRefused, DeployFailed
 from portside.dataplane.listener import FirstStarts, Reconciler, ReconcilerSet
 from portside.dataplane.rollout import ListenerContext
 from portside.dataplane.settings import ListenerSettings
-from portside.listener_api import DeploymentReport, DeploymentStatus, Desired, DesiredDeployment
+from portside.kernel.errors import UserMistake
+from portside.listener_api import (
+    DeploymentReport,
+    DeploymentStatus,
+    Desired,
+    DesiredDeployment,
+    DesiredRevision,
+    Secret,
+)
 from tests.conftest import eventually
 from tests.desired import build_desired_deployment, build_desired_revision
 
@@ -231,3 +240,117 @@ async def test_revisions_are_rolled_out_by_number_and_once(reconciler: Reconcile
         reconciler._rolled_out.add(revision.id)
 
     assert order == [3, 5]
+
+
+async def test_an_attempt_to_restore_waits_for_its_time(reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch):
+    restored: list[UUID] = []
+
+    async def restore(_desired: DesiredDeployment, active: DesiredRevision) -> None:
+        restored.append(active.id)
+
+    monkeypatch.setattr(reconciler._rollout, "restore", restore)
+    active = build_desired_revision(id=UUID(int=1))
+    reconciler._desired = build_desired_deployment(active, id=UUID(int=7), active_revision_id=active.id)
+    reconciler._restore_at = float("inf")
+    await reconciler._restore_when_due()
+    assert restored == []
+
+    reconciler._restore_at = 0.0
+    for _ in range(2):
+        await reconciler._restore_when_due()
+
+    assert restored == [active.id]
+
+
+@pytest.mark.parametrize(
+    ("is_running", "status", "is_reported"),
+    [(False, "READY", True), (True, "READY", False), (False, "AWAITING_DELETE", False)],
+)
+async def test_only_a_deployment_of_which_nothing_runs_is_reported_as_down_and_without_secrets(
+    reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch, status: str, *, is_running: bool, is_reported: bool
+):
+    reports: list[str] = []
+
+    async def report_down(message: str) -> None:
+        reports.append(message)
+
+    monkeypatch.setattr(reconciler._rollout, "report_down", report_down)
+    monkeypatch.setattr(reconciler._rollout.target, "is_running", is_running)
+    active = build_desired_revision(id=UUID(int=1), secrets=[Secret("KEY", "a-key-of-a-model")])
+    reconciler._desired = build_desired_deployment(
+        active, id=UUID(int=7), active_revision_id=active.id, status=DeploymentStatus(status)
+    )
+    failure = DeployFailed("no such key a-key-of-a-model")
+    await reconciler._report_down(failure, "soon")
+
+    message = "Nothing of this deployment runs. The next attempt is soon. no such key ***"
+    assert reports == ([message] if is_reported else [])
+    assert reconciler._describe(failure) == "no such key ***", "in the log of the listener"
+
+
+async def test_a_deployment_that_is_not_ready_yet_has_no_metrics(
+    reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
+):
+    reported: list[str] = []
+
+    async def report_metrics() -> None:
+        reported.append(reconciler._desired.status)
+
+    monkeypatch.setattr(reconciler._rollout, "report_metrics", report_metrics)
+    for status in DeploymentStatus:
+        reconciler._desired = build_desired_deployment(id=UUID(int=7), status=status)
+        await reconciler.report_metrics()
+
+    assert reported == ["READY", "UNKNOWN"]
+
+
+async def test_a_listener_that_the_control_plane_does_not_know_connects_again(tmp_path: Path):
+    """The control plane was set up again."""
+    connected = 0
+    polled: list[tuple[UUID, int]] = []
+    knows_both = asyncio.Event()
+
+    class Control:
+        async def connect(self, _introduction: object) -> UUID:
+            nonlocal connected
+            connected += 1
+            return UUID(int=connected)
+
+        async def get_desired(self, listener_id: UUID, after: int, wait_s: int) -> Desired:
+            polled.append((listener_id, after))
+            if len(polled) == 1:
+                return Desired(5, [])
+            if len(polled) == 2:
+                raise ControlPlaneRefused(404, "no such listener")
+
+            knows_both.set()
+            return await asyncio.Future()
+
+    class Cluster(SlowlyClosing):
+        async def claim(self, listener_id: UUID) -> None:
+            self.claimed = listener_id
+
+    settings = ListenerSettings(
+        control_plane_url="http://127.0.0.1:1", control_plane_api_key="key", portside_home=str(tmp_path)
+    )
+    compute = Cluster()
+    reconcilers = ReconcilerSet(ListenerContext(settings, Control(), compute, BuildSlots(1)))  # type: ignore[arg-type]
+    running = asyncio.create_task(reconcilers.run())
+    await asyncio.wait_for(knows_both.wait(), 300)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert polled == [(UUID(int=1), 0), (UUID(int=1), 5), (UUID(int=2), 0)]
+    assert compute.claimed == UUID(int=2)
+
+
+async def test_one_listener_works_in_a_home(tmp_path: Path):
+    stopping = asyncio.Event()
+    stopping.set()
+    async with listener._lock_home(tmp_path / "lock", stopping):
+        with pytest.raises(UserMistake, match="another listener uses"):
+            async with listener._lock_home(tmp_path / "lock", stopping):
+                pass
+
+    async with listener._lock_home(tmp_path / "lock", stopping):
+        pass

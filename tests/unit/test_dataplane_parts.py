@@ -1,5 +1,6 @@
 """Parts of the data plane that need no other process: masking, log lines, environments, process identities, state."""
 
+import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from portside.agent.settings import AgentSettings
 from portside.dataplane import logs
 from portside.dataplane.builds.commands import minimal_environment
 from portside.dataplane.builds.sources import folder_size
+from portside.dataplane.compute import server_output
 from portside.dataplane.compute.containers.images import ImageStore
 from portside.dataplane.compute.databases import build_scram_verifier, deployment_url
 from portside.dataplane.compute.forwarding import PortForwards
@@ -23,7 +25,7 @@ from portside.dataplane.compute.server_environment import (
     split_environment,
 )
 from portside.dataplane.compute.server_output import output_since, parse_line, server_failure
-from portside.dataplane.compute.sockets import to_url
+from portside.dataplane.compute.sockets import open_private, to_url
 from portside.dataplane.failures import (
     ControlPlaneRefused,
     ControlPlaneUnreachable,
@@ -39,6 +41,7 @@ from portside.dataplane.state import DeploymentFolder, ReplicaRecord, SleepRecor
 from portside.kernel.settings import describe, load_settings
 from portside.kernel.supervision import describe_exit
 from portside.listener_api import NewLogEntry, Secret
+from tests.conftest import eventually
 from tests.desired import build_desired_deployment, build_desired_revision
 
 
@@ -482,6 +485,33 @@ async def test_the_oldest_lines_are_dropped_when_the_control_plane_is_away_for_l
     await log.flush(within_s=300)
     await log.close()
     assert shipped == ["3", "4", "5", "6"]
+
+
+async def test_printed_secrets_are_overwritten_wherever_the_file_is_cut_for_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_output, "_READ_BYTES", len(MODEL_KEY))
+    path = tmp_path / "server.log"
+    descriptor, _ = server_output.open_output(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+    # What an earlier listener has not read yet, and what is written from now on.
+    text = "".join(f"{'x' * before}{MODEL_KEY}\n" for before in range(len(MODEL_KEY)))
+    os.write(descriptor, text.encode())
+    lines: list[str] = []
+    follower = server_output.OutputFollower(path, lines.append, [MODEL_KEY])
+    os.write(descriptor, text.encode())
+    os.close(descriptor)
+    await eventually(lambda: asyncio.sleep(0, MODEL_KEY not in path.read_text()))
+    await follower.close()
+
+    assert path.read_text() == (text * 2).replace(MODEL_KEY, "*" * len(MODEL_KEY))
+    assert lines == text.splitlines(), "the log masks them by itself"
+
+
+def test_the_private_port_of_a_server_is_that_of_this_machine_alone():
+    with open_private() as private:
+        assert private.getsockname()[0] == "127.0.0.1"
 
 
 async def test_log_lines_that_are_too_large_together_are_shipped_in_parts():
