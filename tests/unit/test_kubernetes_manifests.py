@@ -688,6 +688,14 @@ def test_setting_that_is_not_the_json_it_should_be_is_named(text: str) -> None:
         _ = settings(kubernetes_node_selector=text).scheduling
 
 
+def test_deployment_gets_a_public_address_once_there_are_ingresses() -> None:
+    """The address in the cluster, which it had until then, is none of its own."""
+    found = objects(
+        kubernetes=settings(kubernetes_ingress_url="https://*.agents.example.com"), custom_url=objects().address.url
+    )
+    assert found.address.url == "https://hello-world-00000000abcd.agents.example.com"
+
+
 def test_service_is_the_address_without_ingress() -> None:
     found = objects(custom_url="http://hello-world-00000000abcd.agents.svc.cluster.local:8000")
     assert found.of_kind("Ingress") == []
