@@ -33,12 +33,15 @@ class RunningContainer:
 class Program:
     """What copies the output of a container until that ends."""
 
-    def __init__(self, container: RunningContainer) -> None:
+    def __init__(self, container: RunningContainer, *, breaks_off: bool) -> None:
         self._container = container
+        self._breaks_off = breaks_off
         self.returncode: int | None = None
 
     async def wait(self) -> int:
-        await self._container.ended.wait()
+        if not self._breaks_off:
+            await self._container.ended.wait()
+
         self.returncode = 0
         return 0
 
@@ -60,6 +63,10 @@ class ContainerRuntime:
         self.images: dict[str, str] = {}
         self.containers: dict[str, RunningContainer] = {}
         self.pulled: list[str] = []
+        # The containers whose output was copied, and whether from its beginning.
+        self.followed: list[tuple[str, bool]] = []
+        # Whether the next program that copies output ends before its container.
+        self.breaks_off = False
         # Images without a name stay until they are removed by their id.
         self.ids: set[str] = set()
 
@@ -69,7 +76,11 @@ class ContainerRuntime:
         return str(getattr(self, f"_{command}")(arguments[words:], stdin.decode()))
 
     async def start(self, arguments: Sequence[str], output: int) -> Program:
-        return Program(self.containers[arguments[-1]])
+        _, *options, name = arguments
+        self.followed.append((name, "--tail" not in options))
+        breaks_off = self.breaks_off
+        self.breaks_off = False
+        return Program(self._find_container(name), breaks_off=breaks_off)
 
     def add_image(self, name: str, image_id: str) -> None:
         """Add an image of this machine that has or gets this name."""

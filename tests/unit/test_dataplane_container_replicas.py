@@ -199,8 +199,24 @@ async def test_the_next_listener_adopts_the_containers_of_its_own_plan_alone(har
     await serving(second, 2)
 
     assert {container.id for container in harness.containers} == {*(one.id for one in adopted), "other-deployment"}
+    assert {followed for followed in harness.runtime.followed if followed[0] == adopted[0].id} == {
+        (adopted[0].id, True),
+        (adopted[0].id, False),
+    }, "no line is in the log twice"
     await second.stop(0)
     assert harness.lines.count("Adopted a container that an earlier listener started") == 2
+
+
+async def test_output_whose_copying_breaks_off_is_not_copied_again(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("portside.dataplane.compute.containers.container._REOPEN_S", 0.0)
+    harness.runtime.breaks_off = True
+    await harness.replica_set(resource_spec={"min_scale": 1}).start()
+    (started,) = harness.containers
+
+    await eventually(lambda: asyncio.sleep(0, len(harness.runtime.followed) == 2))
+    assert harness.runtime.followed == [(started.id, True), (started.id, False)]
 
 
 async def test_a_changed_secret_starts_other_containers(harness: Harness) -> None:

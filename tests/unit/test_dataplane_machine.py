@@ -252,3 +252,32 @@ async def test_a_deployment_that_slept_sleeps_on_unless_it_was_woken_or_may_not(
     assert harness.target._cycle.is_asleep is sleeps_on
     assert (harness.target.folder.state.sleep is not None) is sleeps_on
     assert restored == ([] if sleeps_on else ["servers"])
+
+
+async def test_a_revision_that_serves_again_is_no_earlier_one(harness: Harness) -> None:
+    folder = harness.target.folder
+    folder.activate(OLD)
+    assert folder.state.earlier.keys() == {EARLIER, ACTIVE}
+    assert (folder.state.active_revision_id, folder.state.previous_revision_id) == (OLD, ACTIVE)
+
+    harness.target.remember(due_at=None)
+    folder.deactivate()
+    assert (folder.state.active_revision_id, folder.state.sleep) == (None, None)
+
+
+async def test_a_build_that_is_gone_is_not_shared(harness: Harness) -> None:
+    harness.target.folder.share_revision(OLD, ACTIVE)
+    assert not harness.target.folder.revision(ACTIVE).is_symlink()
+
+
+async def test_servers_get_the_limits_of_their_revision(harness: Harness) -> None:
+    release = harness.release()
+    assert release.build is not None
+    for spec, memory in (({"memory_limit_mb": 300}, 300 * 2**20), ({}, None)):
+        limited = msgspec.structs.replace(release.revision, resource_spec=spec)
+        plan = harness.target._build_plan(
+            dataclasses.replace(release, revision=limited), release.build, "postgresql://agent@db/agent"
+        )
+        assert plan.memory == memory
+        assert plan.env["DATABASE_URI"] == "postgresql://agent@db/agent"
+        assert plan.env["KEY"] == KEY

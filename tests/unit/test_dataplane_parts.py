@@ -14,7 +14,7 @@ from portside.agent.settings import AgentSettings
 from portside.dataplane import logs
 from portside.dataplane.builds.commands import minimal_environment
 from portside.dataplane.builds.sources import folder_size
-from portside.dataplane.compute import server_output
+from portside.dataplane.compute import server_metrics, server_output
 from portside.dataplane.compute.containers.images import ImageStore
 from portside.dataplane.compute.databases import build_scram_verifier, deployment_url
 from portside.dataplane.compute.forwarding import PortForwards
@@ -512,6 +512,47 @@ async def test_printed_secrets_are_overwritten_wherever_the_file_is_cut_for_read
 def test_the_private_port_of_a_server_is_that_of_this_machine_alone():
     with open_private() as private:
         assert private.getsockname()[0] == "127.0.0.1"
+
+
+async def test_log_lines_are_shipped_by_the_thousand():
+    """The control plane takes no more at once."""
+    sizes: list[int] = []
+
+    async def ship(entries: list[NewLogEntry]) -> None:
+        sizes.append(len(entries))
+
+    log = RevisionLog(ship)
+    for number in range(2500):
+        log.add(str(number))
+
+    await log.close()
+    assert sizes == [1000, 1000, 500]
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([None, (200, b'{"idle_s": 5}')], 5.0),
+        ([(503, b'{"idle_s": 4}'), (200, b'{"idle_s": 5}')], 5.0),
+        ([(200, b"{"), (200, b'{"idle_s": 5}')], None),
+        ([None], None),
+    ],
+)
+async def test_metrics_are_those_of_the_first_server_that_answers(
+    monkeypatch: pytest.MonkeyPatch, answers: list[tuple[int, bytes] | None], expected: float | None
+) -> None:
+    async def get(port: int, _path: str) -> tuple[int, bytes] | None:
+        return answers[port]
+
+    monkeypatch.setattr(server_metrics, "get", get)
+    metrics = await server_metrics.read_metrics(range(len(answers)))
+    assert (None if metrics is None else metrics.idle_s) == expected
+
+
+def test_each_problem_of_servers_is_named_once():
+    answers = [server_metrics.ServerMetrics(problems=problems) for problems in (["a.", "b."], [], ["b.", "c."])]
+    assert server_metrics.join_problems(answers) == "a. b. c."
+    assert server_metrics.join_problems([server_metrics.ServerMetrics()]) is None
 
 
 async def test_log_lines_that_are_too_large_together_are_shipped_in_parts():

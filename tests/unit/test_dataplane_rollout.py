@@ -13,7 +13,7 @@ from portside.dataplane.api import ControlPlane
 from portside.dataplane.build_slots import BuildSlots
 from portside.dataplane.builds.build import BuildRecord
 from portside.dataplane.compute.interface import OpenLog, Release
-from portside.dataplane.failures import ControlPlaneRefused, DeployFailed
+from portside.dataplane.failures import BuildFailed, ControlPlaneRefused, DeployFailed
 from portside.dataplane.rollout import ListenerContext, Rollout
 from portside.dataplane.settings import Layout, ListenerSettings
 from portside.listener_api import DesiredDeployment, DesiredRevision, MetricsReport, Secret
@@ -28,6 +28,7 @@ class ControlSide:
 
     def __init__(self) -> None:
         self.refused: set[str] = set()
+        self.knows_nothing = False
         self.steps: list[str] = []
         self.reports: list[dict[str, Any]] = []
         self.metrics: list[dict[str, Any]] = []
@@ -38,6 +39,9 @@ class ControlSide:
 
     async def answer(self, request: httpx2.Request) -> httpx2.Response:
         body = msgspec.json.decode(request.content) if request.content else {}
+        if self.knows_nothing:
+            return httpx2.Response(404)
+
         if request.url.path.endswith("/metrics"):
             self.metrics.append(body)
         elif "/revisions/" in request.url.path and request.url.path.endswith("/status"):
@@ -46,6 +50,8 @@ class ControlSide:
 
             self.steps.append(body["status"])
             self.reports.append(body)
+        elif request.method == "DELETE":
+            self.steps.append("deleted")
         elif request.url.path.endswith("/status"):
             self.steps.append(f"deployment {body['status']}")
             self.reports.append(body)
@@ -68,6 +74,7 @@ class Target:
         self.served: list[UUID | None] = []
         self.used: set[UUID] = set()
         self.latest: MetricsReport | None = None
+        self.next_url = self.url
 
     @property
     def is_running(self) -> bool:
@@ -98,6 +105,16 @@ class Target:
 
     async def withdraw(self, deployment: DesiredDeployment) -> None:
         self.served.append(None)
+
+    async def restore(self, release: Release) -> None:
+        self.served.append(release.revision.id)
+
+    async def update(self, deployment: DesiredDeployment) -> None:
+        self.url = self.next_url
+
+    async def destroy(self, deployment: DesiredDeployment) -> None:
+        if self.failure is not None:
+            raise self.failure
 
 
 class Harness:
@@ -244,6 +261,85 @@ async def test_a_split_build_is_not_reused_for_graphs_in_the_process_of_the_serv
     await harness.run(source(3, built_from=UUID(int=1), secrets=[Secret("EXECUTORS", "0")]))
     assert harness.control.steps[-3:] == ["AWAITING_BUILD", "BUILDING", "BUILD_FAILED"], "it would be built again"
     assert harness.target.served == [UUID(int=2)]
+
+
+async def test_the_commit_of_a_build_is_reported_with_it(harness: Harness) -> None:
+    harness.add_build(1)
+    await harness.run(source(2, built_from=UUID(int=1)))
+
+    assert harness.control.reports[0]["status"] == "AWAITING_DEPLOY"
+    assert harness.control.reports[0]["repo_commit_sha"] == COMMIT
+
+
+async def test_a_source_of_a_kind_that_is_not_known_is_refused(harness: Harness) -> None:
+    unknown = source(1, graph_config_path="langgraph.json")
+    with pytest.raises(BuildFailed, match="this listener cannot build the source 'svn'"):
+        harness.rollout._builder._to_source(msgspec.structs.replace(unknown, source="svn"))
+    with pytest.raises(BuildFailed, match="this listener cannot build the source 'git_hosting'"):
+        harness.rollout._builder._to_source(msgspec.structs.replace(unknown, repo_url=None))
+
+
+@pytest.mark.parametrize("kind", ["git_hosting", "internal_source"])
+async def test_a_source_may_be_as_large_as_the_operator_allows(harness: Harness, kind: str) -> None:
+    made: Any = harness.rollout._builder._to_source(msgspec.structs.replace(source(1), source=kind))
+    assert made.max_bytes == harness.rollout._context.settings.max_source_bytes
+
+
+async def test_an_address_that_changes_is_reported_once_it_can_be(harness: Harness) -> None:
+    active = image(1, status="DEPLOYED")
+    await harness.rollout.update(desired(active, active_revision_id=active.id))
+    assert harness.control.steps == []
+
+    harness.target.next_url = "http://127.0.0.1:2"
+    harness.control.knows_nothing = True
+    with pytest.raises(ControlPlaneRefused):
+        await harness.rollout.update(desired(active, active_revision_id=active.id))
+
+    harness.control.knows_nothing = False
+    for _ in range(2):
+        await harness.rollout.update(desired(active, active_revision_id=active.id))
+
+    assert [(report["status"], report["custom_url"]) for report in harness.control.reports] == [
+        ("READY", "http://127.0.0.1:2")
+    ]
+
+
+@pytest.mark.parametrize(("known", "steps"), [("http://127.0.0.1:1", []), ("http://127.0.0.1:9", ["deployment READY"])])
+async def test_a_restored_deployment_reports_its_address_if_that_is_another_one(
+    harness: Harness, known: str, steps: list[str]
+) -> None:
+    active = image(1, status="DEPLOYED")
+    await harness.rollout.restore(desired(active, active_revision_id=active.id, custom_url=known), active)
+
+    assert harness.target.served == [active.id]
+    assert harness.control.steps == steps
+
+
+async def test_builds_that_no_thread_needs_any_more_are_removed_later(harness: Harness) -> None:
+    for number in (1, 2, 3, 4):
+        harness.add_build(number)
+
+    harness.target.used = {UUID(int=3)}
+    waiting = source(4)
+    await harness.rollout.update(desired(waiting))
+    assert harness.list_builds() == {1, 2, 3, 4}
+
+    harness.rollout.has_unused_builds = True
+    await harness.rollout.update(desired(waiting))
+    assert harness.list_builds() == {3, 4}, "the fourth is being rolled out"
+
+
+async def test_a_deployment_is_confirmed_as_deleted_once_nothing_is_left_of_it(harness: Harness) -> None:
+    harness.add_build(1)
+    harness.target.failure = OSError("Postgres does not answer")
+    with pytest.raises(OSError, match="Postgres does not answer"):
+        await harness.rollout.destroy(desired())
+    assert harness.list_builds() == {1}, "with the password of its database"
+
+    harness.target.failure = None
+    await harness.rollout.destroy(desired())
+    assert not harness.folder.exists()
+    assert harness.control.steps == ["deleted"]
 
 
 async def test_threads_cannot_be_pinned_to_an_image(harness: Harness) -> None:

@@ -242,6 +242,28 @@ async def test_only_an_idle_deployment_that_may_sleep_gives_way(
         await cycle.close()
 
 
+@pytest.mark.parametrize(("after_s", "gives_way"), [(3600.0, True), (0.0, False)])
+async def test_a_deployment_that_is_asked_sleeps_before_its_time_if_it_may_sleep_at_all(
+    monkeypatch: pytest.MonkeyPatch, after_s: float, *, gives_way: bool
+) -> None:
+    async def fall_asleep() -> None:
+        await asyncio.Event().wait()
+
+    deployment = IdleDeployment(10.0)
+    deployment.fall_asleep = fall_asleep  # type: ignore[attr-defined]
+    monkeypatch.setattr(activation, "read_metrics", deployment.read_metrics)
+    cycle = SleepCycle(deployment)  # type: ignore[arg-type]
+    cycle.set_after(3600.0)
+    cycle.start()
+    await asyncio.sleep(0)  # it waits now
+    cycle.set_after(after_s)
+    try:
+        assert await cycle.give_way() is gives_way
+        assert cycle.is_asleep is gives_way
+    finally:
+        await cycle.close()
+
+
 class Way:
     """The cycle of a deployment that has been idle for so long, and gives way if it still is."""
 
