@@ -252,7 +252,19 @@ def test_pod_matches_contract() -> None:
 
     # An old replica terminates only after a new one serves, and has a grace period.
     assert api["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
-    assert get_pod_spec(objects())["terminationGracePeriodSeconds"] > 180
+    pod = get_pod_spec(objects())
+    assert pod["terminationGracePeriodSeconds"] > 180
+    assert server["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "5"], "requests still arrive for a moment"
+
+    # A slow start has as much time as the queue's pods may take, and pods are spread where that is possible.
+    assert (server["startupProbe"]["periodSeconds"], server["startupProbe"]["failureThreshold"]) == (2, 300)
+    assert pod["topologySpreadConstraints"][0]["whenUnsatisfiable"] == "ScheduleAnyway"
+
+    # What the namespace has else is no variable of agents, and running pods keep the variables of their start.
+    assert pod["enableServiceLinks"] is False
+    name = server["envFrom"][0]["secretRef"]["name"]
+    (secret,) = [one for one in objects().of_kind("Secret") if one["metadata"]["name"] == name]
+    assert secret["immutable"] is True
 
 
 SIDECARS = {

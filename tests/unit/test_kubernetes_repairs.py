@@ -3,6 +3,7 @@
 The API server is in memory (`tests/cluster_api.py`). `tests/api/test_kubernetes_cluster.py` has a real one.
 """
 
+import asyncio
 import base64
 import copy
 from collections.abc import AsyncIterator
@@ -19,11 +20,14 @@ from portside.dataplane.failures import CreateFailed, DeployFailed
 from portside.dataplane.logs import RevisionLog
 from portside.kernel.quantities import parse_quantity
 from portside.listener_api import Scale, Secret
+from tests.conftest import eventually
 from tests.kubernetes import DEPLOYMENT_ID, LISTENER, deployment, revision, settings
 
 pytest.importorskip("lightkube", reason="the extra portside[kubernetes] is not installed")
 
+from portside.dataplane.compute.kubernetes import applying
 from portside.dataplane.compute.kubernetes.api import ClusterDenied, ClusterRefused
+from portside.dataplane.compute.kubernetes.passwords import _derive_key
 from portside.dataplane.compute.kubernetes.repairs import build_security_patch
 from portside.dataplane.compute.kubernetes.target import KubernetesCompute, KubernetesTarget
 from portside.dataplane.compute.kubernetes.watching import PollTiming
@@ -376,6 +380,32 @@ async def test_missing_namespace_blocks_only_its_own_deployments(harness: Harnes
         await harness.target.destroy(deployment(SERVING, k8s_namespace="more-agents"))
     await harness.target.destroy(deployment(SERVING))
     assert harness.cluster.objects == {}
+
+
+async def test_a_deployment_is_deleted_once_its_last_pod_has_ended(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(applying, "_DELETE_POLL_S", 0.01)
+    harness.cluster.put("pods", "agents", "ends", {"metadata": {"labels": owned_by(DEPLOYMENT_ID)}})
+    harness.cluster.put("services", "agents", "of-somebody", {})
+
+    deleting = asyncio.create_task(harness.target.destroy(deployment(SERVING)))
+    await eventually(lambda: asyncio.sleep(0, len(harness.cluster.objects) == 2))
+    harness.cluster.calls.clear()
+    await eventually(lambda: asyncio.sleep(0, ("GET", "pods", "") in harness.cluster.calls))
+    assert not deleting.done()
+
+    del harness.cluster.objects["pods", "agents", "ends"]
+    await deleting
+    assert set(harness.cluster.objects) == {("services", "agents", "of-somebody")}
+
+
+def test_what_stands_for_a_password_is_of_one_deployment_and_store() -> None:
+    key = {"LANGSMITH_API_KEY": "key"}
+    releases = [Release(deployment(id=UUID(int=number), environment=key), SERVING, None) for number in (1, 2)]
+    keys = {_derive_key(release, component) for release in releases for component in ("postgres", "redis")}
+    assert len(keys) == 4
+    assert all(len(each) == 64 for each in keys)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,18 @@
 """Judging a rollout by its pods and workloads: ready, not ready yet and why, or a permanent problem."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import pytest
 from lightkube import KubeConfig
 from lightkube.config.models import Cluster, User
 
-from portside.dataplane.compute.kubernetes import watching
+from portside.dataplane.compute.kubernetes import pods, watching
 from portside.dataplane.compute.kubernetes.api import KubernetesApi
-from portside.dataplane.compute.kubernetes.objects import COMPONENT
-from portside.dataplane.compute.kubernetes.pods import build_metrics
+from portside.dataplane.compute.kubernetes.objects import COMPONENT, REVISION
+from portside.dataplane.compute.kubernetes.pods import PodFollower, add_problems, build_metrics
 from portside.dataplane.compute.kubernetes.watching import (
     PollTiming,
     RefusedPods,
@@ -21,6 +23,9 @@ from portside.dataplane.compute.kubernetes.watching import (
     pod_problems,
 )
 from portside.dataplane.failures import DeployFailed
+from portside.dataplane.logs import RevisionLog
+from portside.listener_api import MetricsReport, NewLogEntry
+from tests.conftest import eventually
 from tests.kubernetes import ApiServer, objects
 from tests.receiver import Receiver, serve
 
@@ -361,3 +366,92 @@ async def test_only_an_answer_of_200_is_healthy() -> None:
 
         server.status = 200
         await watch.until_healthy(url, 600)
+
+
+def component_pod(component: str, *, is_ready: bool = True, **metadata: Any) -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": str(is_ready)}]
+    waiting = [] if is_ready else [build_waiting_container("ErrImagePull")]
+    labels = {COMPONENT: component, REVISION: str(UUID(int=1))}
+    return {
+        "metadata": {"name": f"hello-{component}", "uid": component, "labels": labels, **metadata},
+        "status": {"conditions": conditions, "containerStatuses": waiting},
+    }
+
+
+def test_replicas_that_execute_runs_are_those_of_the_queue_and_executors() -> None:
+    found = build_metrics([component_pod(name) for name in ("api", "api", "queue", "executor", "orchestrator")])
+    assert (found.replicas, found.queue_replicas, found.problem) == (2, 2, None)
+
+
+def test_the_problem_of_a_store_is_the_reason_of_those_of_servers() -> None:
+    servers = [component_pod("api", is_ready=False)]
+    found = build_metrics([*servers, component_pod("postgres", is_ready=False)])
+    assert found.problem is not None
+    assert found.problem.startswith("container api-server of pod hello-postgres")
+
+    ending = component_pod("postgres", is_ready=False, deletionTimestamp="2026-01-01T00:00:00Z")
+    found = build_metrics([*servers, ending])
+    assert found.problem is not None
+    assert found.problem.startswith("container api-server of pod hello-api")
+
+
+def test_a_deployment_without_a_ready_replica_says_so_beside_what_the_cluster_refuses() -> None:
+    none_ready = build_metrics([component_pod("queue")])
+    assert add_problems(none_ready, []).problem == "No replica of this deployment is ready."
+    assert add_problems(none_ready, ["quota", "rights"]).problem == (
+        "No replica of this deployment is ready.\nThe cluster refuses changes of this deployment: quota; rights"
+    )
+    assert add_problems(build_metrics([component_pod("api")]), []).problem is None
+
+    # Nobody knows the replicas that the cluster does not show.
+    assert add_problems(MetricsReport(problem="it does not answer"), []).problem == "it does not answer"
+
+
+class PrintingPods:
+    """An API server with these pods, each container of which prints a line and runs on."""
+
+    def __init__(self, *running: dict[str, Any]) -> None:
+        self.pods = list(running)
+        self.followed: list[tuple[str, int | None]] = []
+
+    async def list(self, kind: str, *_: Any) -> list[dict[str, Any]]:
+        return list(self.pods) if kind == "Pod" else []
+
+    async def get(self, *_: Any) -> None: ...
+
+    async def read_metrics(self, _pod: Any) -> bytes:
+        return b"{}"
+
+    async def follow_log(self, _pod: Any, container: str, *, since_s: int | None) -> AsyncIterator[str]:
+        self.followed.append((container, since_s))
+        yield f"{container} says"
+        await asyncio.Event().wait()
+
+
+async def test_each_line_of_a_container_is_shipped_once_and_named_after_a_sidecar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A listener that has just started knows nothing of what containers printed before, and ships it no second time."""
+    monkeypatch.setattr(pods, "_POLL_S", 0.01)
+    lines: list[str] = []
+
+    async def ship(entries: list[NewLogEntry]) -> None:
+        lines.extend(entry.message for entry in entries)
+
+    before = component_pod("api")
+    before["status"]["containerStatuses"] = [container({"running": {}}), container({"running": {}}, name="proxy")]
+    shown = PrintingPods(before)
+    follower = PodFollower(shown, objects().scope, lambda _: RevisionLog(ship), from_now=True)  # type: ignore[arg-type]
+    try:
+        await eventually(lambda: asyncio.sleep(0, len(shown.followed) == 2))
+        started = component_pod("queue")
+        started["status"]["containerStatuses"] = [container({"running": {}}, name="later")]
+        starting = component_pod("queue", uid="starts")
+        starting["status"]["containerStatuses"] = [build_waiting_container("ContainerCreating")]
+        shown.pods += [started, starting, component_pod("postgres")]
+        await eventually(lambda: asyncio.sleep(0, len(shown.followed) == 3))
+    finally:
+        await follower.close()
+
+    assert shown.followed == [("api-server", 1), ("proxy", 1), ("later", None)]
+    assert sorted(lines) == ["[later] later says", "[proxy] proxy says", "api-server says"]
