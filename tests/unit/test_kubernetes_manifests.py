@@ -448,6 +448,12 @@ def test_changed_values_make_another_secret() -> None:
     assert name("one") != name("two")
 
 
+@pytest.mark.parametrize("name", ["DATABASE_URI", "POSTGRES_URI", "PORTSIDE_TIER"])
+def test_a_reference_replaces_no_variable_of_the_listener(name: str) -> None:
+    reference = {"name": name, "secret_name": "keys", "secret_key": "mine"}
+    assert variables(objects(revision(secret_references=[reference])))[name] == variables(objects())[name]
+
+
 def test_names_of_secrets_say_nothing_of_their_values() -> None:
     """Whoever may list Secrets could try values otherwise until the name is the same."""
     values = {"TOKEN": "1234"}
