@@ -21,7 +21,7 @@ import httpx2
 import pytest
 
 from portside.agent.config import load_config
-from portside.agent.ui import Bundles
+from portside.agent.ui import Bundles, ComponentsNotFound
 from tests.browser import NEEDS_CHROMIUM, open_chromium, open_page
 from tests.conftest import eventually
 from tests.node_packages import copy_of_project, javascript_runtime
@@ -92,6 +92,7 @@ def test_bundle_is_sent_once(http: httpx2.Client):
     assert script.headers["content-type"] == "text/javascript; charset=utf-8"
     assert styles.headers["content-type"] == "text/css; charset=utf-8"
     assert script.headers["cache-control"] == "no-cache"
+    assert script.headers["x-content-type-options"] == styles.headers["x-content-type-options"] == "nosniff"
     assert 'globalThis[Symbol.for("LGUI_REQUIRE")]("react")' in script.text
     assert "#010203" in styles.text
 
@@ -103,6 +104,24 @@ def test_bundle_is_sent_once(http: httpx2.Client):
 @pytest.mark.parametrize("path", ["/ui/other/entrypoint.js", "/ui/agent/other.js", "/ui/agent/..%2f..%2fschemas.json"])
 def test_nothing_else_is_served(http: httpx2.Client, path: str):
     assert http.get(path).status_code == 404
+
+
+async def test_bundle_that_the_configuration_names_no_more_is_not_served(tmp_path: Path):
+    for folder in ("agent", "old", "."):
+        place = tmp_path / ".langgraph_api" / "ui" / folder
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "entrypoint.js").write_text("1")
+        (place / "secrets.js").write_text("2")
+
+    bundles = Bundles(tmp_path, ["agent"])
+    assert (await bundles.file("agent", "entrypoint.js")).content == b"1"
+    for name, file in (("old", "entrypoint.js"), (".", "entrypoint.js"), ("agent", "secrets.js"), ("agent", "gone.js")):
+        with pytest.raises(ComponentsNotFound):
+            await bundles.file(name, file)
+
+    for name in ("old", "."):
+        with pytest.raises(ComponentsNotFound):
+            await bundles.page(name, "weather", "http://a")
 
 
 def test_unknown_components_say_what_to_do(http: httpx2.Client):

@@ -22,3 +22,17 @@ async def test_answer_to_a_thread_without_open_interrupt_is_refused(db: Database
             await _answer_interrupts(db, body, send, [{"kind": "text", "text": "yes"}], thread_id)
 
     assert body.command is None
+
+
+async def test_answer_names_its_interrupt_and_starts_no_run_beside_another_one(db: Database) -> None:
+    """Of two answers that arrive together, the later one must not answer the next question."""
+    thread_id = (await records.create_thread(db, ThreadCreate())).thread_id
+    interrupts = {"task": [{"id": "i1", "value": "Shall I?"}]}
+    await db.pool.execute("update threads set status = 'interrupted', interrupts = $1", interrupts)
+
+    body = RunCreate(assistant_id="echo")
+    send = SendParams(message=AgentMessage(message_id="m", role="user", parts=[]))
+    await _answer_interrupts(db, body, send, [{"kind": "text", "text": "yes"}], thread_id)
+    assert body.command is not None
+    assert body.command.resume == {"i1": "yes"}
+    assert (body.multitask_strategy, body.strict_resume) == ("reject", True)

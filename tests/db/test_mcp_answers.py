@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -15,10 +16,11 @@ from portside.agent.config import load_config
 from portside.agent.local_graphs import LocalGraphs, PostgresSaver
 from portside.agent.mcp.elicitation import CALL_METADATA, Question, Questions, first_question
 from portside.agent.queue.worker import Intake
+from portside.agent.runs.errors import RunNotFound
 from portside.agent.runs.service import Awaited, Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.types.access import ANYONE
-from portside.agent.types.runs import RunCreate
+from portside.agent.types.runs import RunCreate, RunListQuery
 from portside.agent.webhooks.policy import WebhookPolicy, Webhooks
 from portside.executor.load import load_graphs
 from portside.kernel.codec import load
@@ -62,16 +64,54 @@ async def questions(agent_databases: Callable[[], Awaitable[str]]) -> AsyncItera
     await db.close()
 
 
-async def test_answer_between_two_polls_is_found(questions: AnsweredInBetween) -> None:
-    runs = questions._runs
-    body = RunCreate(
-        assistant_id="approval", input={"text": "draft"}, metadata=dict(CALL_METADATA), on_not_exist="create"
-    )
+async def ask(runs: Runs, **metadata: Any) -> Question:
+    """Run a graph up to its question."""
+    body = RunCreate(assistant_id="approval", input={"text": "draft"}, metadata=metadata, on_not_exist="create")
     asked = (await runs.create(uuid7(), body, "request", awaited=Awaited.END)).run
     found = first_question(asked, load(await runs.result(asked.thread_id, asked.run_id)))
     assert found is not None
+    return found[0]
 
-    question, _ = found
+
+async def list_run_ids(questions: Questions, question: Question) -> set[UUID]:
+    runs = await questions._runs.list(question.thread_id, RunListQuery())
+    return {run.run_id for run in runs}
+
+
+@pytest.mark.parametrize("answer", [ACCEPTED, {"action": "decline"}, None])
+async def test_question_of_a_run_that_is_no_tool_call_is_not_answered(
+    questions: AnsweredInBetween, answer: Any
+) -> None:
+    """A client makes up the id: the thread of another protocol is neither resumed nor deleted."""
+    questions.is_answered = True
+    question = await ask(questions._runs)
+    await questions.answer(ANYONE, question, answer, "request")
+    assert await list_run_ids(questions, question) == {question.asked_by}
+
+
+async def test_answer_that_is_sent_twice_starts_one_run(questions: AnsweredInBetween) -> None:
+    questions.is_answered = True
+    question = await ask(questions._runs, **CALL_METADATA)
+    for _ in range(2):
+        await questions.answer(ANYONE, question, ACCEPTED, "request")
+
+    await questions._runs.result(question.thread_id, question.answered_by)
+    await questions.answer(ANYONE, question, ACCEPTED, "request")
+    assert await list_run_ids(questions, question) == {question.asked_by, question.answered_by}
+
+
+async def test_refused_question_takes_the_thread_of_its_call_along(questions: AnsweredInBetween) -> None:
+    questions.is_answered = True
+    question = await ask(questions._runs, **CALL_METADATA)
+    await questions.answer(ANYONE, question, {"action": "decline"}, "request")
+    with pytest.raises(RunNotFound):
+        await questions._runs.get(question.thread_id, question.asked_by)
+
+    assert await questions.wait(question) is None
+
+
+async def test_answer_between_two_polls_is_found(questions: AnsweredInBetween) -> None:
+    question = await ask(questions._runs, **CALL_METADATA)
     run = await questions.wait(question)
     assert run is not None
     assert run.run_id == question.answered_by

@@ -1,7 +1,8 @@
-"""A thread that is deleted during its run: the worker of the run is notified."""
+"""A thread that is deleted: the worker of its run is notified, and its followers end."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -10,6 +11,7 @@ from portside.agent.app import open_app
 from portside.agent.config import load_config
 from portside.agent.queue import active_run, worker
 from portside.agent.settings import AgentSettings
+from portside.agent.streams.events import parse_thread_modes
 from portside.agent.wiring import AgentApp
 from portside.executor.load import load_graphs
 from tests.conftest import eventually
@@ -52,6 +54,25 @@ async def test_the_run_of_a_deleted_thread_stops(apps: list[AgentApp], deleter: 
         await until(lambda: executing.worker.busy_slots == 1)
         assert (await there.delete(f"/threads/{thread_id}")).status_code == 204
         await until(lambda: executing.worker.busy_slots == 0)
+
+
+@pytest.mark.parametrize("way", ["delete", "prune", "assistant"])
+async def test_followers_of_a_deleted_thread_end_with_the_request(apps: list[AgentApp], way: str):
+    app = apps[0]
+    async with open_client(app) as client:
+        assistant_id = (await client.post("/assistants", json={"graph_id": "echo"})).json()["assistant_id"]
+        metadata = {"assistant_id": assistant_id}
+        thread_id = (await client.post("/threads", json={"metadata": metadata})).json()["thread_id"]
+        follower = await app.hub.follow_thread(UUID(thread_id), parse_thread_modes([]), None)
+        if way == "delete":
+            response = await client.delete(f"/threads/{thread_id}")
+        elif way == "prune":
+            response = await client.post("/threads/prune", json={"thread_ids": [thread_id]})
+        else:
+            response = await client.delete(f"/assistants/{assistant_id}?delete_threads=true")
+
+        assert response.is_success
+        assert follower._is_ended
 
 
 def open_client(app: AgentApp) -> httpx2.AsyncClient:
