@@ -243,6 +243,8 @@ async def test_the_state_is_read_listed_and_forked(http):
     assert [item["id"] for item in older["checkpoints"]] == [listed[1]["id"]]
     forked = (await command(http, thread_id, "state.fork", checkpoint_id=listed[1]["id"]))["result"]
     assert forked["thread_id"] == thread_id
+    run = (await http.get(f"/threads/{thread_id}/runs/{forked['run_id']}")).json()
+    assert run["kwargs"]["config"]["configurable"]["checkpoint_id"] == listed[1]["id"]
     again = await follow(http, thread_id, since=events[-1].data["seq"])
     assert [name for name, _ in list_events(again)][-2:] == ["input.requested", "lifecycle"]
 
@@ -264,6 +266,10 @@ async def test_several_answers_and_a_jump(http):
     reply = await command(http, thread_id, "input.respond", responses=answers, update={"text": "changed"})
     events = await follow(http, thread_id, since=reply["meta"]["applied_through_seq"])
     assert [data for name, data in list_events(events) if name == "values"][-1]["decision"] == "no"
+
+    # Of two answers that arrive together, one starts a run.
+    runs = (await http.get(f"/threads/{thread_id}/runs")).json()
+    assert [run["multitask_strategy"] for run in runs] == ["reject", "enqueue"]
 
 
 async def test_how_commands_fail(http):

@@ -255,6 +255,19 @@ async def test_run_that_ends_later_expires_later(monkeypatch):
     assert not any(data(run.log.history) for run in runs)
 
 
+async def test_follower_gets_late_events_of_another_process_from_its_place_on_alone():
+    for after, wanted in ((None, [b"3"]), ((1, 0), [b"2", b"3"])):
+        hub = Hub(keep_s=60)
+        thread_id = uuid4()
+        log = hub.get_log(thread_id)
+        follower = await hub.follow_thread(thread_id, RUN_MODES, after)
+        run_id = uuid4()
+        log.receive(run_id, [event(1), event(2)])
+        log.receive(run_id, [StreamEvent("values", hub.clock.next(), b"3")])
+        log.end()
+        assert values(b"".join([chunk async for chunk in follower])) == wanted
+
+
 async def test_run_that_comes_back_continues_in_its_segment():
     hub = Hub(keep_s=0.01)
     begun = start()
