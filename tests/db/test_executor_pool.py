@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ import pytest
 
 from portside.agent.executors.member import ExecutorFailed
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
-from portside.agent.executors.spawned_executor import Program, SpawnedExecutor
+from portside.agent.executors.spawned_executor import OOM_SCORE_ADJUSTMENT, Program, SpawnedExecutor
 from portside.agent.problems import PROBLEMS
 from portside.executor import messages
 from portside.executor.link import CallFailed, Handlers, LinkClosed
@@ -161,12 +161,20 @@ async def hold(pool: ExecutorPool, do: str, *modes: str) -> tuple[SpawnedExecuto
     return await asyncio.wait_for(began, 300), task
 
 
+def read_oom_score(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
 async def test_executor_says_what_its_graphs_are_and_executes_them(project):
     async with open_pool(build_program(project)) as pool:
         assert list(pool.facts) == ["agent"]
         assert pool.facts["agent"].description == "Acts."
         [executor] = pool.executors
         assert executor.hello.libraries["langgraph"]
+        if sys.platform == "linux":
+            # Where memory ends, the executor goes before the server.
+            assert read_oom_score(executor.process.pid) == OOM_SCORE_ADJUSTMENT
+
         assert await execute(pool, "nothing") == {"do": "nothing", "done": f"nothing in {executor.process.pid}"}
 
         async with pool.for_call() as one:
@@ -177,6 +185,17 @@ async def test_executor_says_what_its_graphs_are_and_executes_them(project):
 
     assert failed.value.code == "not_found"
     assert executor.process.returncode is not None
+
+
+async def test_a_run_that_was_started_again_stays_when_its_first_attempt_lets_go(project):
+    run_id = uuid4()
+    async with open_pool(build_program(project)) as pool, AsyncExitStack() as second:
+        async with pool.for_run(run_id, 1) as executor:
+            assert await second.enter_async_context(pool.for_run(run_id, 2)) is executor
+
+        assert executor.runs == {run_id: 2}
+        await second.aclose()
+        assert executor.runs == {}
 
 
 async def test_project_that_does_not_load_is_reported_in_the_users_terms(project):

@@ -1,11 +1,16 @@
 """An executor that does not answer is killed, unless there is a reason for its silence."""
 
 import asyncio
+import time
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from portside.agent.executors import member
 from portside.agent.executors.member import Executor, ExecutorFailed
+from portside.agent.queue.active_run import ActiveRun
+from portside.agent.queue.types import ClaimedRun
 from portside.executor import messages
 from portside.executor.link import CALL, CANCEL, ERROR, PONG, RESULT, Link
 from portside.executor.messages import ExecutorHello, Pong
@@ -199,3 +204,37 @@ async def test_other_calls_wait_for_the_answer_of_a_silent_executor(language: st
     assert await executor.link.peer.next_frame() == (CALL, 1)
     executor.link.peer.send(RESULT, 1, "an answer")
     assert await call == "an answer"
+
+
+async def test_a_lease_ends_by_the_clock_of_the_executor_no_later_than_here() -> None:
+    """What its clock showed is old when it arrives: the message that took least says most about it."""
+    executor = SilentExecutor("Python")
+    now = time.monotonic()
+    assert executor.clock_s(now) == 0.0
+    for delay_s in (500.0, 0.0, 1000.0):
+        executor._clock.observe(now + 10_000.0 - delay_s)
+
+    assert now + 9_900.0 < executor.clock_s(now) <= now + 10_000.0
+
+
+async def test_only_leases_that_are_surely_held_are_sent_to_an_executor() -> None:
+    executor = SilentExecutor("Python")
+    executor._clock.observe(time.monotonic())
+    sent: list[Any] = []
+
+    async def call(_method: str, body: Any) -> None:
+        sent.append(body)
+
+    executor.link.call = call  # type: ignore[method-assign,assignment]
+    for number, left_s in ((1, 3600.0), (2, -1.0)):
+        fields = {"kwargs": {}, "attempt": 1, "is_temporary": False}
+        run = ActiveRun(ClaimedRun(run_id=uuid4(), thread_id=uuid4(), assistant_id=uuid4(), **fields))
+        run.leased_until = time.monotonic() + left_s
+        executor.leased_runs[number] = run
+
+    executor.send_leases()
+    executor.send_leases()
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+    assert [[number for number, _ in message.leases] for message in sent] == [[1]]
