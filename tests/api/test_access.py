@@ -577,6 +577,8 @@ def test_bulk_cancel_stops_only_own_runs(alice: httpx2.Client, bob: httpx2.Clien
         response = bob.post("/runs/cancel", json=asked)
         assert (response.status_code, run["run_id"] in response.text) == (404, False)
 
+    unknown = {"thread_id": thread, "run_ids": [str(uuid4())]}
+    assert bob.post("/runs/cancel", json=unknown).json() == response.json(), "he does not learn that it exists"
     assert good(alice.get(f"/threads/{thread}/runs/{run['run_id']}"))["status"] in {"pending", "running"}
     assert alice.post("/runs/cancel", json={"status": "all"}).status_code == 204
     good(alice.get(f"/threads/{thread}/runs/{run['run_id']}/join"))

@@ -49,8 +49,10 @@ async def test_metadata_of_assistant_thread_and_request_meet_in_the_run(client: 
 async def test_a_run_of_a_graphs_own_assistant_says_so_and_another_does_not(client: LangGraphClient):
     assistant = await client.assistants.create("echo")
     own = await client.runs.create(None, "echo", input=HI)
-    other = await client.runs.create(None, assistant["assistant_id"], input=HI)
+    claimed = {"assistant_id": own["assistant_id"]}
+    other = await client.runs.create(None, assistant["assistant_id"], input=HI, metadata=claimed)
     assert (own["metadata"]["created_by"], "created_by" in other["metadata"]) == ("system", False)
+    assert other["metadata"]["assistant_id"] == assistant["assistant_id"], "whatever its client claims"
 
 
 async def test_a_thread_tells_the_assistants_part_of_the_last_config(client: LangGraphClient):
@@ -75,6 +77,13 @@ async def test_a_failed_thread_tells_that_nothing_waits(client: LangGraphClient)
     await client.runs.wait(thread_id, "boom", input={"done": [], "pause_s": 0}, raise_error=False)
     thread = await client.threads.get(thread_id)
     assert (thread["status"], thread["interrupts"]) == ("error", {})
+    assert thread["error"] is not None
+
+    # Its state is no failure any more once a person has changed it.
+    await client.threads.update_state(thread_id, {"done": []})
+    thread = await client.threads.get(thread_id)
+    assert thread["status"] != "error"
+    assert thread["error"] is None
 
 
 @pytest.mark.parametrize(

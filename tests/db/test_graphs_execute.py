@@ -209,8 +209,9 @@ async def test_resumed_fork_continues_from_its_own_checkpoint(make_runner):
     fork = {"checkpoint_id": history[2].config["configurable"]["checkpoint_id"]}
     _, outcome = await runner.run("g", configurable=fork, interrupt_before=["sub2"])
     assert outcome.has_next
-    _, outcome = await runner.run("g", configurable=fork, resume=True)
+    events, outcome = await runner.run("g", configurable=fork, resume=True, stream_modes=["updates"])
     assert json.loads(outcome.values)["foo"] == ["in", "pre", "sub1", "sub2"]
+    assert [list(update) for name, update in events if name == "updates"] == [["sub2"]], "no node runs twice"
 
 
 async def test_a_subgraph_that_interrupts(make_runner):

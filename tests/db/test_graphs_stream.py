@@ -52,6 +52,15 @@ async def test_run_with_a_larger_event_or_result_than_allowed_ends_with_an_error
     assert (names(events), outcome.values) == (["error"], None)
 
 
+async def test_a_failed_run_with_larger_values_than_allowed_leaves_those_of_the_thread(make_runner):
+    def fail(_: Text) -> Text:
+        raise ValueError("kaboom")
+
+    options = {"input": {"text": "x" * 1000}, "stream_modes": ["updates"], "max_event_bytes": 1000}
+    _, outcome = await make_runner(g=graph(Text, fail)).run("g", **options)
+    assert (outcome.error["error"], outcome.values) == ("ValueError", None)
+
+
 @pytest.mark.needs("langchain-core", "1.0.0")
 async def test_values(make_runner):
     events, outcome = await make_runner(echo=graph(MessagesState, echo)).run(
