@@ -198,6 +198,7 @@ def test_a_history_is_refused_as_a_whole(imported, filled, target: ServerProcess
 
     for bad, where in (
         (history[::-1], "checkpoint_id"),
+        ([history[0], *history], "checkpoint_id"),
         ([{**history[0], "metadata": {"source": "deleted"}}], "source"),
         ([{**history[0], "metadata": {"step": "one"}}], "step"),
         ([{**history[0], "values": {"messages": {"no": "messages"}}}, *history[1:]], "history"),

@@ -117,6 +117,11 @@ async def test_a_subgraph_with_and_without_its_own_state(client, nested_thread):
     history = await client.threads.get_history(nested_thread, checkpoint=task["checkpoint"], limit=10)
     assert {one["checkpoint"]["checkpoint_ns"] for one in history} == {f"child:{task['id']}"}
 
+    # The subgraph has later checkpoints than the graph.
+    patched = await client.http.patch(f"/threads/{nested_thread}/state", json={"metadata": {"label": "outer"}})
+    assert patched["checkpoint_id"] == state["checkpoint_id"]
+    assert "label" not in (await client.threads.get_state(nested_thread, checkpoint=task["checkpoint"]))["metadata"]
+
 
 @pytest.mark.needs("langgraph", "1.2.15")
 async def test_missing_subgraph_has_no_state_and_cannot_be_changed(client, waiting_thread):
@@ -303,8 +308,9 @@ async def test_metadata_of_a_checkpoint_can_be_patched(client, server, waiting_t
     history = await client.threads.get_history(waiting_thread, limit=10, metadata={"label": "old"})
     assert [one["checkpoint_id"] for one in history] == [older]
 
+    kept = ("source", "step", "parents", "run_id", "thread_id", "counters_since_delta_snapshot")
     for body, status in (
-        ({"metadata": {"step": 3}}, 422),
+        *(({"metadata": {name: 3}}, 422) for name in kept),
         ({"metadata": {"a": 1}, "checkpoint_id": "nope"}, 404),
         ({}, 422),
     ):
@@ -378,11 +384,13 @@ async def test_the_state_of_a_graph_made_by_a_factory_is_read_with_its_configura
     state = await client.threads.get_state(thread_id)
     assert (state["next"], state["interrupts"][0]["value"]) == (["review"], "review?")
 
-    assert [each["next"] for each in await client.threads.get_history(thread_id)] == [
-        ["review"],
-        ["draft"],
-        ["__start__"],
-    ]
+    history = await client.threads.get_history(thread_id)
+    assert [each["next"] for each in history] == [["review"], ["draft"], ["__start__"]]
+
+    # The configuration of a run that forks names the checkpoint where it began, which is not the thread's latest.
+    older = history[-1]["checkpoint_id"]
+    await client.runs.wait(thread_id, assistant["assistant_id"], input=None, config=given, checkpoint_id=older)
+    assert (await client.threads.get_state(thread_id))["next"] == ["review"]
 
     await client.threads.update_state(thread_id, {"done": ["yes"]}, as_node="review")
     state = await client.threads.get_state(thread_id)

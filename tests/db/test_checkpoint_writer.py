@@ -313,6 +313,16 @@ async def test_rows_of_a_new_thread_are_written_when_its_run_takes_longer(db, sa
             await eventually(lambda count=count: has(count))
 
 
+async def test_a_step_waits_until_its_rows_are_written_while_many_others_wait(db, monkeypatch):
+    """What graphs write faster than the database stores it would fill the memory of the server."""
+    monkeypatch.setattr(writer, "PENDING_LIMIT_BYTES", 0)
+    saver = PostgresSaver(db, writer=CheckpointWriter(db, delay_s=3600))
+    thread_id = str(uuid4())
+    async with saver.writer.buffering(thread_id, await start_attempt(db, thread_id)):
+        await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
+        assert await count_checkpoints(db, thread_id) == 1
+
+
 @pytest.mark.parametrize("is_new", [False, True])
 async def test_ended_run_leaves_no_buffer_and_its_rows_are_refused(db, saver, is_new):
     thread_id = str(uuid4())
@@ -435,6 +445,21 @@ async def test_writes_of_an_abandoned_node_are_refused(db, saver):
         with pytest.raises(LeaseLost):
             await saver.aput(late, generate_checkpoint(), generate_metadata(), {})
         await saver.aput(build_config(next_one, thread_id), generate_checkpoint(), generate_metadata(), {})
+
+    assert await count_checkpoints(db, thread_id) == 1
+
+
+async def test_writes_of_an_earlier_attempt_are_refused_while_the_next_one_writes(db, saver):
+    """Its node was left behind in this process, and the run was started again here."""
+    thread_id = str(uuid4())
+    first = await start_attempt(db, thread_id)
+    second = first._replace(attempt=2)
+    await db.pool.execute("update runs set attempt = 2")
+
+    async with saver.writer.buffering(thread_id, second):
+        with pytest.raises(LeaseLost):
+            await saver.aput(build_config(first, thread_id), generate_checkpoint(), generate_metadata(), {})
+        await saver.aput(build_config(second, thread_id), generate_checkpoint(), generate_metadata(), {})
 
     assert await count_checkpoints(db, thread_id) == 1
 

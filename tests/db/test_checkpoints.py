@@ -216,7 +216,7 @@ async def test_deleting_a_run_leaves_no_values_behind_and_takes_its_writes_on_ol
     assert (state.next, state.values["big"]) == (("ask",), "x" * 1000)
 
 
-async def test_deleting_a_run_of_one_thread_spares_its_copies(saver):
+async def test_deleting_a_run_of_one_thread_spares_its_copies(db, saver):
     config = thread(run_id="run")
     source = config["configurable"]["thread_id"]
     copy = str(uuid4())
@@ -224,7 +224,11 @@ async def test_deleting_a_run_of_one_thread_spares_its_copies(saver):
 
     await graph.ainvoke({"log": ["in"], "big": "x", "hits": 0}, config)
     await saver.acopy_thread(source, copy)
+    count_writes = "select count(*) from checkpoint_writes where thread_id = $1"
+    writes = await db.pool.fetchval(count_writes, copy)
+    assert writes > 0
     await saver.adelete_for_runs(["run"], thread_id=source)
+    assert [await db.pool.fetchval(count_writes, one) for one in (source, copy)] == [0, writes]
     assert (await graph.aget_state(config)).values == {}
     assert (await graph.aget_state(thread(thread_id=copy))).values["log"] == ["in", "a", "b"]
 

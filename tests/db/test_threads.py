@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import json
 import operator
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
@@ -161,6 +162,14 @@ async def test_a_patch_may_change_the_lifetime_alone(db):
     await records.patch_thread(db, thread_id, ThreadPatch(ttl=9))
     thread = await records.get_thread(db, thread_id, with_ttl=True)
     assert (thread.ttl.ttl_minutes, thread.ttl.strategy, bytes(thread.metadata)) == (9, "delete", b'{"a": 1}')
+
+
+async def test_the_lifetime_of_a_thread_with_times_of_another_server_counts_from_its_import(db):
+    old = datetime(2020, 1, 2, tzinfo=UTC)
+    times = {"created_at": old, "updated_at": old}
+    mortal, immortal = [await records.create_thread(db, ThreadCreate(ttl=ttl, **times)) for ttl in (5, None)]
+    assert (await sweeper(db).activate()).did == {"deleted": 0, "pruned": 0}
+    assert [thread.created_at == thread.updated_at for thread in (mortal, immortal)] == [False, True]
 
 
 async def test_copy_is_a_consistent_snapshot(db):
