@@ -7,7 +7,9 @@ import pytest
 
 from portside.agent.queue import statements
 from portside.agent.queue.chores import DueThreads, ExpiredLeases
-from portside.agent.queue.types import ClaimedRun
+from portside.agent.queue.types import ClaimedRun, RunResult
+from portside.agent.types.runs import RunStatus
+from portside.agent.types.threads import ThreadStatus
 from portside.kernel.db import Database
 from tests.db.test_queue_cancel import INTERRUPT, UNDONE, Queue
 
@@ -151,6 +153,17 @@ async def test_the_result_of_a_stateless_run_is_kept_for_a_client_of_another_pro
     await statements.keep_result(queue.db, uuid4(), run.run_id)
     assert await queue.end(run) == "ended"
     assert (await queue.thread())["delete_after"] is not None
+
+
+async def test_open_interrupts_are_stored_beside_the_values_of_a_thread(queue: Queue):
+    asks = {"task": [{"id": "i", "value": "go on?"}]}
+    values = b'{"n":1,"__interrupt__":[{"id":"i","value":"go on?"}]}'
+    waiting = RunResult(
+        status=RunStatus.SUCCESS, thread_status=ThreadStatus.INTERRUPTED, values=values, interrupts=asks
+    )
+    await queue.end(await queue.begun(), waiting)
+    thread = await queue.thread()
+    assert (thread["status"], thread["values"], thread["interrupts"]) == ("interrupted", {"n": 1}, asks)
 
 
 async def test_only_checkpoints_of_the_run_itself_are_resumed(queue: Queue):

@@ -533,6 +533,14 @@ async def test_a_worker_whose_loop_has_ended_is_not_working_until_it_stops(proce
     assert process.worker.is_working
 
 
+async def test_a_run_that_was_cancelled_before_it_is_claimed_is_not_executed(process: Process):
+    run_id = await process.admit()
+    await process.db.pool.execute("update runs set cancel_action = 'interrupt', started_at = now()")
+    process.worker.wake()
+    await process.wait_for_status(run_id, "interrupted")
+    assert not process.handler.attempt(run_id).begun.is_set()
+
+
 async def test_first_starts_and_retries_are_counted_apart(process: Process):
     def count() -> tuple[float, float]:
         return worker.RETRIED._value.get(), worker.WAITED._sum.get()
