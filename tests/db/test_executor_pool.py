@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import pytest
 
+from portside.agent.executors import spawned_executor
 from portside.agent.executors.member import ExecutorFailed
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.spawned_executor import OOM_SCORE_ADJUSTMENT, Program, SpawnedExecutor
@@ -161,20 +162,12 @@ async def hold(pool: ExecutorPool, do: str, *modes: str) -> tuple[SpawnedExecuto
     return await asyncio.wait_for(began, 300), task
 
 
-def read_oom_score(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
-
-
 async def test_executor_says_what_its_graphs_are_and_executes_them(project):
     async with open_pool(build_program(project)) as pool:
         assert list(pool.facts) == ["agent"]
         assert pool.facts["agent"].description == "Acts."
         [executor] = pool.executors
         assert executor.hello.libraries["langgraph"]
-        if sys.platform == "linux":
-            # Where memory ends, the executor goes before the server.
-            assert read_oom_score(executor.process.pid) == OOM_SCORE_ADJUSTMENT
-
         assert await execute(pool, "nothing") == {"do": "nothing", "done": f"nothing in {executor.process.pid}"}
 
         async with pool.for_call() as one:
@@ -185,6 +178,21 @@ async def test_executor_says_what_its_graphs_are_and_executes_them(project):
 
     assert failed.value.code == "not_found"
     assert executor.process.returncode is not None
+
+
+def read_oom_score(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such setting")
+async def test_an_executor_goes_before_its_server_where_memory_ends(project):
+    program = replace(build_program(project), command=[sys.executable, "-c", "import time; time.sleep(600)"])
+    process = await spawned_executor._spawn(program, "nowhere")
+    try:
+        assert read_oom_score(process.pid) == OOM_SCORE_ADJUSTMENT
+    finally:
+        process.kill()
+        await process.wait()
 
 
 async def test_a_run_that_was_started_again_stays_when_its_first_attempt_lets_go(project):

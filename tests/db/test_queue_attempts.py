@@ -5,9 +5,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from portside.agent.config import ThreadTtl
 from portside.agent.queue import statements
 from portside.agent.queue.chores import DueThreads, ExpiredLeases
 from portside.agent.queue.types import ClaimedRun, RunResult
+from portside.agent.threads.records import set_default_lifetime
 from portside.agent.types.runs import RunStatus
 from portside.agent.types.threads import ThreadStatus
 from portside.kernel.db import Database
@@ -164,6 +166,22 @@ async def test_open_interrupts_are_stored_beside_the_values_of_a_thread(queue: Q
     await queue.end(await queue.begun(), waiting)
     thread = await queue.thread()
     assert (thread["status"], thread["values"], thread["interrupts"]) == ("interrupted", {"n": 1}, asks)
+
+    await queue.end(await queue.begun())
+    assert (await queue.thread())["interrupts"] == {}
+
+
+async def test_a_thread_that_a_run_makes_has_the_default_lifetime_unless_it_goes_with_the_run(db: Database):
+    await set_default_lifetime(db, ThreadTtl(default_ttl=15, strategy="keep_latest"))
+    lifetimes = []
+    for is_temporary in (False, True):
+        queue = Queue(db)
+        await queue.admit(is_temporary=is_temporary)
+        thread = await queue.thread()
+        lifetimes.append((thread["ttl_minutes"], thread["ttl_strategy"]))
+
+    await set_default_lifetime(db, ThreadTtl())
+    assert lifetimes == [(15, "keep_latest"), (None, "delete")]
 
 
 async def test_only_checkpoints_of_the_run_itself_are_resumed(queue: Queue):

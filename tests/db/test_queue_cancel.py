@@ -14,6 +14,7 @@ import pytest
 from portside.agent.queue import statements
 from portside.agent.queue.chores import ExpiredLeases
 from portside.agent.queue.types import Admission, Admitted, Cancellation, CancelScope, ClaimedRun, RunResult
+from portside.agent.sql import sql
 from portside.agent.types.runs import CancelAction, MultitaskStrategy, RunStatus
 from portside.agent.types.threads import ThreadStatus
 from portside.kernel.db import Database
@@ -288,6 +289,10 @@ async def test_a_rolled_back_run_leaves_the_thread_with_the_graph_of_the_run_bef
     await queue.end(await queue.begun(**of_graph("first")))
     run = await queue.begun(**of_graph("second"))
     assert (await queue.thread())["metadata"]["graph_id"] == "second"
+    waiting, _ = await queue.admit(**of_graph("third"))
+    ids = {"thread_id": queue.thread_id, "run_id": run.run_id}
+    assert await queue.db.fetchval(sql.graph_before, **ids) == "first", "by which the state is read"
+    await queue.cancel(ROLLBACK, waiting)
     await queue.cancel(ROLLBACK, run.run_id)
     await queue.end(run, UNDONE)
     assert (await queue.thread())["metadata"]["graph_id"] == "first"

@@ -24,6 +24,7 @@ from portside.agent.queue.chores import ExpiredLeases
 from portside.agent.queue.rest import REST_AFTER_S, IdleBackoff
 from portside.agent.queue.types import Admission, Cancellation, CancelScope, ClaimedRun, RunResult
 from portside.agent.queue.worker import Intake, Worker
+from portside.agent.sql import sql
 from portside.agent.types.runs import CancelAction, MultitaskStrategy, RunStatus
 from portside.agent.types.threads import ThreadStatus
 from portside.kernel.db import Database
@@ -741,6 +742,43 @@ async def test_run_that_nobody_announced_is_found_at_the_next_look_of_a_resting_
     process.handler.attempt(run_id).end.set()
 
     await process.wait_for_status(run_id, "success")
+
+
+async def test_what_is_due_next_is_the_earliest_of_crons_webhooks_and_runs(db: Database):
+    """A platform starts a server that sleeps again at this time."""
+
+    async def due_in_hours() -> int | None:
+        left_s = await db.fetchval(sql.seconds_until_next_due)
+        return None if left_s is None else round(left_s / 3600)
+
+    assistant_id = uuid4()
+    await db.pool.execute("insert into assistants (assistant_id, graph_id, name) values ($1, 'g', 'a')", assistant_id)
+    await db.pool.execute(
+        "insert into crons (cron_id, assistant_id, schedule, payload, is_enabled, next_run_date)"
+        " values ($1, $1, '@yearly', '{}', false, now() + interval '9 hours')",
+        assistant_id,
+    )
+    assert await due_in_hours() is None
+    await db.pool.execute("update crons set is_enabled = true")
+    assert await due_in_hours() == 9
+
+    await db.pool.execute(
+        "insert into webhook_deliveries (run_id, thread_id, url, run_created_at, run_ended_at, due_at)"
+        " values ($1, $1, 'http://a.example', now(), now(), now() + interval '6 hours')",
+        assistant_id,
+    )
+    assert await due_in_hours() == 6
+    await db.pool.execute("update webhook_deliveries set status = 'failed'")
+    assert await due_in_hours() == 9
+
+    process = Process(db)
+    await process.admit()
+    await db.pool.execute("update runs set is_delayed = true, run_after = now() + interval '3 hours'")
+    assert await due_in_hours() == 3
+    await db.pool.execute("update runs set is_delayed = false, is_blocked = true")
+    assert await due_in_hours() == 9
+    await db.pool.execute("update runs set status = 'running', is_blocked = false")
+    assert await due_in_hours() == 0
 
 
 async def test_rest_ends_when_the_database_does_not_answer(process: Process, idle_process: Resting):
