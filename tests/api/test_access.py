@@ -699,5 +699,9 @@ async def test_a_cron_runs_for_its_owner(server: ServerProcess) -> None:
 
         try:
             assert (await eventually(has_run))["reported"]["user_id"] == "dora"
+            run = (await dora.runs.list(thread["thread_id"]))[0]
+            owner = run["kwargs"]["config"]["configurable"]["langgraph_auth_user"]
+            # Her permissions may change until it fires.
+            assert (owner["identity"], sorted(owner)) == ("dora", ["display_name", "identity", "is_authenticated"])
         finally:
             await dora.crons.delete(cron["cron_id"])

@@ -5,6 +5,7 @@ It holds over all processes, and far from the limit an admission costs no count.
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 from uuid import uuid4
 
@@ -149,6 +150,35 @@ async def test_runs_far_below_the_limit_are_not_counted(db: CountingDatabase, mo
     process = PendingRunLimit(db, 10_000)
     assert all([await ask(db, process, ADA) for _ in range(5)])
     assert db.counts == 6
+
+
+async def test_a_count_lets_in_a_tenth_of_what_is_free(db: CountingDatabase, monkeypatch: pytest.MonkeyPatch):
+    """Other processes may do so at the same moment."""
+    monkeypatch.setattr(pending_limit, "COUNT_VALID_S", 3600.0)
+    process = PendingRunLimit(db, 20)
+    counts = []
+    for _ in range(4):
+        assert await ask(db, process, ADA)
+        counts.append(db.counts)
+
+    assert counts == [1, 1, 2, 3]
+
+
+async def test_a_run_that_is_admitted_during_a_count_is_added_to_it(
+    db: CountingDatabase, monkeypatch: pytest.MonkeyPatch
+):
+    process = PendingRunLimit(db, 1)
+    async with AsyncExitStack() as first:
+        await first.enter_async_context(process.reserve(1, ADA))
+
+        async def count_what_was_before(*_args: Any, **_values: Any) -> int:
+            await first.aclose()
+            return 0
+
+        monkeypatch.setattr(db, "fetchval", count_what_was_before)
+        with pytest.raises(TooManyPendingRuns):
+            async with process.reserve(1, ADA):
+                raise AssertionError("let in")
 
 
 async def test_without_a_limit_callers_are_not_counted(db: CountingDatabase):

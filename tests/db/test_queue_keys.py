@@ -101,6 +101,8 @@ async def test_idempotency_key_is_valid_for_a_day(db: Database):
         again = await admit(db, build_admission(scope, digest="other"))
         assert (again.outcome, again.run_id != first.run_id) == ("pending", True)
 
+    await db.pool.execute("update runs set created_at = now() - interval '23 hours'")
+    assert (await LapsedRunKeys(db).activate()).did == {"forgotten": 0}
     await db.pool.execute("update runs set created_at = now() - interval '25 hours'")
     assert (await LapsedRunKeys(db).activate()).did == {"forgotten": 2}
     assert await db.pool.fetchval("select count(request_key) from runs") == 0

@@ -123,11 +123,17 @@ async def test_rules_of_addresses() -> None:
         ("https://notexample.com/", "allowed domains"),
         ("https://example.org.evil.test/", "allowed domains"),
         ("https://example.org:444/", "port 444"),
+        ("http://example.org:8443/", "must use https"),
         ("http://example.org/", "must use https"),
         ("https://example.org/" + "x" * 60, "longer than 60"),
     ):
         with pytest.raises(UrlRefused, match=reason):
             strict.check_syntax(refused)
+
+    only_8443 = policy(url={"allowed_ports": [8443]})
+    assert only_8443.check_syntax("https://example.com:8443/")
+    with pytest.raises(UrlRefused, match="port 443"):
+        only_8443.check_syntax("https://example.com/")
 
     assert WebhookPolicy().check_syntax("http://example.com/") == "example.com"
     assert policy(url={"require_https": False}).check_syntax("http://example.com/")
@@ -163,6 +169,8 @@ def test_secrets_are_read_from_the_environment_and_refused_when_short() -> None:
     raw = bytes(range(32))
     assert read_secret("whsec_" + base64.b64encode(raw).decode(), "key") == raw
     assert "shorter than 16 bytes" in mistake(signing_secret="short")
+    assert "shorter than 16 bytes" in mistake(signing_secret="whsec_" + base64.b64encode(raw[:15]).decode())
+    assert read_secret("whsec_" + base64.b64encode(raw[:16]).decode(), "key") == raw[:16]
     assert "not base64" in mistake(signing_secret="whsec_***")
 
 
