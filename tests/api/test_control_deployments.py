@@ -567,6 +567,11 @@ async def test_a_deployment_can_be_patched_with_its_own_response(plane: Control)
     assert again.json()["source_config"] == deployment["source_config"]
     assert "status" in again.headers["x-ignored-fields"]
 
+    # Its address is not one that the owner has asked for, and may change.
+    moved = {"status": "READY", "custom_url": "http://127.0.0.1:10"}
+    await plane.listener.client.put(f"/internal/deployments/{made['id']}/status", json=moved)
+    assert (await plane.get(made["id"]))["source_config"]["custom_url"] == "http://127.0.0.1:10"
+
 
 async def test_a_tag_stored_earlier_counts_in_a_later_patch(plane: Control) -> None:
     made = await plane.create(source_revision_config={"repo_ref": "refs/tags/v1"})

@@ -86,6 +86,8 @@ async def test_integrations_are_listed_without_their_tokens(platform, host) -> N
         {"base_url": "ftp://host"},
         {"base_url": "https://me:pw@host"},
         {"base_url": "https://host?x"},
+        {"base_url": "https://host/a/../b"},
+        {"base_url": "https://host/a b"},
         {"base_url": "host"},
         {"base_url": "https://ü⒈.com"},
         {"token": ""},

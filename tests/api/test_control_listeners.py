@@ -117,7 +117,8 @@ async def test_deployments_of_a_silent_listener_are_unknown(plane: Control) -> N
 
     await plane.db.pool.execute("update listeners set last_seen_at = now() - interval '3 minutes'")
     await plane.client.delete(f"/v2/deployments/{made['id']}")
-    assert (await plane.get(made["id"]))["status"] == "AWAITING_DELETE"
+    deleted = await plane.get(made["id"])
+    assert (deleted["status"], deleted["status_message"]) == ("AWAITING_DELETE", None)
 
 
 async def test_the_desired_state_holds_all_that_a_listener_needs(plane: Control) -> None:

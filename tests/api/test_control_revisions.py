@@ -53,6 +53,24 @@ async def test_only_the_active_revision_shows_why_nothing_of_the_deployment_runs
         assert shown["status_message"] == message
 
 
+async def test_a_report_that_is_repeated_late_changes_nothing(plane: Control) -> None:
+    made = await plane.create()
+    first = made["latest_revision_id"]
+    await plane.listener.deploy(made["id"], first)
+    second = await push(plane, made["id"], "next")
+    await plane.listener.deploy(made["id"], second)
+    await plane.listener.walk(made["id"], first, "DEPLOYED")
+    assert (await plane.get(made["id"]))["active_revision_id"] == second
+
+    third = await push(plane, made["id"], "third")
+    await push(plane, made["id"], "fourth")
+    assert (await plane.listener.report(made["id"], third, "CREATE_FAILED", reason="no such ref")).status_code == 204
+    await push(plane, made["id"], "fifth")
+    await plane.listener.walk(made["id"], third, "CREATE_FAILED")
+    assert (await plane.statuses(made["id"]))[2:] == ["CREATE_FAILED", "CREATING", "QUEUED"]
+    assert (await plane.revisions(made["id"], status="CREATE_FAILED"))[0]["status_message"] == "no such ref"
+
+
 async def test_reports_may_repeat_but_illegal_transitions_are_refused(plane: Control) -> None:
     made = await plane.create()
     revision = made["latest_revision_id"]

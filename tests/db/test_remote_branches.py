@@ -116,6 +116,8 @@ def test_a_proxy_is_used_for_public_hosts_only(monkeypatch: pytest.MonkeyPatch):
         environment = git_remotes._build_environment("/home", remote)
         assert environment.get("HTTPS_PROXY") == expected
         assert "DATABASE_URI" not in environment
+        assert environment["GIT_ALLOW_PROTOCOL"] == "file:git:http:https:ssh"
+        assert (environment["GIT_TERMINAL_PROMPT"], environment["GIT_ASKPASS"]) == ("0", "false")
 
 
 async def test_redirects_into_forbidden_networks_are_refused(

@@ -6,7 +6,7 @@ Only a sender that knows the webhook's secret is believed.
 import pytest
 
 from portside.control.git_hosts import is_at
-from portside.control.polling import is_new
+from portside.control.polling import is_being_fetched, is_new
 from portside.control.pushes import is_signed, normalize_address, read_delivery_id
 
 
@@ -18,6 +18,20 @@ def test_the_published_example_of_a_signature() -> None:
     assert is_signed("gitea", secret, {"x-gitea-signature": digest}, body)
     assert not is_signed("github", secret, {"x-hub-signature-256": f"sha256={digest}"}, body + b"!")
     assert not is_signed("github", secret, {"x-hub-signature": f"sha256={digest}"}, body)
+
+
+def test_a_delivery_of_gitlab_has_its_secret() -> None:
+    assert is_signed("gitlab", "secret", {"x-gitlab-token": "secret"}, b"")
+    for headers in ({}, {"x-gitlab-token": ""}, {"x-gitlab-token": "secre"}, {"x-hub-signature-256": "secret"}):
+        assert not is_signed("gitlab", "secret", headers, b"")
+
+
+@pytest.mark.parametrize(
+    ("commit", "status", "expected"),
+    [(None, "CREATING", True), (None, "QUEUED", True), ("new", "BUILDING", False), (None, "DEPLOYED", False)],
+)
+def test_an_unfinished_revision_without_a_commit_will_fetch_the_newest(commit, status, expected) -> None:
+    assert is_being_fetched({"repo_commit_sha": commit, "status": status}) is expected
 
 
 def test_a_delivery_is_named_after_what_is_signed_of_it() -> None:
