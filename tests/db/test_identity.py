@@ -28,7 +28,7 @@ from portside.identity.keys import (
 )
 from portside.identity.logins import check_credentials, set_password
 from portside.identity.members import LastAdmin, _may_in_workspace, add_member, remove_member, set_role
-from portside.identity.oidc import OidcNotAllowed
+from portside.identity.oidc import OidcClient, OidcNotAllowed
 from portside.identity.provisioning import AdmissionRules, admit
 from portside.identity.roles import ORGANIZATION_ADMIN
 from portside.identity.sessions import Origin, SignIn, begin_session
@@ -233,6 +233,16 @@ def test_one_credential_of_a_request_counts(headers: dict[str, str], expected: t
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "scheme": "http", "server": ("127.0.0.1", 80), "path": "/", "headers": raw}
     assert read_credential(HTTPConnection(scope)) == expected
+
+
+def test_passwords_are_in_no_representation() -> None:
+    """Representations end up in logs and tracebacks."""
+    for value in (
+        Credentials("a@example.com", "hidden"),
+        NewPassword("hidden-and-long", "hidden"),
+        OidcClient("https://example.com", "id", "hidden"),
+    ):
+        assert "hidden" not in repr(value)
 
 
 def test_a_read_only_key_has_no_more_than_was_asked_for() -> None:

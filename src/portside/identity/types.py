@@ -311,6 +311,9 @@ class NewPassword(msgspec.Struct):
     new: Annotated[str, msgspec.Meta(min_length=12, max_length=1000)]
     current: Annotated[str, msgspec.Meta(max_length=1000)] | None = None
 
+    def __repr__(self) -> str:
+        return "NewPassword()"
+
 
 class LoggedIn(msgspec.Struct):
     """A token for the header `Authorization: Bearer …`."""
