@@ -66,6 +66,14 @@ async def test_tasks_of_other_users_are_not_found(server: ServerProcess):
         assert (await alice.ask("tasks/get", id=task["id"]))["id"] == task["id"]
 
 
+async def test_contexts_of_the_same_name_are_of_each_user(server: ServerProcess):
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
+        ann, ben = (as_user(http, name) for name in ("ann", "ben"))
+        tasks = [await each.send(data(WORDS), contextId="my first context") for each in (ann, ben)]
+        assert [task["artifacts"][0]["parts"][0]["data"]["reported"]["identity"] for task in tasks] == ["ann", "ben"]
+        assert tasks[0]["contextId"] == tasks[1]["contextId"] == "my first context"
+
+
 async def test_interrupts_of_other_users_are_hidden(server: ServerProcess):
     async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
         alice = as_user(http, "alice", "asking")

@@ -123,6 +123,13 @@ def test_bad_filter_is_refused(given: dict[Any, Any]) -> None:
         read_filter(given)
 
 
+def test_filters_have_a_depth_of_ten_at_most() -> None:
+    deepest = json.loads('{"$and":[' * 9 + '{"owner": "ada"}' + "]}" * 9)
+    assert matches_filter({"owner": "ada"}, read_filter(deepest))
+    with pytest.raises(BadFilter, match="at most 10 objects deep"):
+        read_filter({"$and": [deepest]})
+
+
 def test_ids_in_filters_become_strings() -> None:
     owner = uuid4()
     assert matches_filter({"owner": str(owner)}, read_filter({"owner": owner}))

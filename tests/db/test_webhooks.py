@@ -244,6 +244,9 @@ async def test_address_is_checked_again_when_called(db: Database):
                 assert await outcome(db, run) == ("failed", [None])
 
     assert receiver.seen == []
+    # Nobody will get the payloads any more.
+    left = "select count(*) from webhook_deliveries where run is not null or values is not null"
+    assert await db.pool.fetchval(left) == 0
 
 
 async def test_delivery_to_an_unknown_host_is_retried(db: Database):
@@ -353,6 +356,9 @@ async def test_a_host_gets_eight_calls_at_once_and_others_go_on(db: Database):
 async def test_delivery_is_hidden_from_a_new_thread_of_the_same_id(db: Database):
     run = await end(db, is_temporary=False)
     assert (await WebhookLog(db).get(run.thread_id, run.run_id)).url == HOOK
+    with pytest.raises(DeliveryNotFound):
+        await WebhookLog(db).get(uuid4(), run.run_id)
+
     await delete_thread(db, run.thread_id)
     assert (await WebhookLog(db).get(run.thread_id, run.run_id)).url == HOOK
     await create_thread(db, ThreadCreate(run.thread_id))

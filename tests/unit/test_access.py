@@ -30,11 +30,12 @@ from portside.agent.access.stream_limit import StreamLimit, TooManyStreams
 from portside.agent.config import load_config
 from portside.agent.settings import AgentSettings
 from portside.agent.streams.replay_budget import counted_caller
-from portside.agent.types.access import IN_PROCESS, AuthCache, Caller
+from portside.agent.types.access import IN_PROCESS, AuthCache, AuthConfig, Caller
 from portside.executor.authentication import Authentication
 from portside.executor.authorization import AuthorizationHandlers
 from portside.executor.handler_calls import HandlerFailed, HandlerRefused
 from portside.executor.user import NotAuthenticated, NoUser
+from portside.kernel.caller_tokens import CallerClaims, TokenIssuer
 from portside.kernel.errors import Forbidden, PortsideError, Unauthorized, UserMistake
 from portside.kernel.http.in_process import InProcessRequest
 from portside.kernel.http.routes import BaseServices, Context, Route
@@ -261,7 +262,8 @@ async def test_cached_caller_is_authenticated_once() -> None:
     await remembering(request())
     await remembering(request())
     assert asked[3:] == ["None", "None"]
-    assert digest_credentials(["a", None]) != digest_credentials([None, "a"]) != digest_credentials(["a", ""])
+    given = [["a", None], [None, "a"], ["a", ""], ["ab", "c"], ["a", "bc"], ["a-"], ["a", None, None]]
+    assert len({digest_credentials(parts) for parts in given}) == len(given)
 
 
 async def test_cached_caller_expires() -> None:
@@ -324,6 +326,10 @@ def test_server_without_authentication_listens_on_loopback_only(tmp_path: Path) 
         refuse_open_address(config, AgentSettings(host=host, auth_type="noop"))
         refuse_open_address(config, AgentSettings(host=host, auth_endpoint="http://platform"))
         refuse_open_address(project(tmp_path, {"disable": True}), AgentSettings(host=host))
+
+        refuse_open_address(config, AgentSettings(host=host, tier="queue"))
+        with pytest.raises(UserMistake):
+            refuse_open_address(config, AgentSettings(host=host, tier="api"))
 
     for host in ("127.0.0.1", "::1", "localhost"):
         refuse_open_address(config, AgentSettings(host=host))
@@ -459,6 +465,71 @@ async def test_last_known_caller_is_accepted_only_if_the_platform_did_not_decide
     if outcome is not PlatformSilent:
         with pytest.raises(PlatformSilent):
             await keys(given)
+
+
+async def test_owner_of_a_key_is_of_the_workspace_of_the_agent() -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"tenant_id": "t", "user_id": "ada"})
+
+    for tenant, outcome in (("t", None), ("another", Unauthorized), (None, None)):
+        keys = PlatformAuthentication("http://platform.test", tenant)
+        keys._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        if outcome is None:
+            assert (await keys(request(x_api_key="a key"))).identity == "ada"
+        else:
+            with pytest.raises(outcome):
+                await keys(request(x_api_key="a key"))
+
+
+@pytest.mark.parametrize(
+    ("config", "sent", "who"),
+    [
+        (AuthConfig(), {"authorization": "x"}, "own"),
+        (AuthConfig(), {"x_api_key": "k"}, "own"),
+        (AuthConfig(), {"x_api_key": "k", "x_auth_scheme": "langsmith"}, "studio"),
+        (AuthConfig(), {"x_api_key": "k", "x_auth_scheme": "Langsmith"}, "own"),
+        (AuthConfig(disable_studio_auth=True), {"x_api_key": "k", "x_auth_scheme": "langsmith"}, "own"),
+        (AuthConfig(allow_langsmith_api_keys=True), {"x_api_key": "k"}, "platform"),
+        (AuthConfig(allow_langsmith_api_keys=True), {"authorization": "x"}, "own"),
+        (AuthConfig(allow_langsmith_api_keys=True), {"x_api_key": "k", "x_auth_scheme": "langsmith"}, "studio"),
+    ],
+)
+async def test_the_projects_handler_decides_unless_the_platform_is_asked_for(
+    config: AuthConfig, sent: dict[str, str], who: str
+) -> None:
+    async def as_own(_: Any) -> Caller:
+        return Caller("own")
+
+    class Platform:
+        async def __call__(self, _: Any) -> Caller:
+            return Caller("platform")
+
+        async def studio(self, _: Any) -> Caller:
+            return Caller("studio")
+
+    both: Any = AccessPolicy(as_own, Platform(), config=config)  # type: ignore[arg-type]
+    assert (await both.identify(request(**sent))).identity == who
+    alone: Any = AccessPolicy(as_own, config=config)  # type: ignore[arg-type]
+    assert (await alone.identify(request(**sent))).identity == "own"
+
+
+async def test_unknown_ids_of_keys_ask_the_platform_once_a_second() -> None:
+    asked: list[str] = []
+
+    def answer(asking: httpx.Request) -> httpx.Response:
+        asked.append(asking.url.path)
+        return httpx.Response(200, json={"keys": []})
+
+    keys = PlatformAuthentication("http://platform.test", None, "a deployment")
+    keys._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    for number in range(5):
+        forged = TokenIssuer([bytes([number]) * 32]).sign(CallerClaims(aud="a deployment", sub="x", iat=0, exp=60))
+        with pytest.raises(Unauthorized):
+            await keys(request(x_api_key=forged))
+
+        keys._tokens._ask_after += 3600  # the second does not pass meanwhile
+
+    assert asked == ["/jwks.json"]
 
 
 async def test_in_process_calls_run_as_the_user_if_configured() -> None:

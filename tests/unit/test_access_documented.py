@@ -7,12 +7,20 @@ from typing import Any
 import pytest
 from langgraph_sdk import Auth
 from langgraph_sdk.auth import is_studio_user
+from msgspec.structs import replace
 from starlette.requests import Request
 
 from portside.agent.access.authentication import CustomAuthentication, caller_from
-from portside.agent.access.handler_values import apply_run_changes, check_store_filter, to_run_handler_value
+from portside.agent.access.handler_values import (
+    apply_changes,
+    apply_run_changes,
+    check_store_filter,
+    to_handler_value,
+    to_run_handler_value,
+)
 from portside.agent.config import load_config
 from portside.agent.types.runs import Command, RunConfig, RunCreate
+from portside.agent.types.threads import ThreadSearch
 from portside.executor.authentication import Authentication
 from portside.executor.authorization import AuthorizationHandlers
 from portside.executor.handler_calls import HandlerFailed
@@ -102,6 +110,19 @@ def test_flags_may_be_written_as_text(tmp_path: Path, written: Any, expected: An
     assert load_config(file).auth.disable_studio_auth is expected
 
 
+def test_handler_changes_of_a_request_are_applied() -> None:
+    asked = ThreadSearch(metadata={"a": 1}, limit=5, status="idle")
+    names = ("metadata", "status", "limit")
+    value = {name: to_handler_value(name, getattr(asked, name)) for name in names}
+    assert apply_changes(asked, names, value) is asked
+
+    changed = apply_changes(asked, names, {**value, "metadata": {}, "status": None, "offset": 3})
+    assert (changed.metadata, changed.status, changed.limit, changed.offset) == ({}, None, 5, asked.offset)
+    assert apply_changes(asked, names, {"limit": 7}) == replace(asked, limit=7)
+    with pytest.raises(Invalid):
+        apply_changes(asked, names, {**value, "limit": "many"})
+
+
 def test_handler_changes_of_a_run_are_applied() -> None:
     asked = {
         "input": {"a": 1},
@@ -126,6 +147,9 @@ def test_handler_changes_of_a_run_are_applied() -> None:
     value["kwargs"]["config"]["tags"].clear()
     apply_run_changes(body, value)
     assert body == RunCreate(assistant_id="agent", **{**asked, **changed, "config": RunConfig(tags=[])})
+    emptied = value | {"metadata": {}, "kwargs": value["kwargs"] | {"input": None, "context": {}}}
+    apply_run_changes(body, emptied)
+    assert (body.metadata, body.input, body.context) == (None, None, None)
     value["kwargs"]["webhook"] = 7
 
     with pytest.raises(Invalid):

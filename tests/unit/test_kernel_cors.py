@@ -138,6 +138,7 @@ def test_origins_are_parsed_from_a_setting():
         ("POST", {"origin": "https://evil.example"}, 403),
         ("DELETE", {"origin": "null"}, 403),
         ("POST", {"origin": "https://evil.example", "sec_fetch_site": "cross-site"}, 403),
+        ("POST", {"origin": "https://evil.example", "sec_fetch_site": "same-site"}, 403),
         ("GET", {"origin": "https://evil.example"}, 200),
         ("POST", {"origin": "http://x"}, 200),
         ("POST", {"origin": "https://behind.a.proxy", "sec_fetch_site": "same-origin"}, 200),

@@ -209,6 +209,12 @@ async def test_redirects_are_not_followed_and_large_bodies_refused() -> None:
         with pytest.raises(HostUnreachable, match="more than"):
             await fetch(f"http://127.0.0.1:{port}/", {}, OutboundRules(allow_loopback=True, max_bytes=1000))
 
+    pieces = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + 4 * (b"190\r\n" + b"x" * 400 + b"\r\n")
+    async with answer_with(pieces + b"0\r\n\r\n", seen) as port:
+        with pytest.raises(HostUnreachable, match="more than"):
+            await fetch(f"http://127.0.0.1:{port}/", {}, OutboundRules(allow_loopback=True, max_bytes=1500))
+        assert len((await fetch(f"http://127.0.0.1:{port}/", {}, OutboundRules(True, True, 600, 1600))).body) == 1600
+
 
 async def test_response_that_never_ends_is_given_up() -> None:
     """Also one whose next byte comes before each wait for it ends."""
@@ -271,6 +277,30 @@ async def test_host_is_resolved_once_and_the_address_pinned(monkeypatch: pytest.
     assert (asked, b"rebound.example" in seen[0]) == (["rebound.example"], True)
     with pytest.raises(AddressNotAllowed):
         await post("http://rebound.example/", {}, b"", HERE)
+
+
+async def test_each_address_of_a_host_has_to_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = ["8.8.8.8", "10.0.0.1"]
+
+    def answer(_host: str, *_args: object, **_options: object) -> object:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses]
+
+    monkeypatch.setattr(outbound.socket, "getaddrinfo", answer)
+    with pytest.raises(AddressNotAllowed, match="private"):
+        await resolve("both.example", OutboundRules())
+    assert await resolve("both.example", OutboundRules(allow_private=True)) == addresses
+
+
+async def test_the_proxy_of_the_environment_gets_no_request_to_a_local_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+    proxied: list[bytes] = []
+    reply = b"HTTP/1.1 204 No Content\r\n\r\n"
+    async with answer_with(reply, seen) as port, answer_with(reply, proxied) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        assert await post(f"http://127.0.0.1:{port}/", {}, b"", HERE) == 204
+
+    assert (len(seen), proxied) == (1, [])
 
 
 def certificate(folder: Path) -> Path:

@@ -93,7 +93,10 @@ def test_report_contains_no_secrets(collector: Collector) -> None:
         reports.collect(said("failed with sk-very-secret", exc_info=exc, url="redis://u:x@host/1", path="plainly"))
 
     reports.collect(said("p@ssw0rd second-one", many={"a": "first-of-them"}, _record=logging.LogRecord))
-    (failed, other) = collector.wait_for(2)
+    # A secret that begins with another one, the password of an address as it is written there, and one at the cut.
+    reports.collect(said("first-of-them,second-one p%40ssw0rd"))
+    reports.collect(said("x" * (log_reports.MAX_MESSAGE_CHARS - 5) + "sk-very-secret"))
+    (failed, other, whole, cut) = collector.wait_for(4)
     reports.close()
     assert failed["message"] == "failed with [hidden]"
     assert failed["fields"] == {"url": "redis://[hidden]@host/1", "path": "plainly"}
@@ -101,6 +104,8 @@ def test_report_contains_no_secrets(collector: Collector) -> None:
     assert "test_log_reports.py" in failed["exception"]["frames"][0]
 
     assert (other["message"], other["fields"]) == ("[hidden] [hidden]", {"many": "{'a': '[hidden]'}"})
+    assert whole["message"] == "[hidden] [hidden]"
+    assert cut["message"].strip("x") == "[hidd"
     assert collector.reports[0]["source"] == {"kind": "agent_server"}
 
 

@@ -4,16 +4,19 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
 
-from portside.agent.types.webhooks import WebhooksConfig
+from portside.agent.types.webhooks import WebhooksConfig, WebhookUrls
+from portside.agent.webhooks import policy as webhook_policy
 from portside.agent.webhooks.deliveries import RetryPolicy
 from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy, read_policy, read_secret
 from portside.kernel.errors import Invalid, UserMistake
-from portside.kernel.outbound import build_signature_headers
+from portside.kernel.outbound import OutboundRules, build_signature_headers
 
 SECRET = "a secret of enough bytes"
 
@@ -125,7 +128,7 @@ async def test_rules_of_addresses() -> None:
         ("https://example.org:444/", "port 444"),
         ("http://example.org:8443/", "must use https"),
         ("http://example.org/", "must use https"),
-        ("https://example.org/" + "x" * 60, "longer than 60"),
+        ("https://example.org/" + "x" * 41, "longer than 60"),
     ):
         with pytest.raises(UrlRefused, match=reason):
             strict.check_syntax(refused)
@@ -135,11 +138,46 @@ async def test_rules_of_addresses() -> None:
     with pytest.raises(UrlRefused, match="port 443"):
         only_8443.check_syntax("https://example.com/")
 
+    assert strict.check_syntax("https://example.org/" + "x" * 40)
     assert WebhookPolicy().check_syntax("http://example.com/") == "example.com"
     assert policy(url={"require_https": False}).check_syntax("http://example.com/")
 
     # Nothing is checked that will not be called.
     await read_policy(None, {}, is_disabled=True).check("ftp://nowhere")
+
+
+class OwnRoutes:
+    """The routes of an application: one of them takes a POST."""
+
+    def has(self, url: str) -> bool:
+        return url == "/hook"
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, within_s: float) -> int:
+        raise AssertionError("only the address is checked")
+
+
+def test_a_path_is_allowed_only_where_this_machine_is() -> None:
+    open_to_itself = WebhookUrls(require_https=True, disable_loopback=False)
+    assert WebhookPolicy(open_to_itself, own_routes=OwnRoutes()).check_syntax("/hook") == ""
+    for policy_of_paths, url in (
+        (WebhookPolicy(own_routes=OwnRoutes()), "/hook"),
+        (WebhookPolicy(open_to_itself, own_routes=OwnRoutes()), "/threads"),
+        (WebhookPolicy(open_to_itself, own_routes=OwnRoutes()), "//hook"),
+        (WebhookPolicy(open_to_itself), "/hook"),
+    ):
+        with pytest.raises(UrlRefused, match="must be an absolute URL"):
+            policy_of_paths.check_syntax(url)
+
+
+@pytest.mark.parametrize("failure", [TimeoutError(), socket.gaierror(socket.EAI_AGAIN, "try again")])
+async def test_a_name_server_that_fails_for_a_while_refuses_nothing(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_host: str, _rules: OutboundRules) -> list[str]:
+        raise failure
+
+    monkeypatch.setattr(webhook_policy, "resolve", fail)
+    await WebhookPolicy().check("https://example.com/")
 
 
 def test_headers_take_variables_of_the_environment_that_are_meant_for_them() -> None:
@@ -160,6 +198,7 @@ def test_headers_take_variables_of_the_environment_that_are_meant_for_them() -> 
 def test_payload_fields_are_configured() -> None:
     assert policy(payload={"exclude": ["kwargs", "values"]}).payload_fields.isdisjoint({"kwargs", "values"})
     assert policy(payload={"include": ["run_id", "status"]}).payload_fields == {"run_id", "status"}
+    assert policy(payload={"include": ["run_id", "kwargs"], "exclude": ["kwargs"]}).payload_fields == {"run_id"}
     assert "does not have: nonsense; it has run_id" in mistake(payload={"exclude": ["nonsense"]})
 
 
