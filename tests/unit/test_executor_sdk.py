@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from portside.agent.executors import serving
 from portside.executor import messages, sdk
 from portside.executor.link import Link
-from portside.executor.server_calls import ServerCalls
-from portside.kernel.http.in_process import InProcessRequest, InProcessServer
+from portside.executor.server_calls import ServerCalls, current_call
+from portside.kernel.http.in_process import InProcessRequest, InProcessServer, in_process_user
 from tests.conftest import eventually
 
 PIECE = b"x" * 65_536
@@ -24,9 +25,11 @@ class LargeResponse:
     def __init__(self) -> None:
         self.sent = 0
         self.has_ended = False
+        self.users: list[Any] = []
 
-    async def __call__(self, _scope: Any, _receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Any, _receive: Any, send: Any) -> None:
         """Answer one request."""
+        self.users.append(in_process_user(scope))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             for _ in range(PIECES):
@@ -57,6 +60,7 @@ async def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     loopback.open(app)
     monkeypatch.setattr(serving, "LOOPBACK", loopback)
     app.drains = 0
+    app.callers = executor.callers
 
     def drain(number: Any, call: Any) -> Any:
         app.drains += 1
@@ -107,3 +111,14 @@ async def test_response_that_is_closed_unread_ends(app):
         return app.has_ended and not sdk._exchanges
 
     await eventually(has_ended)
+
+
+async def test_requests_are_made_for_the_user_of_the_call_that_an_executor_works_on(app):
+    app.callers |= {1: SimpleNamespace(user={"identity": "ada"}), 2: SimpleNamespace(user={"identity": "bob"})}
+    for number in (2, 1, 0):
+        token = current_call.set(number)
+        _head, body = await sdk._send(REQUEST._replace(user={"identity": "root"}))
+        current_call.reset(token)
+        await body.close()
+
+    assert app.users == [{"identity": "bob"}, {"identity": "ada"}, None]
