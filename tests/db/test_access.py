@@ -20,7 +20,7 @@ from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import Caller, Filter
 from portside.agent.types.crons import ThreadCronCreate
 from portside.agent.types.runs import RunCreate
-from portside.agent.types.threads import ThreadCreate, ThreadSearch
+from portside.agent.types.threads import ThreadCount, ThreadCreate, ThreadSearch
 from portside.executor.access_filters import MAX_CONDITIONS, BadFilter, read_filter
 from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden
@@ -84,13 +84,38 @@ async def test_access_filter_matches_alike_in_sql_and_python(db: Database) -> No
         page = await records.search_threads(db, ThreadSearch(limit=1000), read)
         assert {thread.thread_id for thread in page.items} == fitting, wanted
         assert page.total == len(fitting), wanted
+        # A full page, and no page: here the total is a count.
+        assert (await records.search_threads(db, ThreadSearch(limit=1), read)).total == len(fitting), wanted
+        assert await records.count_threads(db, ThreadCount(), read) == len(fitting), wanted
 
         for thread_id, metadata in made.items():
             one = await db.fetchval(sql.thread_matches, thread_id=thread_id, access=read)
             assert one is (thread_id in fitting), (wanted, metadata)
 
-    several = await records.search_threads(db, ThreadSearch(limit=1), read_filter({"owner": "ada"}))
-    assert (len(several.items), several.total) == (1, 2)
+
+@pytest.mark.parametrize(
+    ("wanted", "total"),
+    [
+        ({"owner": "ada"}, 600),
+        ({"owner": "ada", "team": "x"}, 300),
+        ({"owner": "ada", "long": "x" * 400}, 0),
+        ({"$or": [{"owner": "ada"}]}, 600),
+        ({"owner": "ada", "members": {"$contains": "m1"}}, 300),
+    ],
+)
+async def test_access_filter_holds_among_more_threads_than_are_read_at_once(
+    db: Database, wanted: dict[str, Any], total: int
+) -> None:
+    await db.pool.execute(
+        "insert into threads (thread_id, metadata) select gen_random_uuid(), jsonb_build_object("
+        " 'owner', owner, 'team', case number % 2 when 0 then 'x' else 'y' end, 'members', array['m' || number % 2])"
+        " from unnest(array['ada', 'bob']) owner, generate_series(1, 600) number"
+    )
+
+    read = read_filter(wanted)
+    page = await records.search_threads(db, ThreadSearch(limit=1000), read)
+    assert {json.loads(bytes(thread.metadata))["owner"] for thread in page.items} == ({"ada"} if total else set())
+    assert len(page.items) == page.total == await records.count_threads(db, ThreadCount(), read) == total
 
 
 async def test_unknown_condition_matches_nothing(db: Database) -> None:
@@ -192,6 +217,12 @@ async def test_no_search_count_or_deletion_reaches_what_hangs_on_hidden_threads(
         found = await db.fetch(query, statuses=statuses, **of_anybody, **values)
         assert {run["thread_id"] for run in found} <= {threads["ada"]}, query.name
         assert bool(found) is (values.get("thread_id") is None), query.name
+
+    for row in await db.pool.fetch("select cron_id, thread_id from crons"):
+        is_shown = await db.fetchval(sql.cron_matches, cron_id=row["cron_id"], access=None, thread_access=access)
+        assert is_shown is (row["thread_id"] == threads["ada"])
+        # A cron has metadata of its own, which these lack.
+        assert not await db.fetchval(sql.cron_matches, cron_id=row["cron_id"], access=access, thread_access=None)
 
     crons = {"assistant_id": None, "is_enabled": None, "metadata": None, "access": None, "thread_access": access}
     order = {"sort_by": "cron_id", "is_descending": False, "limit": 10, "offset": 0}
