@@ -343,6 +343,27 @@ def test_every_route_to_a_resource_asks_about_an_action() -> None:
     assert {label(route) for route in routes} - {COMMANDS} <= asking
 
 
+def test_other_users_runs_are_not_under_ones_own_thread(
+    alice: httpx2.Client, bob: httpx2.Client, hers: dict[str, str]
+) -> None:
+    own = good(bob.post("/threads", json={}))["thread_id"]
+    good(bob.post(f"/threads/{own}/runs/wait", json=RUN))
+    before = read_everything(alice, hers)
+    mixed = {**hers, "thread_id": own}
+    looked_at = 0
+    for route in ROUTES:
+        if "{thread_id}" not in route.path or not {"{run_id}", "{checkpoint_id}"} & set(route.path.split("/")):
+            continue
+
+        looked_at += 1
+        with bob.stream(route.method, address(route, mixed)) as response:
+            response.read()
+            assert response.status_code == 404, (label(route), response.status_code, response.text)
+
+    assert looked_at >= 7
+    assert read_everything(alice, hers) == before
+
+
 def test_other_users_threads_take_no_commands(bob: httpx2.Client, hers: dict[str, str]) -> None:
     commands = {
         "run.start": {"assistant_id": "echo", "input": {}},
