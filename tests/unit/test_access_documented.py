@@ -21,10 +21,11 @@ from portside.agent.access.handler_values import (
 from portside.agent.config import load_config
 from portside.agent.types.runs import Command, RunConfig, RunCreate
 from portside.agent.types.threads import ThreadSearch
+from portside.executor.access_filters import read_filter
 from portside.executor.authentication import Authentication
 from portside.executor.authorization import AuthorizationHandlers
 from portside.executor.handler_calls import HandlerFailed
-from portside.kernel.errors import Invalid
+from portside.kernel.errors import Forbidden, Invalid
 
 
 def request(*headers: tuple[bytes, bytes]) -> Request:
@@ -86,6 +87,24 @@ async def test_studio_users_see_everything_with_an_empty_filter() -> None:
     assert allowed is not None
     with pytest.raises(HandlerFailed):
         check_store_filter(allowed, "search", value)
+
+
+def test_a_wildcard_is_no_label_that_a_filter_of_the_store_could_find() -> None:
+    """A user named `*` would otherwise see the items of every user."""
+
+    def allow(user: str, action: str, *namespace: str) -> None:
+        check_store_filter(
+            read_filter({"namespace": {"$contains": user}}), action, {"namespace": namespace, "key": "k"}
+        )
+
+    for action in ("search", "list_namespaces"):
+        allow("zoe", action, "*", "zoe")
+        for namespace in (("*",), ("*", "notes")):
+            with pytest.raises(Forbidden):
+                allow("*", action, *namespace)
+
+    for action in ("put", "get", "delete"):
+        allow("*", action, "notes", "*")
 
 
 async def test_a_store_without_a_filter_is_scoped_by_its_namespace() -> None:

@@ -140,11 +140,13 @@ def _split_labels(namespace: Any) -> list[str]:
 def check_store_filter(allowed: Filter, action: str, value: dict[str, Any]) -> None:
     """Compare the namespace and the key of a request with a filter. Items have no metadata to compare.
 
-    A search gets the items below its namespace: if that contains a label, theirs do too. Raises Forbidden, and
-    HandlerFailed for a filter by anything else.
+    A search gets the items below its namespace: if that contains a label, theirs do too, unless it is a wildcard.
+    Raises Forbidden, and HandlerFailed for a filter by anything else.
     """
     usable = {("has", "namespace")}
-    if action not in {"search", "list_namespaces"}:
+    if action in {"search", "list_namespaces"}:
+        value = {**value, "namespace": tuple(label for label in value["namespace"] if label != WILDCARD)}
+    else:
         usable |= {("eq", "namespace"), ("eq", "key")}
 
     unusable = set(_conditions(allowed)) - usable
