@@ -217,6 +217,7 @@ async def test_a_path_is_a_route_of_the_projects_own_application(client: LangGra
 async def test_refused_address_creates_nothing(server: ServerProcess):
     body = {"assistant_id": "echo", "input": hi()}
     async with httpx2.AsyncClient(base_url=server.url) as http:
+        cron = (await http.post("/runs/crons", json={**body, "schedule": "0 0 1 1 *"})).json()["cron_id"]
         for url in (
             "http://10.0.0.1/",
             "http://169.254.169.254/latest",
@@ -235,6 +236,11 @@ async def test_refused_address_creates_nothing(server: ServerProcess):
                 response = await http.post(path, json=sent)
                 assert (response.status_code, "webhook" in response.text) == (422, True), (path, url)
 
+            changed = await http.patch(f"/runs/crons/{cron}", json={"webhook": url})
+            assert (changed.status_code, "webhook" in changed.text) == (422, True), url
+
+        assert "webhook" not in (await http.get(f"/runs/crons/{cron}")).json()["payload"]
+        await http.delete(f"/runs/crons/{cron}")
         assert (await http.post("/runs/crons/count", json={})).json() == 0
 
 
