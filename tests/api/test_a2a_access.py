@@ -66,6 +66,27 @@ async def test_tasks_of_other_users_are_not_found(server: ServerProcess):
         assert (await alice.ask("tasks/get", id=task["id"]))["id"] == task["id"]
 
 
+async def test_assistants_of_other_users_are_no_agents(server: ServerProcess):
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
+        alice, bob = (as_user(http, name) for name in ("alice", "bob"))
+        made = await http.post("/assistants", json={"graph_id": "echo"}, headers=alice.headers)
+        assistant_id = made.json()["assistant_id"]
+        alice.path = bob.path = f"/a2a/{assistant_id}"
+
+        cards = (f"{bob.path}/.well-known/agent-card.json", f"/.well-known/agent-card.json?assistant_id={assistant_id}")
+        for card in cards:
+            assert (await http.get(card, headers=alice.headers)).status_code == 200
+            assert (await http.get(card, headers=bob.headers)).status_code == 404
+
+        await alice.ask("agent/getAuthenticatedExtendedCard")
+        for method, params in (
+            ("agent/getAuthenticatedExtendedCard", {}),
+            ("message/send", {"message": message(data(WORDS))}),
+        ):
+            code, why = await bob.fails(method, **params)
+            assert "not found" in why, (method, code, why)
+
+
 async def test_contexts_of_the_same_name_are_of_each_user(server: ServerProcess):
     async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
         ann, ben = (as_user(http, name) for name in ("ann", "ben"))
