@@ -133,7 +133,7 @@ async def test_metrics_name_a_refusal_until_a_call_succeeds(client: LangGraphCli
     url = f"{host.url.replace('127.0.0.1', 'localhost')}/refused"
     await client.runs.create(None, "echo", input=hi(), webhook=url)
     await eventually(is_named)
-    assert host.url.partition("://")[2] not in str(await problems())
+    assert "localhost" not in str(await problems())
     host.accepts.set()
     await client.runs.create(None, "echo", input=hi(), webhook=url)
     await eventually(is_forgotten)

@@ -78,6 +78,7 @@ async def test_most_specific_handler_decides() -> None:
     auth.on(actions="read")(says("every read"))
     auth.on.threads(says("threads"))
     auth.on.threads.read(says("threads.read"))
+    auth.on.crons(says("crons"))
 
     asked = {
         event: (await decide(auth, event))[1]["asked"]
@@ -86,6 +87,7 @@ async def test_most_specific_handler_decides() -> None:
             "threads.update",
             "assistants.read",
             "assistants.create",
+            "crons.read",
             "store.get",
         )
     }
@@ -95,6 +97,7 @@ async def test_most_specific_handler_decides() -> None:
         "threads.update": "threads",
         "assistants.read": "every read",
         "assistants.create": "everything",
+        "crons.read": "crons",
         "store.get": "everything",
     }
 
