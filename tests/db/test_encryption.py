@@ -10,10 +10,12 @@ from uuid import uuid4
 
 import pytest
 from langgraph.checkpoint.conformance.test_utils import generate_checkpoint, generate_config, generate_metadata
+from structlog.testing import capture_logs
 
 from portside.agent.encryption.ciphers import AesKeys
 from portside.agent.encryption.codec import EncryptionCodec, prepare_codec, raise_if_undecryptable
 from portside.agent.encryption.encryptor import Encryptor, build_encryptor
+from portside.agent.encryption.key_renewal import RenewedKeys
 from portside.agent.encryption.locations import EVENTS, events_binding, identify_row
 from portside.agent.local_graphs import PostgresSaver
 from portside.agent.queue import statements
@@ -335,5 +337,87 @@ async def test_access_filter_on_encrypted_key_is_refused(agent_databases, access
         with pytest.raises(Invalid, match="'title' is encrypted"):
             await db.fetchval(sql.thread_matches, thread_id=thread.thread_id, access=access)
 
+        with pytest.raises(Invalid, match="'title' is encrypted"):
+            filters = [None, json.dumps(access)]
+            await db.fetch(sql.threads_that_match, thread_ids=[thread.thread_id] * 2, filters=filters)
+
         clear = {"equal": {"owner": "ada"}, "rest": []}
         assert await db.fetchval(sql.thread_matches, thread_id=thread.thread_id, access=clear)
+
+
+async def test_a_value_that_changed_meanwhile_is_not_replaced(agent_databases):
+    """A handler, or a newer key, replaces what was read; somebody may have written since."""
+    config = generate_config()
+    checkpoint = generate_checkpoint(channel_values={"x": ["a"] * 100}, channel_versions={"x": "1"})
+    async with open_database(await agent_databases(), None) as db:
+        thread_id = (await create_thread(db, ThreadCreate(metadata={"title": {"is": "old"}}))).thread_id
+        saver = PostgresSaver(db)
+        placed = await saver.aput(config, checkpoint, generate_metadata(title={"is": "old"}), {"x": "1"})
+        await saver.aput_writes(placed, [("x", "a")], "task")
+
+        assistant_id = uuid4()
+        item = {"namespace": ["n"], "key": "k"}
+        title = {"title": {"is": "old"}}
+        for statement, values in (
+            ("insert into store_items (namespace, key, value) values ($1, $2, $3)", (["n"], "k", title)),
+            (
+                "insert into assistants (assistant_id, graph_id, name, metadata) values ($1, 'a', 'a', $2)",
+                (assistant_id, title),
+            ),
+            ("insert into stream_chunks (thread_id, number, writer, body) values ($1, 1, $1, 'old')", (thread_id,)),
+            (
+                "insert into checkpoint_pieces (thread_id, series, number, leaves, data) values ($1, 1, 1, 1, 'old')",
+                ("t",),
+            ),
+        ):
+            await db.pool.execute(statement, *values)
+
+        body, data, write = await db.pool.fetchrow(
+            "select c.body, v.data, w.data from checkpoints c, checkpoint_values v, checkpoint_writes w"
+        )
+
+        ids = {name: placed["configurable"][name] for name in ("thread_id", "checkpoint_ns", "checkpoint_id")}
+        of_channel = {"thread_id": ids["thread_id"], "checkpoint_ns": ids["checkpoint_ns"], "channel": "x"}
+        in_metadata = {"field": "metadata", "path": ["title"]}
+        in_value = {"field": "value", "path": ["title"]}
+        for query, keys, old, new in (
+            (sql.replace_in_threads, {"thread_id": thread_id, **in_metadata}, {"is": "old"}, {"is": "new"}),
+            (sql.replace_in_assistants, {"assistant_id": assistant_id, **in_metadata}, {"is": "old"}, {"is": "new"}),
+            (sql.replace_in_items, {**item, **in_value}, {"is": "old"}, {"is": "new"}),
+            (sql.replace_in_checkpoints, {**ids, **in_metadata}, {"is": "old"}, {"is": "new"}),
+            (sql.replace_checkpoint_body, ids, body, b"new"),
+            (sql.replace_checkpoint_value, of_channel, data, b"new"),
+            (sql.replace_checkpoint_write, {**ids, "task_id": "task", "channel": "x"}, write, b"new"),
+            (sql.replace_checkpoint_piece, {"thread_id": "t", "series": 1, "number": 1}, b"old", b"new"),
+            (sql.replace_stream_chunk, {"thread_id": thread_id, "number": 1}, b"old", b"new"),
+        ):
+            assert await db.execute(query, **keys, old=new, new=old) == 0, query.name
+            assert await db.execute(query, **keys, old=old, new=new) == 1, query.name
+            assert await db.execute(query, **keys, old=old, new=new) == 0, query.name
+
+
+async def test_a_key_is_not_called_unused_while_a_value_of_it_stays(agent_databases):
+    async with open_database(await agent_databases(), encryptor(OLD)) as db:
+        first, second = [await create_thread(db, ThreadCreate(metadata={"title": "swordfish"})) for _ in range(2)]
+        moved = "update threads set metadata = (select metadata from threads where thread_id = $1) where thread_id = $2"
+        await db.pool.execute(moved, first.thread_id, second.thread_id)
+
+        own = encryptor(f"{NEW},{OLD}")
+        renewal = RenewedKeys(db.pool, own, own.keys)
+        with capture_logs() as logged:
+            while (await renewal.activate()).again:
+                pass
+
+        assert [line["log_level"] for line in logged] == ["error"]
+        assert "cannot be decrypted and stay as they are" in logged[0]["event"]
+
+        # Hours later it looks again. The value is gone by then.
+        assert (await renewal.activate()).did == {}
+        await db.pool.execute("delete from threads where thread_id = $1", second.thread_id)
+        renewal._next_pass_at = 0.0
+        with capture_logs() as logged:
+            while (await renewal.activate()).again:
+                pass
+
+        assert [line["log_level"] for line in logged] == ["warning"]
+        assert "remove them from GRAPH_AES_KEY" in logged[0]["event"]

@@ -3,15 +3,20 @@
 import base64
 import json
 import warnings
+from types import SimpleNamespace
 
 import pytest
 from langgraph_sdk import Encryption
+from starlette.authentication import UnauthenticatedUser
 
 from portside.agent.encryption.ciphers import AesKeys, ModelField
-from portside.agent.encryption.context import read_header, set_context
+from portside.agent.encryption.codec import with_encryption_context
+from portside.agent.encryption.context import LIMIT_BYTES, current_context, in_context, read_header, set_context
 from portside.agent.encryption.encryptor import Encryptor, build_encryptor, decrypt_document, find_encrypted_key
+from portside.agent.encryption.envelopes import unwrap_blob
 from portside.agent.encryption.locations import Location
 from portside.agent.settings import AgentSettings
+from portside.agent.types.access import Caller
 from portside.executor.encryption_handlers import CannotDecrypt, Decrypted, EncryptionFailed, EncryptionHandlers
 from portside.kernel.errors import Invalid, UserMistake
 
@@ -270,6 +275,11 @@ def test_without_settings_there_is_no_encryptor():
 def test_context_header_is_base64_json():
     assert read_header(base64.b64encode(b'{"tenant":"acme"}').decode()) == {"tenant": "acme"}
     assert read_header(None) == {}
+    longest = base64.b64encode(json.dumps({"tenant": "x" * 3058}).encode()).decode()
+    assert (len(longest), len(read_header(longest)["tenant"])) == (LIMIT_BYTES, 3058)
+    with pytest.raises(Invalid, match="4096 characters or less"):
+        read_header(base64.b64encode(json.dumps({"tenant": "x" * 3059}).encode()).decode())
+
     for bad in (b"[1]", b"{", b'{"a":"\\u0000"}', b'{"a":' + b"[" * 1500 + b"]" * 1500 + b"}"):
         with pytest.raises(Invalid, match="X-Encryption-Context"):
             read_header(base64.b64encode(bad).decode())
@@ -359,6 +369,45 @@ async def test_values_of_an_older_key_stay_beside_handlers_and_are_renewed_witho
 
     _, new_blob = await alone.decrypt_blob(blob, KWARGS, BOUND)
     assert await encryptor(NEW).decrypt_blob(new_blob, KWARGS, BOUND) == (b"swordfish", None)
+
+
+async def test_a_copied_blob_keeps_its_context():
+    own = Encryptor(handlers=OwnCipher())
+    with in_context({"tenant": "acme"}):
+        blob = await own.encrypt_blob(b"swordfish", KWARGS, BOUND)
+
+    with in_context({"tenant": "another"}):
+        copied = await own.rebind_blob(blob, KWARGS, BOUND, b"the copy")
+
+    assert unwrap_blob(copied).head.context == unwrap_blob(blob).head.context == {"tenant": "acme"}
+    assert (await own.decrypt_blob(copied, KWARGS, b"the copy"))[0] == b"swordfish"
+
+
+async def test_the_context_of_a_request_is_derived_from_its_user_and_header():
+    asked = []
+
+    class Deriving(OwnCipher):
+        async def derive_context(self, user, metadata):
+            asked.append((user, metadata))
+            return {**metadata, "of": "ada"}
+
+    async def find_caller(_ctx, _route):
+        return Caller("ada", user={"identity": "ada"})
+
+    async def find_nobody(_ctx, _route):
+        return None
+
+    own = Encryptor(handlers=Deriving())
+    header = base64.b64encode(b'{"tenant":"acme"}')
+    ctx = SimpleNamespace(scope={"headers": [(b"x-encryption-context", header)]})
+    await with_encryption_context(find_caller, own)(ctx, None)
+    assert (asked, current_context()) == ([({"identity": "ada"}, {"tenant": "acme"})], {"tenant": "acme", "of": "ada"})
+
+    await with_encryption_context(find_nobody, own)(SimpleNamespace(scope={"headers": []}), None)
+    assert isinstance(asked[1][0], UnauthenticatedUser)
+    assert (asked[1][1], current_context()) == ({}, {"of": "ada"})
+    with pytest.raises(Invalid, match="no encryption handlers"):
+        await with_encryption_context(find_caller, encryptor(OLD))(ctx, None)
 
 
 def test_handlers_and_named_keys_do_not_both_encrypt_documents():
