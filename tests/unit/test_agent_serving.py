@@ -46,6 +46,8 @@ def test_diagnostic_routes_are_off_by_default() -> None:
         ("disable_threads", "/threads/{thread_id}/stream/events", "/runs/stream"),
         ("disable_threads", "/threads/{thread_id}/commands", "/runs/stream"),
         ("disable_runs", "/threads/{thread_id}/runs", "/threads"),
+        ("disable_runs", "/runs/crons", "/threads"),
+        ("disable_runs", "/threads/{thread_id}/runs/crons", "/threads"),
         ("disable_store", "/store/items", "/threads"),
         ("disable_mcp", "/mcp", "/threads"),
         ("disable_a2a", "/a2a/{assistant_id}", "/threads"),

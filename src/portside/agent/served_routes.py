@@ -42,6 +42,8 @@ OPTIONAL = {
     "thread state": "disable_threads",
     "event streaming": "disable_threads",
     "runs": "disable_runs",
+    # Their routes are below /runs, and a cron starts runs.
+    "crons": "disable_runs",
     "store": "disable_store",
     "a2a": "disable_a2a",
     "mcp": "disable_mcp",
