@@ -283,7 +283,13 @@ async def test_undecryptable_run_is_claimed_with_a_reason(agent_databases):
 
     async with open_database(url, encryptor(NEW)) as db:
         await admit_run(db, admission("herring"), uuid4(), starts=False)
-        unreadable, fine = await statements.claim_runs(db, uuid4(), 10)
+        with capture_logs() as logged:
+            unreadable, fine = await statements.claim_runs(db, uuid4(), 10)
+
+    # The log names the row, and has nothing of what is in it.
+    [line] = [line for line in logged if line["event"] == "a row cannot be decrypted"]
+    assert (line.pop("column"), line.pop("run_id")) == ("kwargs", str(unreadable.run_id))
+    assert line.keys() == {"event", "log_level", "query", "reason", "thread_id", "assistant_id"}
 
     with pytest.raises(CannotDecrypt, match="which this server does not have"):
         raise_if_undecryptable(unreadable.kwargs)
