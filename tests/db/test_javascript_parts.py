@@ -1,6 +1,6 @@
 """Neither the code of a project nor a client that leaves ends the JavaScript executor.
 
-The tests themselves are in tests/js/parts.ts, because they call parts of the executor.
+The tests themselves are in tests/js/parts.ts and tests/js/runs.ts, because they call parts of the executor.
 """
 
 from pathlib import Path
@@ -12,8 +12,9 @@ from tests.javascript import build_bundle, run_command
 pytestmark = pytest.mark.timeout(600)
 
 
-async def test_parts_of_the_executor(tmp_path: Path):
-    bundle = await build_bundle("parts", tmp_path)
+@pytest.mark.parametrize("script", ["parts", "runs"])
+async def test_parts_of_the_executor(tmp_path: Path, script: str):
+    bundle = await build_bundle(script, tmp_path)
     output = await run_command("node", "--test", "--test-timeout=60000", bundle.name, cwd=bundle.parent, NO_COLOR="1")
     assert "fail 0" in output
     assert "pass 0" not in output

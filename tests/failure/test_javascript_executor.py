@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -15,10 +16,11 @@ import httpx2
 import pytest
 
 from portside.agent.executors.spawned_executor import Program, SpawnedExecutor
-from portside.agent.executors.start import PROGRAM, find_node, javascript_command
+from portside.agent.executors.start import BUILT, PROGRAM, find_node, javascript_command
 from portside.executor import messages
 from portside.executor.messages import GraphCall, ServerHello
 from portside.executor.requests import RunRequest
+from portside.kernel.errors import UserMistake
 from tests.conftest import eventually
 from tests.db.test_executor_pool import STORES_NOTHING
 from tests.node_packages import copy_of_project, javascript_runtime
@@ -225,6 +227,52 @@ async def test_node_that_never_yields_ends_with_its_parent(tmp_path: Path):
         return not is_running(pid)
 
     await eventually(is_gone)
+
+
+async def why_it_does_not_start(
+    project: Path, graph: str, *, runtime: Path = BUILT, protocol: int = messages.PROTOCOL, **variables: str
+) -> str:
+    """Start an executor of one graph that does not load; return what it says."""
+    command = javascript_command(node=find_node(None), runtime=runtime, project=project, parent=os.getpid())
+    hello = ServerHello(
+        protocol=protocol,
+        file=str(project / "langgraph.json"),
+        dependencies=[],
+        env={"SET_BY_BOTH": "the project", "SET_BY_ONE": "the project"},
+        loops=1,
+        graphs={"graph": {"path": graph, "description": None}},
+    )
+
+    program = Program(
+        command.arguments, {**os.environ, **command.variables, **variables}, hello, start_within_s=600, folder=project
+    )
+    with pytest.raises(UserMistake) as failed:
+        await SpawnedExecutor.start(program, STORES_NOTHING)
+
+    return str(failed.value)
+
+
+async def test_a_server_of_another_version_of_the_protocol_is_told_what_to_upgrade(tmp_path: Path):
+    javascript_runtime()
+    for protocol, older in ((messages.PROTOCOL + 1, "this executor"), (messages.PROTOCOL - 1, "the server")):
+        assert f"upgrade {older}" in await why_it_does_not_start(tmp_path, "./graph.mjs:graph", protocol=protocol)
+
+
+async def test_variables_of_the_server_come_before_those_of_the_project(tmp_path: Path):
+    javascript_runtime()
+    (tmp_path / "graph.mjs").write_text("throw new Error(`${process.env.SET_BY_BOTH}, ${process.env.SET_BY_ONE}`);")
+    assert "the server, the project" in await why_it_does_not_start(
+        tmp_path, "./graph.mjs:graph", SET_BY_BOTH="the server"
+    )
+
+
+async def test_typescript_without_the_packages_that_read_it_is_named(tmp_path: Path):
+    javascript_runtime()
+    runtime = tmp_path / "runtime"
+    shutil.copytree(BUILT, runtime)
+    (tmp_path / "graph.ts").write_text("export const graph = 1;")
+    reason = await why_it_does_not_start(tmp_path, "./graph.ts:graph", runtime=runtime)
+    assert "./graph.ts:graph is TypeScript, and the executor's packages (tsx) are not installed" in reason
 
 
 async def test_node_ends_with_its_server(client: httpx2.AsyncClient, server: ServerProcess, tmp_path: Path):

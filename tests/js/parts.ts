@@ -14,6 +14,7 @@ import { loadHandlers } from "../../executor-js/src/handlers.js";
 import { importPackage, type Libraries } from "../../executor-js/src/libraries.js";
 import { CallFailed, type Handler, Link } from "../../executor-js/src/link.js";
 import { installLoopback } from "../../executor-js/src/loopback.js";
+import { packValue, unpackValue } from "../../executor-js/src/msgpack.js";
 import type { Server } from "../../executor-js/src/server.js";
 import { makeStore } from "../../executor-js/src/store.js";
 import { clockSeconds, LEASE_LOST, Leases } from "../../executor-js/src/stopping.js";
@@ -293,6 +294,7 @@ test("the store is asked for what a graph wants, with the options that it gave",
   const namespace = ["users", "alice"];
   await store.put(namespace, "likes", { text: "tea" }, ["text"]);
   await store.put(namespace, "hidden", { text: "tea" }, false);
+  await store.batch([{ namespace, key: "soon gone", value: { text: "tea" }, ttl: 5 } as never]);
   await store.delete(namespace, "likes");
   assert.equal(await store.get(namespace, "likes"), null);
   await store.search(["users"], { query: "drinks", filter: { text: "tea" }, limit: 3, offset: 2 });
@@ -300,6 +302,7 @@ test("the store is asked for what a graph wants, with the options that it gave",
   assert.deepEqual(asked, [
     ["put", { namespace, key: "likes", value: { text: "tea" }, index: ["text"] }],
     ["put", { namespace, key: "hidden", value: { text: "tea" }, index: false }],
+    ["put", { namespace, key: "soon gone", value: { text: "tea" }, ttl: 5 }],
     ["put", { namespace, key: "likes", value: null }],
     ["get", { namespace, key: "likes" }],
     ["search", { namespace_prefix: ["users"], query: "drinks", filter: { text: "tea" }, limit: 3, offset: 2 }],
@@ -312,7 +315,7 @@ let modules = 0;
 /** The handlers of a module with this source, in the folder of the project, which has the SDK. */
 async function handlersOf(source: string): Promise<Map<string, Handler>> {
   const name = `auth-${modules++}.mjs`;
-  writeFileSync(name, `import { Auth } from "@langchain/langgraph-sdk/auth";\n${source}`);
+  writeFileSync(name, `import { Auth, HTTPException } from "@langchain/langgraph-sdk/auth";\n${source}`);
   const serve = new Map<string, Handler>();
   await loadHandlers(process.cwd(), { auth: `./${name}:auth` }, null as unknown as Link, serve);
   return serve;
@@ -340,5 +343,48 @@ test("nobody is let in without an identity, or as somebody who is not authentica
   await assert.rejects(authenticate('{ identity: "alice", is_authenticated: false }'), { code: "unauthorized" });
   for (const returned of ["null", '""', "{}", '{ identity: "" }']) {
     await assert.rejects(authenticate(returned), { code: "auth_failed" });
+  }
+});
+
+/** Ask the handlers of a module for a decision. */
+async function decide(source: string, resource: string, action: string, value: Record<string, unknown> = {}) {
+  const handlers = await handlersOf(`export const auth = new Auth().authenticate(() => "x")${source};`);
+  const call = { user: null, permissions: [], resource, action, value: packValue(value) };
+  const answer = await handlers.get("auth.authorize")?.(call, { signal: NEVER } as never);
+  const [changed, removed, result] = answer as [Uint8Array | null, string[], unknown];
+  return { changed: changed === null ? null : unpackValue(changed), removed, result };
+}
+
+test("the handler that names the most of an action decides", async () => {
+  const named = ["*", "*:read", "threads", "threads:read"].map((event) => `.on("${event}", () => ({ by: "${event}" }))`);
+  for (const [count, wanted] of [[4, "threads:read"], [3, "threads"], [2, "*:read"], [1, "*"]] as const) {
+    const { result } = await decide(named.slice(0, count).join(""), "threads", "read");
+    assert.deepEqual(result, { by: wanted });
+  }
+  assert.equal((await decide('.on("store", () => false)', "threads", "read")).result, null);
+  assert.equal((await decide('.on("threads", () => false)', "threads", "read")).result, false);
+});
+
+test("the server learns what a handler changed and removed", async () => {
+  const source = '.on("threads", ({ value }) => { value.added = [1]; value.changed = 2; delete value.removed; })';
+  const decision = await decide(source, "threads", "create", { kept: 1, changed: 1, removed: 1 });
+  assert.deepEqual(decision, { changed: { added: [1], changed: 2 }, removed: ["removed"], result: null });
+});
+
+test("a handler that throws or returns no filter denies, and tells nobody why", async () => {
+  for (const [handler, code, status] of [
+    ['() => { throw new HTTPException(403, { message: "Readers read." }); }', "refused", 403],
+    ['() => { throw new HTTPException(302, { message: "elsewhere" }); }', "auth_failed", 500],
+    ['() => { throw Object.assign(new Error("inside"), { code: "ERR_ASSERTION" }); }', "forbidden", 403],
+    ['() => { throw Object.assign(new Error("inside"), { status: 403 }); }', "auth_failed", 500],
+    ["() => ({ owner: new Date() })", "auth_failed", 500],
+    ["() => ({ owner: [undefined] })", "auth_failed", 500],
+    ["() => Symbol()", "auth_failed", 500],
+  ] as const) {
+    await assert.rejects(decide(`.on("threads", ${handler})`, "threads", "read"), (error: CallFailed) => {
+      assert.deepEqual([error.code, error.fields.status], [code, status], handler);
+      assert.equal(/inside|elsewhere|owner/.test(error.message), false);
+      return true;
+    });
   }
 });
