@@ -358,10 +358,20 @@ async def test_too_many_served_calls_disconnect():
         await asyncio.Event().wait()
 
     async with open_links({"hold": hold}, limits=LinkLimits(served_calls=3)) as (caller, server):
-        calls = [asyncio.create_task(caller.call("hold")) for _ in range(5)]
+        calls = [asyncio.create_task(caller.call("hold")) for _ in range(4)]
         assert "too many calls" in await asyncio.wait_for(server.wait_closed(), 60)
         results = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(result, LinkClosed) for result in results)
+
+
+async def test_two_calls_of_one_number_disconnect():
+    async def hold(_body: Any, _call: ServedCall) -> None:
+        await asyncio.Event().wait()
+
+    async with open_links({"hold": hold}) as (caller, server):
+        caller.send_frame(links.CALL, 1, ["hold", None])
+        caller.send_frame(links.CALL, 1, ["hold", None])
+        assert "a malformed call" in await asyncio.wait_for(server.wait_closed(), 60)
 
 
 async def test_too_large_frames_fail_their_call_alone():

@@ -10,8 +10,11 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, cast, get_type_hints
+from uuid import uuid4
 
+import grpc
+import httpx2
 import pytest
 from grpc.aio import EOF
 from hypothesis import given
@@ -22,7 +25,8 @@ from portside.agent.executors.core_api import bridge
 from portside.agent.executors.core_api import session as sessions
 from portside.agent.executors.core_api.bridge import Bridge, ConnectionLost
 from portside.agent.executors.core_api.credentials import PeerCredentials, read_credentials
-from portside.agent.executors.core_api.listener import ConnectedExecutor
+from portside.agent.executors.core_api.executor_tier import _build_operators_app
+from portside.agent.executors.core_api.listener import ConnectedExecutor, ExecutorListener
 from portside.agent.executors.core_api.session import GO_AWAY, MAX_FRAME_BYTES, PIECE_BYTES, PeerSession
 from portside.agent.executors.member import Executor, ExecutorFailed, read_hello
 from portside.agent.executors.remote_graphs import _EventReceiver
@@ -35,6 +39,7 @@ from portside.executor.messages import PROTOCOL, CheckpointPut, ExecutorHello, G
 from portside.executor.requests import GraphFacts, HistoryRead, Outcome, RunRequest, Schemas, StateRead
 from portside.executor.type_checks import build_type_check
 from portside.kernel.errors import UserMistake
+from tests.conftest import eventually
 from tests.unit.executor_peer import Peer
 
 KEY = "0123456789abcdef0123456789abcdef"
@@ -478,6 +483,135 @@ def test_certificates_are_never_ignored():
         PeerCredentials(keys=(b"k",), certificate=b"c", private_key=b"k").connect("orchestrator:1", ())
 
 
+def test_executors_must_show_a_certificate_where_an_authority_is_known(monkeypatch):
+    asked: list[bool] = []
+    monkeypatch.setattr(
+        grpc, "ssl_server_credentials", lambda *_files, require_client_auth: asked.append(require_client_auth)
+    )
+
+    for authority in (b"a", None):
+        PeerCredentials(keys=(b"k",), certificate=b"c", private_key=b"k", ca_certificates=authority).listen(
+            Ports(), "0.0.0.0", 1
+        )
+
+    assert asked == [True, False]
+
+
+# Who joins
+
+
+class Pool:
+    """Stands for the pool of an orchestrator, with these graphs."""
+
+    def __init__(self, *graphs: str) -> None:
+        sources = {graph: {"path": "x:y", "description": None} for graph in graphs}
+        hello = dataclasses.replace(SERVER_HELLO, graphs=sources, env={"A_KEY": "of the orchestrator"})
+        self.program = SimpleNamespace(hello=hello)
+        self.executors: list[Executor] = []
+        self.changes: list[Any] = []
+
+    def make_handlers(self, _executor: Any) -> dict[str, Any]:
+        return {"store.batch": lambda _body, _call: None}
+
+    def join(self, executor: Executor, **_about: Any) -> None:
+        self.executors.append(executor)
+
+    def subscribe(self, *, on_change: Any) -> None:
+        self.changes.append(on_change)
+
+    def report_change(self) -> None:
+        for change in self.changes:
+            change()
+
+
+def build_listener(*pools: Pool, **settings: Any) -> ExecutorListener:
+    return ExecutorListener(cast("Any", pools), AgentSettings(core_api_key=KEY, **settings))
+
+
+class Caller:
+    """The context of a call of gRPC."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def peer(self) -> str:
+        return "ipv4:192.0.2.1:1"
+
+    def invocation_metadata(self) -> Any:
+        return (("authorization", f"Bearer {self._key}"),)
+
+    async def abort(self, code: grpc.StatusCode, reason: str) -> None:
+        raise PermissionError(code, reason)
+
+
+async def test_nobody_without_the_key_gets_a_session_or_an_answer():
+    listener = build_listener(Pool("a"))
+    for serve in (listener._serve, listener._refuse_earlier_version):
+        with pytest.raises(PermissionError) as refused:
+            await serve(None, Caller("wrong"))
+        assert refused.value.args[0] == grpc.StatusCode.UNAUTHENTICATED
+
+    with pytest.raises(PermissionError, match="upgrade this executor server"):
+        await listener._refuse_earlier_version(None, Caller(KEY))
+
+
+async def test_executors_elsewhere_get_no_variables_of_the_orchestrator():
+    assert build_listener(Pool("a"))._hello.env == {}
+
+
+async def test_an_executor_joins_the_pool_whose_graphs_it_all_has():
+    listener = build_listener(first := Pool("a", "b"), second := Pool("c"))
+
+    def pool_of(*graphs: str, **about: Any) -> Any:
+        return listener._pool_for(dataclasses.replace(HELLO, graphs=dict.fromkeys(graphs, HELLO.graphs["a"]), **about))
+
+    assert pool_of("a", "b", "other") is first
+    assert pool_of("a", "c") is second
+    for graphs, about in ((("a",), {}), (("a", "b"), {"slots": 0}), (("a", "b"), {"executor_id": ""})):
+        with pytest.raises(ExecutorFailed, match="cannot be used"):
+            pool_of(*graphs, **about)
+
+
+async def join(listener: ExecutorListener, hello: ExecutorHello) -> tuple[dict[str, Any], asyncio.Task[None]]:
+    """Let an executor join; return the handlers of its calls, and the task that serves it."""
+    session = PeerSession({}, is_executor=False, on_hello=lambda _body: None)
+    greeting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    greeting.set_result(on_a_link(hello))
+    handlers: dict[str, Any] = {}
+    task = asyncio.create_task(listener._join(session, greeting, handlers))
+
+    async def has_joined() -> bool:
+        return bool(handlers) or task.done()
+
+    await eventually(has_joined)
+    return handlers, task
+
+
+async def test_an_executor_that_connects_again_replaces_itself_and_one_that_retires_takes_its_slots():
+    listener = build_listener(pool := Pool("a"))
+    slots: list[int] = []
+    listener.share_slots(cast("Any", SimpleNamespace(set_slots=slots.append)), 2)
+    _, first = await join(listener, HELLO)
+    handlers, second = await join(listener, HELLO)
+    other, third = await join(listener, dataclasses.replace(HELLO, executor_id="other"))
+
+    killed, again, kept = pool.executors
+    assert killed._killed_because == "connected again"
+    assert not again.link.is_closed
+    assert not kept.link.is_closed
+
+    handlers[messages.RETIRE]({"reason": "it is replaced"}, None)
+    assert again.is_retiring
+    assert not kept.is_retiring
+    assert slots == [2, 2 + 3 * HELLO.slots]
+
+    for task in (first, second, third):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    assert set(other) == {messages.RETIRE, "store.batch"}
+
+
 async def test_session_that_ends_without_a_hello_is_tried_again(tmp_path, monkeypatch):
     """It was aborted, and its last frames are not handled yet."""
     monkeypatch.setattr(bridge, "GREETED_WITHIN_S", 0.01)
@@ -628,6 +762,39 @@ async def test_pong_of_an_executor_whose_clock_is_unknown_tells_no_clock(tmp_pat
 async def test_session_without_an_executor_answers_pings(tmp_path):
     session, _ = build_bridge(tmp_path)._open_session(None)
     assert ping(session) == on_a_link(Pong())
+
+
+async def test_executors_of_a_bridge_share_its_slots(tmp_path):
+    served = build_bridge(tmp_path, n_jobs_per_worker=10, executors=4)
+    assert served._build_hello(build_executor(Link({})), "one").slots == 2
+
+
+async def test_a_run_is_the_executors_while_it_executes_it():
+    executor = build_executor(Link({}))
+    run_id = uuid4()
+    call = {"request": {"config": {"configurable": {"run_id": str(run_id)}}, "attempt": 2}}
+    with bridge._count_run(executor, messages.EXECUTE, call):
+        assert executor.runs == {run_id: 2}
+
+    assert executor.runs == {}
+    assert executor.runs_begun == 1
+    with pytest.raises(CallFailed, match="no id"), bridge._count_run(executor, messages.EXECUTE, {"request": {}}):
+        pass
+
+    with bridge._count_run(executor, "schemas", call):
+        assert executor.runs == {}
+
+
+async def test_a_server_without_its_orchestrator_is_not_healthy(tmp_path):
+    async def is_healthy() -> bool:
+        return True
+
+    connected: Any = SimpleNamespace(is_connected=False)
+    app = _build_operators_app(connected, cast("Any", SimpleNamespace(is_healthy=is_healthy)), AgentSettings())
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://server") as client:
+        assert (await client.get("/ok")).status_code == 500
+        connected.is_connected = True
+        assert (await client.get("/ok")).status_code == 200
 
 
 async def lose_session(served: Bridge, executor: Executor, peer: Peer) -> PeerSession:
