@@ -66,6 +66,21 @@ def test_the_policy_allows_no_inline_script_and_no_frame(folder: Path) -> None:
     assert "frame-ancestors 'none'" in policy
 
 
+def test_pages_and_documentation_are_in_no_frame_and_call_nobody_else(folder: Path) -> None:
+    for response in (site.respond("", {}, folder), site.respond_with_help("", {}, folder)):
+        policy = response.headers["content-security-policy"]
+        parts = dict(part.split(" ", 1) for part in policy.split("; "))
+        assert parts["connect-src"] == "'self'"
+        assert {parts["default-src"], parts["base-uri"], parts["frame-ancestors"]} == {"'none'"}
+        names = ("x-frame-options", "x-content-type-options", "referrer-policy", "x-robots-tag")
+        assert [response.headers[name] for name in names] == ["DENY", "nosniff", "same-origin", "noindex"]
+        assert response.headers["cross-origin-opener-policy"] == "same-origin"
+
+
+def test_a_page_is_compressed_for_those_who_read_gzip_alone(folder: Path) -> None:
+    assert "content-encoding" not in site.respond("", {"accept-encoding": "br"}, folder).headers
+
+
 def test_a_console_that_is_not_built_is_noticed(tmp_path: Path) -> None:
     assert not site.is_built(tmp_path)
 
