@@ -11,6 +11,7 @@ import asyncpg
 import httpx2
 import pytest
 
+from portside.agent.streams.events import LARGEST_CLOCK_ERROR_S
 from tests.api.pair import Pair, start_pair
 from tests.api.streaming import Sent, Stream, new_id, open_stream
 from tests.conftest import eventually
@@ -104,6 +105,8 @@ async def test_join_run_of_another_server(two, tmp_path):
     run = (await two.worker.post(f"/threads/{thread_id}/runs", json=body)).json()
 
     await eventually(lambda: _has_passed_first_node(two.worker, thread_id))
+    # Events that may be newer by the clock of another server are sent, so the first one has to be older for certain.
+    await asyncio.sleep(2 * LARGEST_CLOCK_ERROR_S)
     async with open_stream(two.front, "GET", f"/threads/{thread_id}/runs/{run['run_id']}/stream") as stream:
         path.touch()
         events = await stream.all()
