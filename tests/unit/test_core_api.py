@@ -562,14 +562,14 @@ async def test_executors_elsewhere_get_no_variables_of_the_orchestrator():
 async def test_an_executor_joins_the_pool_whose_graphs_it_all_has():
     listener = build_listener(first := Pool("a", "b"), second := Pool("c"))
 
-    def pool_of(*graphs: str, **about: Any) -> Any:
+    def get_pool(*graphs: str, **about: Any) -> Any:
         return listener._pool_for(dataclasses.replace(HELLO, graphs=dict.fromkeys(graphs, HELLO.graphs["a"]), **about))
 
-    assert pool_of("a", "b", "other") is first
-    assert pool_of("a", "c") is second
+    assert get_pool("a", "b", "other") is first
+    assert get_pool("a", "c") is second
     for graphs, about in ((("a",), {}), (("a", "b"), {"slots": 0}), (("a", "b"), {"executor_id": ""})):
         with pytest.raises(ExecutorFailed, match="cannot be used"):
-            pool_of(*graphs, **about)
+            get_pool(*graphs, **about)
 
 
 async def join(listener: ExecutorListener, hello: ExecutorHello) -> tuple[dict[str, Any], asyncio.Task[None]]:
