@@ -491,15 +491,17 @@ async def test_old_streams_keeps_chunks_of_a_run_until_a_while_after_its_end(pro
     assert (await chore.activate()).did["chunks"] == 1
 
 
-async def test_old_streams_keeps_chunks_for_slow_readers_however_short_the_time(processes, database):
-    from portside.agent.streams.postgres_log import OldStreams
+async def test_old_streams_keeps_chunks_for_slow_readers_however_short_the_time(processes, database, monkeypatch):
+    from portside.agent.streams import postgres_log
 
+    # So long that a busy machine does not reach it between two statements.
+    monkeypatch.setattr(postgres_log, "KEEP_AT_LEAST_S", 3600.0)
     here, _ = processes
     here.hub.begin(start())
     await here.transport.flush()
-    chore = OldStreams(database, 0)
+    chore = postgres_log.OldStreams(database, 0)
     assert (await chore.activate()).did["chunks"] == 0
-    await database.execute(Statement("update stream_chunks set written_at = now() - interval '16 seconds'"))
+    await database.execute(Statement("update stream_chunks set written_at = now() - interval '3601 seconds'"))
     assert (await chore.activate()).did["chunks"] == 1
 
 
