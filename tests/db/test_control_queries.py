@@ -6,6 +6,7 @@ from portside.control.revision_logs import OldRevisionLogs
 from portside.control.sql import sql
 from portside.kernel.db import Database
 from tests.api import control_server
+from tests.db.workspace_rows import add_workspace
 
 PACKAGES = control_server.PACKAGES
 
@@ -17,12 +18,8 @@ async def test_every_query_fits_the_schema(db: Database) -> None:
 
 
 async def add_deployment(db: Database) -> None:
+    await add_workspace(db)
     await db.pool.execute("""
-        insert into organizations (id, display_name) values (gen_random_uuid(), 'o');
-        insert into workspaces (id, organization_id, display_name, tenant_handle)
-            select gen_random_uuid(), id, 'w', 'w' from organizations;
-        insert into api_keys (id, organization_id, workspace_id, description, short_key, key_hash, permissions)
-            select gen_random_uuid(), organization_id, id, '', '', '', '{}' from workspaces;
         insert into deployments (id, workspace_id, name, source, repo_url, status, tracing_project_id, service_key_id,
                                  service_key_sealed)
             select gen_random_uuid(), workspace_id, 'd', 'git_hosting', '/x', 'READY', gen_random_uuid(), id, ''

@@ -10,6 +10,7 @@ from portside.control.server_rollouts import ServerRollouts, Servers, get_server
 from portside.kernel.codec import dump_api
 from portside.kernel.db import Database
 from tests.api import control_server
+from tests.db.workspace_rows import add_workspace
 
 PACKAGES = control_server.PACKAGES
 VERSION = "2"
@@ -17,12 +18,8 @@ VERSION = "2"
 
 async def add_deployments(db: Database, *names: str) -> list[UUID]:
     """Make deployments whose servers are older than their listener."""
+    await add_workspace(db)
     await db.pool.execute("""
-        insert into organizations (id, display_name) values (gen_random_uuid(), 'o');
-        insert into workspaces (id, organization_id, display_name, tenant_handle)
-            select gen_random_uuid(), id, 'w', 'w' from organizations;
-        insert into api_keys (id, organization_id, workspace_id, description, short_key, key_hash, permissions)
-            select gen_random_uuid(), organization_id, id, '', '', '', '{}' from workspaces;
         insert into listeners (id, workspace_id, compute_type, compute_id, version)
             select gen_random_uuid(), id, 'process', 'x', '2' from workspaces;
     """)

@@ -5,6 +5,21 @@ from collections.abc import Iterable
 from typing import Any
 
 from portside.executor.link import HEADER_BYTES, Link, decode, encode
+from portside.executor.messages import MAIN_SCOPE, CheckpointPut
+
+CHECKPOINT_PUT = CheckpointPut(
+    call=1,
+    scope=MAIN_SCOPE,
+    thread_id="t",
+    checkpoint_ns="",
+    run=("r", 2),
+    is_awaited=True,
+    checkpoints=[("t", "", "c", None, "{}", "msgpack", b"\x01", "{}", "{}")],
+    values=[("t", "", "messages", "1", "msgpack", b"\x02", "{1,2,3}", None)],
+    pieces=[("t", 4, 5, 6, b"\x03")],
+    writes=[("t", "", "c", "task", -1, "~p", None, "messages", "msgpack", b"\x04", None, None)],
+    size=10,
+)
 
 
 class Peer(asyncio.Transport):

@@ -35,12 +35,12 @@ from portside.executor import link as links
 from portside.executor import messages, requests
 from portside.executor.checkpoints.backend import CheckpointRow, PieceRow, ValueRow, WriteRow
 from portside.executor.link import HEADER_BYTES, CallFailed, Link, LinkLimits, decode, encode
-from portside.executor.messages import PROTOCOL, CheckpointPut, ExecutorHello, GraphCall, Pong, ServerHello
+from portside.executor.messages import PROTOCOL, ExecutorHello, GraphCall, Pong, ServerHello
 from portside.executor.requests import GraphFacts, HistoryRead, Outcome, RunRequest, Schemas, StateRead
 from portside.executor.type_checks import build_type_check
 from portside.kernel.errors import UserMistake
 from tests.conftest import eventually
-from tests.unit.executor_peer import Peer
+from tests.unit.executor_peer import CHECKPOINT_PUT, Peer
 
 KEY = "0123456789abcdef0123456789abcdef"
 
@@ -58,19 +58,6 @@ RUN = RunRequest(
     interrupt_before="*",
     interrupt_after=["one"],
     attempt=3,
-)
-PUT = CheckpointPut(
-    call=1,
-    scope=0,
-    thread_id="t",
-    checkpoint_ns="",
-    run=("r", 2),
-    is_awaited=True,
-    checkpoints=[("t", "", "c", None, "{}", "msgpack", b"\x01", "{}", "{}")],
-    values=[("t", "", "messages", "1", "msgpack", b"\x02", "{1,2,3}", None)],
-    pieces=[("t", 4, 5, 6, b"\x03")],
-    writes=[("t", "", "c", "task", -1, "~p", None, "messages", "msgpack", b"\x04", None, None)],
-    size=10,
 )
 ROWS = {"checkpoints": CheckpointRow, "values": ValueRow, "pieces": PieceRow, "writes": WriteRow}
 HELLO = ExecutorHello(
@@ -99,7 +86,7 @@ REQUEST = messages.HttpRequest(
 )
 MESSAGES = [
     RUN,
-    PUT,
+    CHECKPOINT_PUT,
     HELLO,
     SERVER_HELLO,
     CHANGED,
@@ -145,7 +132,7 @@ def test_every_message_is_among_those_that_are_read():
 
 
 def test_rows_of_checkpoints_have_the_types_of_their_columns():
-    sent = on_a_link(PUT)
+    sent = on_a_link(CHECKPOINT_PUT)
     for name, row_type in ROWS.items():
         [row] = sent[name]
         assert messages.expect(row_type, row) == row

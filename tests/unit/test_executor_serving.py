@@ -11,22 +11,11 @@ from portside.agent.checkpoints.writer import LeaseLost
 from portside.agent.executors.serving import ExecutorRequests, Scopes
 from portside.executor import messages
 from portside.executor.link import CallFailed, decode, encode
-from portside.executor.messages import MAIN_SCOPE, CheckpointPut
+from portside.executor.messages import CheckpointPut
+from tests.unit.executor_peer import CHECKPOINT_PUT
 
 RUN = uuid4()
-PUT = CheckpointPut(
-    call=1,
-    scope=MAIN_SCOPE,
-    thread_id="t",
-    checkpoint_ns="",
-    run=(str(RUN), 2),
-    is_awaited=True,
-    checkpoints=[("t", "", "c", None, "{}", "msgpack", b"\x01", "{}", "{}")],
-    values=[("t", "", "messages", "1", "msgpack", b"\x02", "{1,2,3}", None)],
-    pieces=[("t", 4, 5, 6, b"\x03")],
-    writes=[("t", "", "c", "task", -1, "~p", None, "messages", "msgpack", b"\x04", None, None)],
-    size=10,
-)
+PUT = replace(CHECKPOINT_PUT, run=(str(RUN), 2))
 
 
 class Backend:
