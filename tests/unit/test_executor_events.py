@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from portside.executor import event_batches, messages
+from portside.executor import event_batches
 from portside.executor.event_batches import EventBatches
 from portside.executor.link import Link, ServedCall
 from portside.executor.loops import GraphLoop
@@ -96,7 +96,7 @@ async def test_a_run_blocks_its_loop_once_its_graph_takes_memory_meanwhile(monke
         memory += event_batches.GROWTH_LIMIT_BYTES
         return memory
 
-    monkeypatch.setattr(messages, "measure_memory", grow)
+    monkeypatch.setattr(event_batches, "measure_memory", grow)
     here = asyncio.get_running_loop()
     is_blocked = asyncio.Event()
     is_read = False
@@ -122,3 +122,49 @@ async def test_a_run_blocks_its_loop_once_its_graph_takes_memory_meanwhile(monke
     assert await neighbour is True
     await pouring.run
     pouring.loop.close()
+
+
+async def test_growth_is_counted_over_all_waits_until_langgraph_has_no_event_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server that reads now and then lets a graph that emits faster take no more memory than one that does not."""
+    memory = 0
+    growth = event_batches.GROWTH_LIMIT_BYTES // 4
+    events_before_block: list[int] = []
+    returned: list[int] = []
+    link = Link({})
+    batches = EventBatches(ServedCall(link, 1, 0), is_unfollowed=False)
+    added = 0
+
+    def block(_batches: EventBatches, _within_s: float) -> None:
+        events_before_block.append(added)
+
+    monkeypatch.setattr(event_batches, "measure_memory", lambda _process: memory)
+    monkeypatch.setattr(event_batches, "return_free_memory", lambda: returned.append(memory))
+    monkeypatch.setattr(EventBatches, "_block_until_taken", block)
+
+    async def emit(count: int) -> None:
+        """Add events of a graph that has always one more, each of which the link has taken when the run waits."""
+        nonlocal memory, added
+        for _ in range(count):
+            memory += growth
+            added += 1
+            if (waiting := batches.add(LARGE)) is not None:
+                asyncio.get_running_loop().call_soon(batches.flush)
+                await waiting
+
+    # The first event does not wait, and the memory before the second is what the growth is measured from.
+    await emit(6)
+    assert events_before_block == []
+
+    # From here the run lets its loop do nothing before langgraph has no event left.
+    await emit(3)
+    assert events_before_block == [7, 8, 9]
+    assert returned == []
+
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+    assert returned == [memory]
+    await emit(5)
+    assert events_before_block == [7, 8, 9]

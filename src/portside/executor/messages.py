@@ -7,10 +7,8 @@ machines alike. A reader ignores fields that it does not know, so that either si
 have another type. An incompatible change raises PROTOCOL.
 """
 
-import os
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from portside.executor.link import CallFailed
@@ -270,15 +268,6 @@ class Pong:
     memory_bytes: int = 0
     clock_s: float = 0.0
     """The monotonic clock of the executor."""
-
-
-def measure_memory(process: int | str) -> int:
-    """Return the bytes of memory of a process that it shares with no files; 0 where the system does not tell."""
-    try:
-        pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()
-        return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 class _Field(NamedTuple):

@@ -30,6 +30,7 @@ from portside.executor.leases import RunLease
 from portside.executor.link import CallFailed, Handler, Link, ServedCall
 from portside.executor.load import Graphs, load_graphs
 from portside.executor.loops import GraphLoop, work_left_behind
+from portside.executor.memory import measure_memory
 from portside.executor.messages import LOG_LINE, ExecutorHello, Leases, Pong, Retirement, ServerHello
 from portside.executor.project import GraphSource, Project
 from portside.executor.remote_store import RemoteStore
@@ -287,7 +288,7 @@ class ExecutorProcess:
 
         return Pong(
             blocked_s=max((watch.measure_blocked_s() for watch in self._watches), default=0.0),
-            memory_bytes=messages.measure_memory("self"),
+            memory_bytes=measure_memory("self"),
             clock_s=time.monotonic(),
         )
 

@@ -60,7 +60,7 @@ async def act(state: State, config: RunnableConfig) -> dict[str, Any]:
         HARMS[do]()
 
     if do == "flood":
-        for _ in range(400):
+        for _ in range(2000):
             get_stream_writer()("x" * 1_000_000)
             await asyncio.sleep(0)
 

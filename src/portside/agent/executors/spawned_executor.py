@@ -19,8 +19,8 @@ from typing import Any
 import orjson
 
 from portside.agent.executors.member import Executor, ExecutorFailed, read_hello
-from portside.executor import messages
 from portside.executor.link import Handlers, Link
+from portside.executor.memory import measure_memory
 from portside.executor.messages import LOG_LINE, ExecutorHello, ServerHello
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import describe_exit
@@ -79,7 +79,7 @@ class SpawnedExecutor(Executor):
 
     def measure(self) -> None:
         """Update `memory_bytes` with the operating system's figure: a process that is busy answers no ping."""
-        self.memory_bytes = messages.measure_memory(self.process.pid) or self.memory_bytes
+        self.memory_bytes = measure_memory(self.process.pid) or self.memory_bytes
 
     def kill(self, reason: str) -> None:
         """End the process at once."""
