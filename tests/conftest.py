@@ -294,13 +294,13 @@ def build_databases_fixture(packages: Sequence[str]) -> Any:
         names: list[str] = []
 
         async def create() -> str:
-            names.append(await migrated.copy(packages))
+            names.append(migrated.copy(packages))
             return with_name(postgres, names[-1])
 
         yield create
 
         for name in names:
-            await migrated.give_back(name)
+            migrated.give_back(name)
 
     return copies
 
@@ -309,14 +309,29 @@ agent_databases = build_databases_fixture(AGENT)
 platform_databases = build_databases_fixture(databases.PLATFORM)
 
 
+@pytest.fixture(scope="module")
+def module_databases(postgres: str, migrated: MigratedDatabases) -> Iterator[Callable[[], str]]:
+    """Make databases for agent servers with different graphs, which the tests of one module share."""
+    names: list[str] = []
+
+    def create() -> str:
+        names.append(migrated.copy(AGENT))
+        return with_name(postgres, names[-1])
+
+    yield create
+
+    for name in names:
+        migrated.give_back(name)
+
+
 def build_shared_database_fixture(packages: Sequence[str]) -> Any:
     """Make a fixture: the URL of a database with the tables of these packages that the tests of one module share."""
 
     @pytest.fixture(scope="module")
     def database(postgres: str, migrated: MigratedDatabases) -> Iterator[str]:
-        name = asyncio.run(migrated.copy(packages))
+        name = migrated.copy(packages)
         yield with_name(postgres, name)
-        asyncio.run(migrated.give_back(name))
+        migrated.give_back(name)
 
     return database
 

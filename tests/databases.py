@@ -86,7 +86,7 @@ class MigratedDatabases:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def copy(self, packages: Sequence[str]) -> str:
+    def copy(self, packages: Sequence[str]) -> str:
         """Return the name of a database that has the tables of these packages, and what migrations write into them."""
         key = _packages_of_the_platform() if tuple(packages) == PLATFORM else tuple(packages)
         return self._free[key].pop() if self._free[key] else self._run(self._copy(key))
@@ -132,7 +132,7 @@ class MigratedDatabases:
 
         return name
 
-    async def give_back(self, name: str) -> None:
+    def give_back(self, name: str) -> None:
         """Let another test have a database as it was at first, or drop it if that takes more than emptying tables."""
         self._run(self._give_back(name))
 

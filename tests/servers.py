@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import contextlib
+import itertools
 import os
 import secrets
 import signal
@@ -10,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Iterator
 from http.client import HTTPConnection, HTTPException
 from importlib.metadata import version
@@ -89,6 +90,10 @@ def last_lines() -> list[tuple[Path, str]]:
     return ends
 
 
+# The agent servers that this process has started, by their databases.
+_of_databases: defaultdict[str, list["ServerProcess"]] = defaultdict(list)
+
+
 class ServerProcess:
     """A `portside` command that serves HTTP; a preloaded one starts with its modules imported."""
 
@@ -107,7 +112,8 @@ class ServerProcess:
 
     def start(self, within_s: float = 300) -> None:
         # A second process could not listen, but the first one would answer, and nothing would stop it later.
-        assert self.process is None or self.process.poll() is not None, f"{self.url} is up already"
+        assert not self.is_running, f"{self.url} is up already"
+        self._check_graphs_of_database()
         _logs.append(self.log)
 
         environment = {**os.environ, **self.environment}
@@ -126,6 +132,30 @@ class ServerProcess:
                 )
 
         self.wait_until_ok(within_s)
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def _check_graphs_of_database(self) -> None:
+        """Fail if a server with other graphs uses the database: each of the two would execute runs of the other."""
+        database = self.environment.get("DATABASE_URI")
+        if not database:
+            return
+
+        running = [other for other in _of_databases[database] if other is not self and other.is_running]
+        for other in running:
+            assert other.graphs == self.graphs, f"{other.url} uses {database} with other graphs"
+
+        _of_databases[database] = [*running, self]
+
+    @property
+    def graphs(self) -> tuple[str, ...]:
+        """What says which graphs a server has, and what it can read."""
+        options = dict(itertools.pairwise(self.arguments))
+        return options.get("--config", ""), *(
+            self.environment.get(name, "") for name in ("LANGSERVE_GRAPHS", "GRAPH_AES_KEY")
+        )
 
     def wait_until_ok(self, within_s: float = 300) -> None:
         deadline = time.monotonic() + within_s

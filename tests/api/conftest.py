@@ -32,7 +32,7 @@ async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
 async def control_plane(
     postgres: str, migrated: MigratedDatabases
 ) -> AsyncIterator[tuple[control_server.ControlServer, EmptiedDatabase]]:
-    name = await migrated.copy(control_server.PACKAGES)
+    name = migrated.copy(control_server.PACKAGES)
     url = with_name(postgres, name)
     emptied = await EmptiedDatabase.remember(url)
     async with control_server.control_server(url) as running:
@@ -56,7 +56,7 @@ async def plane(
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_hosted(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[hosted.Hosted]:
     """The hosted API of a module whose tests have a workspace each."""
-    name = await migrated.copy(hosted.PACKAGES)
+    name = migrated.copy(hosted.PACKAGES)
     async with hosted.open_hosted(with_name(postgres, name)) as running:
         yield running
 
@@ -67,7 +67,7 @@ async def shared_hosted(postgres: str, migrated: MigratedDatabases) -> AsyncIter
 async def hosted_api(
     postgres: str, migrated: MigratedDatabases
 ) -> AsyncIterator[tuple[hosted.HostedServer, EmptiedDatabase]]:
-    name = await migrated.copy(hosted.PACKAGES)
+    name = migrated.copy(hosted.PACKAGES)
     url = with_name(postgres, name)
     emptied = await EmptiedDatabase.remember(url)
     async with hosted.hosted_server(url) as running:

@@ -1,7 +1,7 @@
 """Cards of agents: the default agent's card, the form for each protocol version, and caching by ETag."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,9 @@ def project_of_one(folder: Path) -> Path:
     return folder
 
 
-async def test_default_card_is_of_the_only_graph(module_database: str, tmp_path: Path) -> None:
+async def test_default_card_is_of_the_only_graph(module_databases: Callable[[], str], tmp_path: Path) -> None:
     project = project_of_one(tmp_path)
-    with agent_server(module_database, tmp_path, project=str(project)) as running:
+    with agent_server(module_databases(), tmp_path, project=str(project)) as running:
         async with httpx2.AsyncClient(base_url=running.url, timeout=300) as http:
             response = await http.post("/assistants", json={"graph_id": "echo", "name": "another"})
             assert response.status_code == 200
@@ -88,7 +88,7 @@ async def test_card_has_the_form_of_the_requested_version(http: httpx2.AsyncClie
 
 
 async def test_extended_card_is_announced_only_with_authentication(
-    http: httpx2.AsyncClient, module_database: str, tmp_path: Path
+    http: httpx2.AsyncClient, module_databases: Callable[[], str], tmp_path: Path
 ) -> None:
     remote = Remote(http, "echo")
     both = (await http.get(remote.path)).json()
@@ -99,7 +99,7 @@ async def test_extended_card_is_announced_only_with_authentication(
         body = {"jsonrpc": "2.0", "id": 1, "method": method}
         assert (await http.post(remote.path, json=body)).json()["error"]["code"] == code
 
-    with agent_server(module_database, tmp_path, project="guarded") as running:
+    with agent_server(module_databases(), tmp_path, project="guarded") as running:
         alice = {"authorization": "Bearer alice"}
         async with httpx2.AsyncClient(base_url=running.url, timeout=300, headers=alice) as known:
             remote = Remote(known, "echo")

@@ -21,7 +21,7 @@ def platform(plane: Control) -> Control:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_platform(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Control]:
     """For tests that change nothing, or look only at what they made."""
-    name = await migrated.copy(PACKAGES)
+    name = migrated.copy(PACKAGES)
     async with control(with_name(postgres, name)) as running:
         yield running
 

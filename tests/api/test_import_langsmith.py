@@ -30,7 +30,7 @@ LONG_AGO = datetime(2025, 3, 1, 12, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def databases(postgres: str, migrated: MigratedDatabases) -> Iterator[tuple[str, str]]:
-    names = [asyncio.run(migrated.copy(PACKAGES)) for _ in range(2)]
+    names = [migrated.copy(PACKAGES) for _ in range(2)]
     yield with_name(postgres, names[0]), with_name(postgres, names[1])
     for name in names:
         asyncio.run(migrated.drop(name))

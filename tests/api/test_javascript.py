@@ -323,7 +323,8 @@ def test_schemas_of_types(client: httpx2.Client):
 
 
 @pytest.mark.thorough
-def test_schemas_of_types_are_kept_until_their_sources_change(module_database: str, tmp_path: Path):
+def test_schemas_of_types_are_kept_until_their_sources_change(module_databases: Callable[[], str], tmp_path: Path):
+    database = module_databases()
     project = copy_of_project(tmp_path / "project")
     (project / "langgraph.json").write_text('{"graphs": {"configurable": "./parity.ts:configurable"}}')
     kept = project / ".langgraph_api" / "schemas.json"
@@ -331,7 +332,7 @@ def test_schemas_of_types_are_kept_until_their_sources_change(module_database: s
 
     def read() -> Any:
         with (
-            agent_server(module_database, tmp_path, project=str(project), **options) as server,
+            agent_server(database, tmp_path, project=str(project), **options) as server,
             httpx2.Client(base_url=server.url, timeout=300) as client,
         ):
             (found,) = send(client, "POST", "/assistants/search", graph_id="configurable")
@@ -440,11 +441,11 @@ async def test_row_stays_short_after_a_change_by_a_person(client: httpx2.Client,
 
 
 @pytest.mark.thorough
-def test_interrupts_of_an_older_langgraph_have_ids(module_database: str, tmp_path: Path):
+def test_interrupts_of_an_older_langgraph_have_ids(module_databases: Callable[[], str], tmp_path: Path):
     project = copy_of_project(tmp_path / "project", PROJECTS / "javascript_old")
     options = {"EXECUTOR_JAVASCRIPT": str(javascript_runtime()), "EXECUTOR_START_SECS": "600"}
     with (
-        agent_server(module_database, tmp_path, project=str(project), **options) as server,
+        agent_server(module_databases(), tmp_path, project=str(project), **options) as server,
         httpx2.Client(base_url=server.url, timeout=300) as client,
     ):
         thread, values = on_thread(client, "asking", input={})

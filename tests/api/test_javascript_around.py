@@ -202,10 +202,10 @@ async def test_processes_are_replaced_by_memory(agent_databases: Callable[[], Aw
             assert await process_id(client) != heavy
 
 
-async def test_example_calculates_and_asks_before_it_sends(module_database: str, tmp_path: Path):
+async def test_example_calculates_and_asks_before_it_sends(module_databases: Callable[[], str], tmp_path: Path):
     project = copy_of_project(tmp_path / "project", EXAMPLE)
     settings = {"EXECUTOR_JAVASCRIPT": str(javascript_runtime()), "EXECUTOR_START_SECS": "600"}
-    with agent_server(module_database, tmp_path, project=str(project), **settings) as running:
+    with agent_server(module_databases(), tmp_path, project=str(project), **settings) as running:
         async with httpx2.AsyncClient(base_url=running.url, timeout=300) as client:
             values = await send(client, "POST", "/runs/wait", assistant_id="agent", input=message("what is 6*7"))
             assert values["messages"][-1]["content"] == "The answer: 42"

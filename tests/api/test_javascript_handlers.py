@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,11 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(module_databases: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("web")
     index = '{"index": {"embed": "./web.ts:embed", "dims": 2}}'
     settings = {"HTTP_MAX_REQUEST_BODY_BYTES": "200000", "GRAPH_WEBHOOKS": '{"url": {"disable_loopback": false}}'}
-    with webapp_in_javascript(module_database, folder, GRAPH_STORE=index, **settings) as running:
+    with webapp_in_javascript(module_databases(), folder, GRAPH_STORE=index, **settings) as running:
         yield running
 
 
@@ -179,11 +179,11 @@ def test_websockets_of_the_project(site: httpx2.Client) -> None:
             talk_to(site, path)
 
 
-def test_websockets_by_the_adapter_of_hono(module_database: str, tmp_path: Path) -> None:
+def test_websockets_by_the_adapter_of_hono(module_databases: Callable[[], str], tmp_path: Path) -> None:
     project = copy_of_project(tmp_path / "project", PROJECTS / "websockets")
     runtime = {"EXECUTOR_JAVASCRIPT": str(javascript_runtime()), "EXECUTOR_START_SECS": "600"}
     with (
-        agent_server(module_database, tmp_path, project=str(project), **runtime) as running,
+        agent_server(module_databases(), tmp_path, project=str(project), **runtime) as running,
         httpx2.Client(base_url=running.url) as client,
         talk_to(client) as socket,
         talk_to(client, "/talk?name=a:b") as named,
@@ -216,14 +216,16 @@ def test_many_requests_at_once(site: httpx2.Client) -> None:
 
 
 @pytest.fixture(scope="module")
-def guarded_client(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
+def guarded_client(
+    module_databases: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[httpx2.Client]:
     """The application, with authentication in TypeScript before its routes, and a graph in JavaScript."""
     folder = tmp_path_factory.mktemp("guarded")
     http = {"enable_custom_route_auth": True, "disable_store": True}
     files = [PROJECTS / "guarded" / name for name in ("auth.ts", "graphs.mjs")]
     settings = {"GRAPH_AUTH": '{"path": "./auth.ts:auth"}', "LANGSERVE_GRAPHS": '{"told": "./graphs.mjs:told"}'}
     with (
-        webapp_in_javascript(module_database, folder, http, files, **settings) as running,
+        webapp_in_javascript(module_databases(), folder, http, files, **settings) as running,
         httpx2.Client(base_url=running.url, timeout=300) as client,
     ):
         yield client
@@ -267,8 +269,8 @@ def test_a_body_that_authentication_read_is_read_again(guarded_client: httpx2.Cl
 
 
 @pytest.fixture(scope="module")
-def alone(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with start_guarded_server(module_database, tmp_path_factory.mktemp("alone")) as running:
+def alone(module_databases: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with start_guarded_server(module_databases(), tmp_path_factory.mktemp("alone")) as running:
         yield running
 
 
@@ -287,10 +289,10 @@ def test_invalid_filters_deny(guarded_client: httpx2.Client, token: str) -> None
 
 
 def test_typescript_graphs_get_the_user_of_python_handlers(
-    module_database: str, tmp_path_factory: pytest.TempPathFactory
+    module_databases: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     settings = {"GRAPH_AUTH": '{"path": "./auth.py:auth"}', "LANGSERVE_GRAPHS": '{"told": "./graphs.mjs:told"}'}
-    with start_guarded_server(module_database, tmp_path_factory.mktemp("python"), **settings) as running:
+    with start_guarded_server(module_databases(), tmp_path_factory.mktemp("python"), **settings) as running:
         check_user(f"{running.url}/runs/wait", "told")
 
 
@@ -330,7 +332,7 @@ def check_user(url: str, graph: str) -> None:
     ],
 )
 def test_a_server_without_its_authentication_does_not_start(
-    module_database: str, tmp_path: Path, source: str, why: str
+    module_databases: Callable[[], str], tmp_path: Path, source: str, why: str
 ) -> None:
     broken = tmp_path / "broken.ts"
     broken.write_text(f'import {{ Auth }} from "@langchain/langgraph-sdk/auth";\n{source}\n')
@@ -338,7 +340,7 @@ def test_a_server_without_its_authentication_does_not_start(
     settings = {"GRAPH_AUTH": '{"path": "./broken.ts:auth"}'}
     with (
         pytest.raises(AssertionError, match=why),
-        webapp_in_javascript(module_database, tmp_path, files=[broken], **settings),
+        webapp_in_javascript(module_databases(), tmp_path, files=[broken], **settings),
     ):
         pass
 

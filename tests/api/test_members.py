@@ -30,7 +30,7 @@ def server(own_server: Hosted) -> Hosted:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_server(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Hosted]:
     """For tests that change nothing, or look only at what they made."""
-    name = await migrated.copy(PACKAGES)
+    name = migrated.copy(PACKAGES)
     async with open_hosted(with_name(postgres, name)) as running:
         yield running
 

@@ -1,7 +1,7 @@
 """The store over HTTP with the stock SDK, and graphs that remember in it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 
 import asyncpg
@@ -284,15 +284,15 @@ async def test_bad_store_call_fails_only_its_run(client: LangGraphClient):
 
 
 async def test_isolated_loops_share_the_store(
-    module_database: str, tmp_path_factory: pytest.TempPathFactory, client: LangGraphClient
+    module_databases: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ):
     folder = tmp_path_factory.mktemp("isolated")
     with agent_server(
-        module_database, folder, project="store", BG_JOB_ISOLATED_LOOPS="true", N_JOBS_PER_WORKER="3"
+        module_databases(), folder, project="store", BG_JOB_ISOLATED_LOOPS="true", N_JOBS_PER_WORKER="3"
     ) as it:
         async with get_client(url=it.url, api_key="") as isolated:
             graphs = ("async_node", "sync_node", "async_node", "sync_node", "get_store", "async_node")
             for found in await asyncio.gather(*(run(isolated, graph, "dog") for graph in graphs)):
                 assert found[0] == "dog"
 
-    assert (await client.store.get_item(["memories", "sync"], "last"))["value"] == {"text": "dog"}
+            assert (await isolated.store.get_item(["memories", "sync"], "last"))["value"] == {"text": "dog"}

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -131,8 +131,8 @@ def test_unknown_components_say_what_to_do(http: httpx2.Client):
 
 
 @pytest.mark.parametrize("disabled", [{"GRAPH_HTTP": '{"disable_ui": true}'}, {"GRAPH_UI": "{}"}])
-def test_components_may_be_left_out(module_database: str, tmp_path: Path, disabled: dict[str, str]):
-    with agent_server(module_database, tmp_path, project="ui", **disabled) as running:
+def test_components_may_be_left_out(module_databases: Callable[[], str], tmp_path: Path, disabled: dict[str, str]):
+    with agent_server(module_databases(), tmp_path, project="ui", **disabled) as running:
         assert httpx2.get(f"{running.url}{SCRIPT}").status_code == 404
         assert "/ui/{name}" not in httpx2.get(f"{running.url}/openapi.json").json()["paths"]
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 async def db(request: pytest.FixtureRequest, postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Database]:
     """A database of this test, with the tables of its module's PACKAGES: those of the agent server if it has none."""
     packages = getattr(request.module, "PACKAGES", AGENT)
-    name = await migrated.copy(packages)
+    name = migrated.copy(packages)
     opened = await Database.connect(with_name(postgres, name), max_size=12, schema=get_schema(packages))
     yield opened
     await opened.close()
-    await migrated.give_back(name)
+    migrated.give_back(name)
 
 
 @pytest.fixture

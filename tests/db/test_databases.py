@@ -19,12 +19,12 @@ async def give_back_after(migrated: MigratedDatabases, postgres: str, name: str,
         await connection.execute(statement)
 
     await connection.close()
-    await migrated.give_back(name)
-    return await migrated.copy(AGENT)
+    migrated.give_back(name)
+    return migrated.copy(AGENT)
 
 
 async def test_rows_and_numbers_are_as_at_first(migrated: MigratedDatabases, postgres: str) -> None:
-    name = await migrated.copy(AGENT)
+    name = migrated.copy(AGENT)
     kept = "update portside.encryption set may_contain_unbound = not may_contain_unbound"
     assert await give_back_after(migrated, postgres, name, THREAD, RUN, kept) == name
 
@@ -34,25 +34,25 @@ async def test_rows_and_numbers_are_as_at_first(migrated: MigratedDatabases, pos
     await connection.execute(THREAD)
     assert await connection.fetchval(RUN) == 1
     await connection.close()
-    await migrated.give_back(name)
+    migrated.give_back(name)
 
 
 async def test_a_changed_table_is_not_given_to_the_next_test(migrated: MigratedDatabases, postgres: str) -> None:
-    name = await migrated.copy(AGENT)
+    name = migrated.copy(AGENT)
     changes = ["alter table portside.threads add column more int", "alter table portside.threads drop column more"]
     after = await give_back_after(migrated, postgres, name, *changes)
     assert after != name
 
     index = await give_back_after(migrated, postgres, after, "drop index portside.runs_ready")
     assert index != after
-    await migrated.give_back(index)
+    migrated.give_back(index)
 
 
 async def test_a_database_in_use_is_not_given_to_the_next_test(migrated: MigratedDatabases, postgres: str) -> None:
-    name = await migrated.copy(AGENT)
+    name = migrated.copy(AGENT)
     forgotten = await asyncpg.connect(with_name(postgres, name))
     after = await give_back_after(migrated, postgres, name)
     assert after != name
 
     forgotten.terminate()
-    await migrated.give_back(after)
+    migrated.give_back(after)

@@ -6,7 +6,7 @@ The server starts it again.
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,9 @@ def server(
 
 
 @pytest.fixture(scope="module")
-def site(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def site(module_databases: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("site")
-    with webapp_in_javascript(module_database, folder, EXECUTOR_HEARTBEAT_SECS="5") as running:
+    with webapp_in_javascript(module_databases(), folder, EXECUTOR_HEARTBEAT_SECS="5") as running:
         yield running
 
 

@@ -159,7 +159,7 @@ def test_an_import_of_agents_is_killed(source: ServerProcess, target: ServerProc
 
 @pytest.fixture
 async def hosted_pair(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[tuple[Hosted, Hosted]]:
-    names = [await migrated.copy(PACKAGES) for _ in range(2)]
+    names = [migrated.copy(PACKAGES) for _ in range(2)]
     async with (
         open_hosted(with_name(postgres, names[0])) as before,
         open_hosted(with_name(postgres, names[1])) as after,

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -185,8 +185,8 @@ async def test_memory_does_not_grow_with_runs(client: httpx2.AsyncClient):
     assert (await heap() - before) / 5000 < 500
 
 
-async def test_endless_loop_ends_at_the_time_limit(module_database: str, tmp_path: Path):
-    with javascript_only(module_database, tmp_path, BG_JOB_TIMEOUT_SECS="3") as server:
+async def test_endless_loop_ends_at_the_time_limit(module_databases: Callable[[], str], tmp_path: Path):
+    with javascript_only(module_databases(), tmp_path, BG_JOB_TIMEOUT_SECS="3") as server:
         async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
             over = await wait_for_end(client, await begin(client, "failing", how="loop"))
 
