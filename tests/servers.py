@@ -203,6 +203,17 @@ class ServerProcess:
         self.stop(signal.SIGKILL)
 
 
+def peak_mb(pid: int) -> int:
+    """Return the most memory that a process has used so far, in MB; 0 once it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+    peak = next((line for line in status.splitlines() if line.startswith("VmHWM")), "VmHWM: 0 kB")
+    return int(peak.split()[1]) // 1000
+
+
 @contextlib.asynccontextmanager
 async def in_thread(serving: contextlib.AbstractContextManager[T]) -> AsyncIterator[T]:
     """Start and stop a server in a thread, while the loop serves what the server talks to."""

@@ -4,6 +4,7 @@
 import { EventEmitter } from "node:events";
 import type { Socket } from "node:net";
 import { Packer, unpack } from "./msgpack.js";
+import { Outgoing } from "./outgoing.js";
 
 const [HELLO, CALL, ITEM, RESULT, ERROR, CANCEL, PING, PONG] = [0, 1, 2, 3, 4, 5, 6, 7] as const;
 const HEADER_BYTES = 4;
@@ -57,8 +58,7 @@ export class Link extends EventEmitter<{ close: [string] }> {
   private received: Buffer[] = [];
   private receivedBytes = 0;
   private neededBytes = HEADER_BYTES;
-  private queue: Buffer[] = [];
-  private queuedBytes = 0;
+  private readonly outgoing: Outgoing;
   private isFlushing = false;
   private readonly open = new Map<number, OpenCall>();
   private readonly served = new Map<number, AbortController>();
@@ -70,6 +70,7 @@ export class Link extends EventEmitter<{ close: [string] }> {
     private readonly options: Options,
   ) {
     super();
+    this.outgoing = new Outgoing(socket);
     socket.on("data", (data) => this.take(data as Buffer));
     socket.on("error", (error) => this.end(`connection lost: ${error.message}`));
     socket.on("close", () => this.end("closed by the server"));
@@ -115,8 +116,11 @@ export class Link extends EventEmitter<{ close: [string] }> {
 
   /** Send what is queued, and end the connection. */
   close(): void {
-    this.flush();
-    this.socket.end();
+    if (this.reason === null) {
+      this.outgoing.end();
+    } else {
+      this.socket.end();
+    }
   }
 
   private send(kind: number, number: number, body: unknown, isUrgent = false): void {
@@ -131,10 +135,9 @@ export class Link extends EventEmitter<{ close: [string] }> {
     }
 
     frame.writeUInt32BE(size, 0);
-    this.queue.push(frame);
-    this.queuedBytes += frame.length;
+    this.outgoing.add(frame);
 
-    if (this.queuedBytes > HIGH_WATER_BYTES) {
+    if (this.outgoing.waitingBytes > HIGH_WATER_BYTES) {
       this.flush();
     } else if (isUrgent) {
       // Before the next node runs, which may block this loop.
@@ -149,14 +152,9 @@ export class Link extends EventEmitter<{ close: [string] }> {
   }
 
   private flush(): void {
-    if (this.queue.length === 0 || this.reason !== null) {
-      return;
+    if (this.reason === null) {
+      this.outgoing.flush();
     }
-
-    const queue = this.queue;
-    this.queue = [];
-    this.queuedBytes = 0;
-    this.socket.write(queue.length === 1 ? (queue[0] as Buffer) : Buffer.concat(queue));
   }
 
   private end(reason: string): void {

@@ -1,22 +1,16 @@
 """Many clients replay one long run on a real server: its memory stays small, and it still answers others."""
 
 import asyncio
-from pathlib import Path
 
 import httpx2
 
 from tests.api.streaming import new_id, open_stream
-from tests.servers import agent_server
+from tests.servers import agent_server, peak_mb
 
 EVENTS = 15_000
 FOLLOWERS = 24
 # Each follower's share was some 4 MB, and each kept event took 4 kB.
-GROWTH_LIMIT_KB = 80_000
-
-
-def peak_kb(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0])
+GROWTH_LIMIT_MB = 80
 
 
 def numbers(raw: bytes) -> list[int]:
@@ -30,7 +24,7 @@ async def test_long_replays_are_complete_and_bounded_in_memory(module_database, 
         port = int(server.url.rsplit(":", 1)[1])
         async with httpx2.AsyncClient(base_url=server.url, timeout=300) as http:
             thread_id = (await http.post("/threads", json={"thread_id": new_id()})).json()["thread_id"]
-            before = peak_kb(server.process.pid)
+            before = peak_mb(server.process.pid)
             body = {
                 "assistant_id": "long",
                 "input": {"count": EVENTS, "size": 200},
@@ -62,4 +56,4 @@ async def test_long_replays_are_complete_and_bounded_in_memory(module_database, 
                 received = b"".join([event.raw async for event in stream if event.name == "custom"])
 
             assert numbers(received) == list(range(EVENTS))
-            assert peak_kb(server.process.pid) - before < GROWTH_LIMIT_KB
+            assert peak_mb(server.process.pid) - before < GROWTH_LIMIT_MB

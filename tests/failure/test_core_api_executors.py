@@ -46,6 +46,7 @@ from tests.servers import (
     executor_server,
     free_port,
     in_thread,
+    peak_mb,
     start_orchestrated,
 )
 
@@ -364,17 +365,6 @@ async def has_slots(client: httpx2.AsyncClient, count: int) -> bool:
 def find_parent(pid: int) -> int:
     """Return the server whose executor this process is."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def peak_mb(pid: int) -> int:
-    """Return the most memory that a process has used so far, in MB; 0 once it has ended."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-
-    peak = next((line for line in status.splitlines() if line.startswith("VmHWM")), "VmHWM: 0 kB")
-    return int(peak.split()[1]) // 1000
 
 
 async def test_memory_of_executors_is_bounded_while_nobody_reads(cut, tmp_path):

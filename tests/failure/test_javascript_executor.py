@@ -23,8 +23,9 @@ from portside.executor.requests import RunRequest
 from portside.kernel.errors import UserMistake
 from tests.conftest import eventually
 from tests.db.test_executor_pool import STORES_NOTHING
+from tests.failure.test_executor_handlers import handlers_pid
 from tests.node_packages import copy_of_project, javascript_runtime
-from tests.servers import ServerProcess, agent_server
+from tests.servers import ServerProcess, agent_server, peak_mb
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -40,7 +41,7 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory):
 def javascript_only(database_url: str, folder: Path, **environment: str) -> Iterator[ServerProcess]:
     project = copy_of_project(folder / "project")
     config = json.loads((project / "langgraph.json").read_text())
-    graphs = {name: config["graphs"][name] for name in ("stages", "failing", "steps", "blocking", "heap")}
+    graphs = {name: config["graphs"][name] for name in ("stages", "failing", "steps", "blocking", "heap", "flood")}
     (project / "langgraph.json").write_text(json.dumps({"graphs": graphs}))
 
     settings = {"BG_JOB_MAX_RETRIES": "1", "EXECUTOR_HEARTBEAT_SECS": "8", "EXECUTOR_START_SECS": "600", **environment}
@@ -183,6 +184,23 @@ async def test_memory_does_not_grow_with_runs(client: httpx2.AsyncClient):
 
     # A run that left its state alone would leave some kilobytes.
     assert (await heap() - before) / 5000 < 500
+
+
+async def test_memory_is_bounded_while_a_graph_emits_faster_than_the_server_reads(
+    module_databases: Callable[[], str], tmp_path: Path
+):
+    """A graph emits 800 MB. All of it would wait in the process."""
+    settings = {"EXECUTOR_HEARTBEAT_SECS": "120", "EXECUTOR_SPARES": "0"}
+    with javascript_only(module_databases(), tmp_path, **settings) as server:
+        async with httpx2.AsyncClient(base_url=server.url, timeout=600) as client:
+            node = handlers_pid(server, "graphs")
+            before = peak_mb(node)
+            thread = (await client.post("/threads", json={})).json()["thread_id"]
+            body = {"assistant_id": "flood", "input": {"events": 800}, "stream_mode": "custom"}
+            assert (await client.post(f"/threads/{thread}/runs/wait", json=body)).status_code == 200
+
+            # It would be 0 if the process had ended.
+            assert before <= peak_mb(node) < before + 450
 
 
 async def test_endless_loop_ends_at_the_time_limit(module_databases: Callable[[], str], tmp_path: Path):

@@ -32,6 +32,18 @@ export const heap = new StateGraph(Annotation.Root({ bytes: Annotation() }))
   })
   .addEdge("__start__", "measure");
 
+// Emits this many events of 1 MB, with a turn of the event loop after each.
+export const flood = new StateGraph(Annotation.Root({ events: Annotation() }))
+  .addNode("emit", async ({ events }, { writer }) => {
+    for (let count = 0; count < events; count++) {
+      writer?.("x".repeat(1_000_000));
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+
+    return {};
+  })
+  .addEdge("__start__", "emit");
+
 // Binary data, and the classes that it has when it is read again.
 export const binary = new StateGraph(Annotation.Root({ data: Annotation(), classes: Annotation(), sent: Annotation() }))
   .addNode("keep", ({ data, sent }, { writer }) => {
