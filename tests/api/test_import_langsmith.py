@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 from langsmith import Client
 
+from portside.identity.keys import to_short_key
 from tests.api.hosted import PACKAGES, Hosted, open_hosted
 from tests.databases import MigratedDatabases, with_name
 from tests.preloaded import run_command
@@ -229,15 +230,43 @@ async def test_only_who_manages_the_organization_imports(imported: Imported, tar
 
 async def test_a_trace_that_goes_on_is_billed(imported: Imported, source: Hosted, target: Hosted):
     ids = [str(uuid4()) for _ in range(2)]
-    for run_id, query in ((ids[0], "?imported=true"), (ids[1], "?imported=true"), (ids[0], "")):
+
+    async def send(run_id: str, query: str = "", **headers: str) -> None:
         order = f"20250301T120000000000Z{run_id}"
         run = {"id": run_id, "trace_id": run_id, "dotted_order": order, "name": "r", "run_type": "chain"}
         run |= {"start_time": "2025-03-01T12:00:00Z", "session_name": "billing"}
         files = {f"post.{run_id}": (None, json.dumps(run).encode(), "application/json")}
-        assert (await target.client.post(f"/runs/multipart{query}", files=files)).status_code == 202
+        answer = await target.client.post(f"/runs/multipart{query}", files=files, headers=headers)
+        assert answer.status_code == 202
 
-    rows = await target.db.pool.fetch("select is_imported from traces where trace_id = any($1::uuid[]) order by 1", ids)
-    assert [row["is_imported"] for row in rows] == [False, True]
+    async def count_billed() -> list[int]:
+        """Return the traces of this day, and those that became long-lived."""
+        day = {"starting_on": now - timedelta(days=1), "ending_before": now + timedelta(days=1)}
+        query = {name: moment.isoformat() for name, moment in day.items()}
+        answer = await target.client.get("/orgs/current/billing/usage", params=query)
+        return [metric["value"] for metric in answer.json()]
+
+    now = datetime.now(UTC)
+    for run_id in ids:
+        await send(run_id, "?imported=true")
+
+    # Both came, and got feedback, in a month that has been billed since.
+    await target.db.pool.execute(
+        "update traces set received_at = received_at - interval '40 days', extended_at = now() - interval '39 days'"
+        " where trace_id = any($1::uuid[])",
+        ids,
+    )
+    traces, longlived = await count_billed()
+    other_key = await target.new_key()
+    await send(ids[0], **{"x-api-key": other_key})
+    assert await count_billed() == [traces + 1, longlived + 1]
+
+    rows = await target.db.pool.fetch(
+        "select t.is_imported, k.short_key from traces t join api_keys k on k.id = t.api_key_id"
+        " where t.trace_id = any($1::uuid[]) order by 1",
+        ids,
+    )
+    assert [tuple(row) for row in rows] == [(False, to_short_key(other_key)), (True, to_short_key(target.key))]
     await target.db.pool.execute("delete from traces where trace_id = any($1::uuid[])", ids)
 
 

@@ -13,7 +13,8 @@ return to_char(coalesce(start_time, received_at) at time zone 'UTC', 'YYYYMMDD"T
 
 -- Count the traces of runs that were just written: each at the first receipt of one of its runs, and for the project of
 -- its root where the root is among them. Sorted, so that two requests wait for each other instead of deadlocking.
--- An imported trace is not billed. It is billed as if received now when an ordinary request adds to it.
+-- An imported trace is not billed. It is billed as if received now when an ordinary request adds to it; if feedback has made
+-- it long-lived before, it is long-lived from now on, because the months before are billed already.
 create or replace function count_traces(
     workspace uuid, key uuid, caller uuid, default_tier text, run_ids uuid[], trace_ids uuid[], project_ids uuid[],
     imported boolean default false
@@ -32,7 +33,8 @@ begin
 
     -- Not by the insert, which would lock every trace that exists already.
     if not imported then
-        update traces t set is_imported = false, received_at = now(), api_key_id = key, user_id = caller
+        update traces t
+        set is_imported = false, received_at = now(), extended_at = null, api_key_id = key, user_id = caller
         where t.workspace_id = workspace and t.trace_id = any(trace_ids) and t.is_imported;
     end if;
 end
