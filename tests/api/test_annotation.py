@@ -178,6 +178,8 @@ def check_configs(client: Client) -> None:
 
     client.create_feedback_config("grade", feedback_config=grades)
     assert client.update_feedback_config("score", is_lower_score_better=True).is_lower_score_better
+    wider = client.update_feedback_config("score", feedback_config={**scale, "max": 2})
+    assert (wider.feedback_config["max"], wider.is_lower_score_better) == (2, True)
     assert [config.feedback_key for config in client.list_feedback_configs()] == ["grade", "score"]
     assert [config.feedback_key for config in client.list_feedback_configs(feedback_key=["score"])] == ["score"]
     client.delete_feedback_config("score")

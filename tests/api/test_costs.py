@@ -128,6 +128,9 @@ async def test_the_sdk_reads_costs_of_a_chain_and_its_model(server: Hosted) -> N
         ("gpt-4o-2024-05-13", usage(1_000_000, 0), "5"),
         ("gpt-4o-mini", usage(0, 1_000_000), "0.6"),
         ("models/gemini-2.5-pro", usage(100_000, 0), "0.125"),
+        # The price of long prompts begins above its threshold.
+        ("gemini-2.5-pro", usage(200_000, 0), "0.25"),
+        ("gemini-2.5-pro", usage(200_001, 0), "0.5000025"),
         ("gemini-2.5-pro-preview-05-06", usage(300_000, 10_000), "0.9"),
         ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", usage(10_000, 0, {"cache_creation": 4_000}), "0.033"),
         ("anthropic/claude-haiku-4.5", usage(10_000, 0, {"ephemeral_1h_input_tokens": 10_000}), "0.02"),
@@ -166,6 +169,23 @@ async def test_costs_of_the_client_win(server: Hosted) -> None:
     found = await read_run(server, run)
     assert (found["prompt_cost"], found["completion_cost"], found["total_cost"]) == ("0.5", "1", "1.5")
     assert found["prompt_cost_details"] == {"cache_read": "0.25"}
+
+
+@pytest.mark.parametrize(
+    ("reported", "costs"),
+    [
+        ({"input_cost": 0.5}, ("0.5", None, "0.5")),
+        ({"output_cost": 1}, (None, "1", "1")),
+        ({"total_cost": 2}, (None, None, "2")),
+    ],
+)
+async def test_a_cost_that_the_client_reports_alone_is_the_total(
+    server: Hosted, reported: dict[str, Any], costs: tuple[str | None, ...]
+) -> None:
+    run = model_run({**usage(1_000_000, 5), **reported})
+    await store(server, run)
+    found = await read_run(server, run)
+    assert (found["prompt_cost"], found["completion_cost"], found["total_cost"]) == costs
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])
@@ -259,6 +279,17 @@ async def test_a_price_begins_on_its_day_and_wins_over_the_shipped_one(server: H
     runs = [model_run(usage(1_000_000, 0), start_time=(NOW - timedelta(days=days)).isoformat()) for days in (1, 3)]
     await store(server, *runs)
     assert [(await read_run(server, run))["total_cost"] for run in runs] == ["2", "2.5"]
+
+
+async def test_a_price_for_the_provider_wins_over_one_for_all(server: Hosted) -> None:
+    # Of prices for the same providers the one with the longer pattern would win.
+    for_all = {**PRICE, "match_pattern": "mine-1|mine-1-large", "prompt_cost": 0.000003}
+    for body in (for_all, {**PRICE, "provider": "openai"}):
+        await ask(server, "POST", "/model-price-map", body)
+
+    runs = [model_run(usage(1_000_000, 0), "mine-1", provider) for provider in ("openai", "azure")]
+    await store(server, *runs)
+    assert [(await read_run(server, run))["total_cost"] for run in runs] == ["2", "3"]
 
 
 @pytest.mark.parametrize(

@@ -746,6 +746,21 @@ async def test_a_link_shows_the_experiments_on_its_dataset_alone(server: Hosted)
     assert (refused.status_code, "is not an experiment on this dataset" in refused.text) == (422, True)
 
 
+async def test_a_deleted_experiment_is_compared_with_no_other(server: Hosted):
+    async def create(path: str, **body: Any) -> str:
+        response = await server.client.post(path, json=body)
+        assert response.is_success, response.text
+        return response.json()["id"]
+
+    dataset = await create("/datasets", name="compared")
+    experiments = [await create("/sessions", name=name, reference_dataset_id=dataset) for name in ("kept", "deleted")]
+    assert (await server.client.delete(f"/sessions/{experiments[1]}")).is_success
+
+    comparison = {"reference_dataset_id": dataset, "experiment_ids": experiments}
+    refused = await server.client.post("/datasets/comparative", json=comparison)
+    assert (refused.status_code, f"{experiments[1]} is not an experiment" in refused.text) == (422, True)
+
+
 async def test_another_workspace_cannot_see_or_change_datasets(server: Hosted):
     client = open_client(server)
 

@@ -93,6 +93,18 @@ async def test_a_personal_key_has_its_users_workspaces(server: Hosted):
     assert [k["description"] for k in (await send(server, "GET", "/api-key/current", x_api_key=key)).json()] == ["mine"]
 
 
+async def test_a_key_of_a_user_outlives_the_workspace_that_it_was_made_in(server: Hosted):
+    own = str(server.actor.workspace_id)
+    other = (await create(server, "/workspaces", {"display_name": "Other"}))["id"]
+    await new_member(server, "b@example.com", workspaces=[own, other])
+    key = (await create(server, "/api-key/current", {}, **await log_in(server, "b@example.com", other)))["key"]
+    assert (await send(server, "GET", "/auth", x_api_key=key)).json()["tenant_id"] == other
+
+    assert (await send(server, "DELETE", f"/workspaces/{other}")).status_code == 204
+    assert (await send(server, "GET", "/sessions", x_api_key=key, x_tenant_id=other)).status_code == 403
+    assert (await send(server, "GET", "/sessions", x_api_key=key, x_tenant_id=own)).status_code == 200
+
+
 async def test_roles_permit_what_they_say(server: Hosted):
     own = str(server.actor.workspace_id)
     for role, reads, makes, manages in (("Viewer", 200, 403, 403), ("Editor", 200, 202, 403), ("Admin", 200, 202, 200)):

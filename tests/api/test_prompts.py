@@ -192,7 +192,12 @@ async def test_a_user_likes_a_prompt_once_whatever_the_key(server: Hosted):
         return int(response.json()["likes"])
 
     assert [await like(headers, is_liked=True) for headers in ({}, second)] == [1, 1]
-    assert await like(second, is_liked=False) == 0
+
+    # A service key is nobody's key.
+    third = {"x-api-key": await server.new_key()}
+    assert await like(third, is_liked=True) == 2
+    assert await like(second, is_liked=False) == 1
+    assert await like(third, is_liked=False) == 0
 
 
 async def test_another_workspace_can_only_read_public_prompts(server: Hosted):

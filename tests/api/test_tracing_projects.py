@@ -115,6 +115,12 @@ async def test_deleting_a_project_deletes_its_runs(server: Hosted):
     assert (await server.client.get("/feedback", params={"run": run_id})).json() == []
     assert (await server.client.delete(f"/sessions/{project['id']}")).status_code == 404
 
+    late: dict[str, Any] = {"id": str(uuid4()), "name": "r", "run_type": "chain", "session_id": project["id"]}
+    assert (await server.client.post("/runs", json=late)).status_code == 422
+    assert (await server.client.get(f"/runs/{late['id']}")).status_code == 404
+    on_project = await server.client.post("/feedback", json={"session_id": project["id"], "key": "k"})
+    assert on_project.status_code == 422
+
     renamed = await server.client.patch(f"/sessions/{project['id']}", json={"name": "renamed"})
     billed = [record["dimensions"]["project_name"] for record in await server.usage("project")]
     assert (renamed.status_code, "gone" in billed, "renamed" in billed) == (404, True, False)

@@ -13,7 +13,15 @@ from starlette.requests import HTTPConnection
 
 from portside.identity import sessions
 from portside.identity.authentication import Authenticator, SessionEnded, hash_token, read_credential
-from portside.identity.cli_authorizations import RedirectTarget, approve_browser
+from portside.identity.cli_authorizations import (
+    Decision,
+    RedirectTarget,
+    UserCodeUnknown,
+    approve_browser,
+    create_device_codes,
+    decide_terminal,
+    get_pending_terminal,
+)
 from portside.identity.first_start import get_first_owner, set_up
 from portside.identity.keys import (
     KeyFilter,
@@ -451,6 +459,23 @@ async def test_codes_links_and_sessions_of_a_member_end_together(db: Database, k
         assert owners == [admin.user_id], table
 
     assert (await authenticator.authenticate_session(others.token, "bearer")).user_id == admin.user_id
+
+
+async def test_the_first_decision_about_a_terminal_counts(db: Database, key: str) -> None:
+    """A click that waits for another one does not change what that has decided."""
+    actor = await Authenticator(db).authenticate(key)
+    codes = await create_device_codes(db, "server-7", "127.0.0.1")
+    terminal = await get_pending_terminal(db, actor, codes.user_code)
+    async with db.transaction() as tx:
+        owner = {"user_id": actor.user_id, "key_id": None}
+        await tx.execute(sql.decide_cli_authorization, id=terminal.id, decision=Decision.DENIED, **owner)
+        late = asyncio.create_task(decide_terminal(db, actor, codes.user_code, approves=True))
+        await until_a_statement_waits(db)
+
+    with pytest.raises(UserCodeUnknown):
+        await late
+
+    assert await db.pool.fetchval("select decision from cli_authorizations") == Decision.DENIED
 
 
 async def test_two_admins_cannot_remove_each_other(db: Database, key: str) -> None:

@@ -183,7 +183,8 @@ async def test_usage_in_a_value_in_pieces_is_counted(db: Database, actor: Actor)
 async def test_pieces_live_as_long_as_a_run_needs_them(db: Database, actor: Actor):
     short = uuid4()
     long = uuid4()
-    await store(db, actor, span(short, short, "t", [message(number) for number in range(30)]))
+    answers = {"messages": [message(number) for number in range(100, 130)]}
+    await store(db, actor, span(short, short, "t", [message(number) for number in range(30)], outputs=answers))
     alone = await counts(db)
 
     await store(db, actor, span(long, long, "t", [message(number) for number in range(60)]))
@@ -193,6 +194,7 @@ async def test_pieces_live_as_long_as_a_run_needs_them(db: Database, actor: Acto
     assert await counts(db) == alone, "what the deleted trace alone needed is deleted"
     run = await get_run(db, short, RunQuery(), LINKS, by=actor)
     assert json.loads(bytes(run.inputs)) == {"messages": [message(number) for number in range(30)]}
+    assert json.loads(bytes(run.outputs)) == answers
 
     await delete_traces(db, actor.workspace_id, TracesToDelete(project, [short]))
     await clean(db)

@@ -187,6 +187,11 @@ def parse_extra(attributes: dict[str, Any]) -> Any:
             },
             READ,
         ),
+        # The same, where only the total shows it: there are more of them than of those of the cache
+        (
+            CHAT | {"gen_ai.usage.total_tokens": 1850, "gen_ai.usage.cache_read_input_tokens": 800},
+            READ | {"input_tokens": 1800, "total_tokens": 1850},
+        ),
         # Counts of a whole agent
         ({"gen_ai.aggregated_usage.input_tokens": 5}, {}),
     ],
@@ -471,6 +476,7 @@ def test_parameters_of_the_call(attributes: dict[str, Any], parameters: dict[str
     ("attributes", "metadata"),
     [
         ({"session.id": "s1", "user.id": "u1"}, {"session_id": "s1", "user_id": "u1"}),
+        ({"user.id": "of the span", "langsmith.metadata.user_id": "of the run"}, {"user_id": "of the run"}),
         ({"gen_ai.conversation.id": "c1"}, {"conversation_id": "c1"}),
         ({"session.id": "s1", "langsmith.metadata.thread_id": "t1"}, {"session.id": "s1", "thread_id": "t1"}),
         (
@@ -480,6 +486,15 @@ def test_parameters_of_the_call(attributes: dict[str, Any], parameters: dict[str
         (
             {"ai.telemetry.metadata.tenant": "t", "traceloop.association.properties.a": 1, "langsmith.metadata.b": 2},
             {"tenant": "t", "a": 1, "b": 2},
+        ),
+        # Of several values the one that was meant for runs counts.
+        (
+            {
+                "ai.telemetry.metadata.tenant": "of the SDK",
+                "langsmith.metadata.tenant": "of the run",
+                "traceloop.association.properties.tenant": "of the association",
+            },
+            {"tenant": "of the run"},
         ),
         (
             {"langsmith.span.id": "no id", "langsmith.attachments": "no list"},
