@@ -189,6 +189,12 @@ async def test_refused_changes_are_recorded_up_to_a_limit(platform: Audited) -> 
         ("deployment.create", "refused", 403)
     ] * MAX_REFUSALS_OF_ONE
 
+    # Another key at the same address has a number of its own.
+    other = await platform.new_key("runs:read")
+    response = await platform.client.post("/v2/deployments", json=create_body("x"), headers={"x-api-key": other})
+    assert response.status_code == 403
+    assert len(await platform.entries(actor=f"{other[:8]}…{other[-4:]}")) == 1
+
 
 async def test_sign_ins_are_recorded_with_who_signed_in(platform: Audited) -> None:
     email = "signs-in@example.com"

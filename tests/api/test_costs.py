@@ -544,6 +544,13 @@ def period(server: Hosted, days: int = 7, **more: Any) -> dict[str, Any]:
     return {"start_time": start, "end_time": end, "workspace_ids": str(server.actor.workspace_id), **more}
 
 
+async def test_costs_by_model_are_of_runs_with_a_model(server: Hosted) -> None:
+    await store(server, model_run(usage(1_000_000, 0)), model_run(None, None, run_type="chain"))
+    path = "/orgs/current/billing/costs"
+    by_model = (await ask(server, "GET", path, **period(server, group_by="model")))["usage"]
+    assert [(one["dimensions"]["model_name"], one["runs"]) for one in by_model] == [("gpt-4o", 1)]
+
+
 async def test_usage_and_costs_are_counted_by_each_dimension(
     own_server: Hosted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

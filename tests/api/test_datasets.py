@@ -167,6 +167,8 @@ async def test_examples_are_filtered_by_their_fields(server: Hosted):
             "test",
             "train",
         ]
+        (first, *_) = [e for e in client.list_examples(dataset_id=made.id) if e.inputs["n"] == 0]
+        assert client.list_dataset_splits(dataset_id=made.id, as_of=first.modified_at) == ["hard", "test", "train"]
 
         assert {e.inputs["n"] for e in client.list_examples(dataset_id=made.id, limit=3)} < {0, 1, 2, 3}
 

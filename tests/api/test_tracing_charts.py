@@ -87,6 +87,9 @@ async def test_charts_are_stored_in_sections(server: Hosted):
     body = {"title": "By name", "section_id": section["id"], "chart_type": "bar", "series": series, "index": 7}
     second = await send("POST", "/charts/create", body)
     assert (second["index"], second["series"][0]["name"], second["data"]) == (7, "Runs", [])
+    last = await send("POST", "/charts/create", {**body, "title": "Last", "index": None})
+    assert last["index"] == 8
+    await send("DELETE", f"/charts/{last['id']}", status=204)
     shown = (await send("POST", "/charts", DAY))["sections"]
 
     assert [(part["title"], [chart["title"] for chart in part["charts"]]) for part in shown] == [

@@ -271,7 +271,8 @@ async def test_cursors_page_forwards_and_backwards(server: Hosted, order: str):
     back, four = await page(three["prev"])
     assert back == second
 
-    assert (await page(four["prev"]))[0] == first
+    front, five = await page(four["prev"])
+    assert (front, five["prev"]) == (first, None)
     assert (await page(four["next"]))[0] == third
     body = {"limit": 2, "skip_pagination": True}
     response = await server.client.post("/runs/query", json=body)
@@ -342,6 +343,10 @@ async def test_a_share_link_shows_a_run_and_its_descendants(server: Hosted):
             body = {"filter": f"or(eq(name, 'x'), gt({field}, 0))"}
             told = await nobody.post(f"/public/{token}/runs/query", json=body)
             assert (told.status_code, f"no field {field}" in told.text) == (400, True)
+
+        for body in ({"trace_filter": "exists(name)"}, {"tree_filter": "exists(name)"}, {"execution_order": 2}):
+            told = await nobody.post(f"/public/{token}/runs/query", json=body)
+            assert (told.status_code, "refers to runs that are not shared" in told.text) == (422, True), body
 
         taken = await server.client.put(f"/runs/{TOOL}/share", json={"share_token": token})
         assert taken.status_code == 409

@@ -74,6 +74,19 @@ async def test_windows_of_a_wrong_clock_are_replaced(db) -> None:
     assert not any(await spend(Windows(db, clock), name, limit, 3))
 
 
+async def test_what_was_reserved_by_a_wrong_clock_is_not_spent(db: Database) -> None:
+    clock = Clock()
+    name = secrets.token_bytes(16)
+    limit = Limit(6400, 60)
+    windows = Windows(db, clock)
+    clock.move(3600)
+    assert (await windows.spend(name, limit)).remaining == 6399
+
+    clock.move(-3600)
+    budget = await windows.spend(name, limit)
+    assert (budget.remaining, budget.seconds_left) == (6399, 60)
+
+
 async def test_remaining_requests_count_a_share_that_is_on_its_way_back(db: Database) -> None:
     limit = Limit(6400, 60)
     names = [secrets.token_bytes(16) for _ in range(2)]

@@ -234,6 +234,32 @@ async def test_later_changes_are_visible_at_once_and_counted_again(db: Database,
     assert [row["project_id"] for row in kept] == [projects["project 0"]]
 
 
+async def test_a_day_is_counted_again_when_it_is_quiet_or_after_hours(db: Database, actor: Actor):
+    traces = await store_traces(db, actor, 20)
+    root = next(root for root, _ in traces if root["start_time"] < TODAY - 3 * DAY)
+    await count(db)
+    for error in ("first", "second"):
+        await deliver(db, actor, [{"id": root["id"], "error": error, "end_time": now()}], "patch")
+
+    async def count_after(hours: int, marks: int) -> int:
+        """Count when so many of the changes, the oldest ones, are so many hours old."""
+        await db.pool.execute(
+            "update stale_days set written_at = now() - make_interval(hours => $1) where written_by in"
+            " (select written_by from stale_days where day < $3 order by written_by limit $2)",
+            hours,
+            marks,
+            TODAY - 2 * DAY,
+        )
+        return (await DailyRollups(db).activate()).did.get("stale_days", 0)
+
+    assert await count_after(hours=0, marks=2) == 0
+    assert await count_after(hours=5, marks=1) == 0, "it still changes"
+    assert await count_after(hours=7, marks=1) == 1, "it has changed for long enough"
+
+    await deliver(db, actor, [{"id": root["id"], "error": "third", "end_time": now()}], "patch")
+    assert await count_after(hours=1, marks=1) == 1, "it is quiet"
+
+
 async def test_transactions_that_are_open_during_a_count_are_not_lost(db: Database, actor: Actor):
     root = (await store_traces(db, actor, 20))[0][0]
     run_id = UUID(str(root["id"]))

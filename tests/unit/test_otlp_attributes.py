@@ -14,6 +14,7 @@ from portside.tracing.types import IngestBatch, RunWrite
 
 CHAT = {"gen_ai.usage.input_tokens": 1000, "gen_ai.usage.output_tokens": 50}
 INFERENCE = {"llm.token_count.prompt": 1000, "llm.token_count.completion": 50}
+QUESTION = {"role": "user", "parts": [{"type": "text", "content": "What is it?"}]}
 VERCEL = {"ai.usage.inputTokens": 1000, "ai.usage.outputTokens": 50}
 COUNTS = {"input_tokens": 1000, "output_tokens": 50, "total_tokens": 1050}
 CACHED = {**COUNTS, "input_token_details": {"cache_read": 800, "cache_creation": 100}}
@@ -351,6 +352,21 @@ def test_answers_are_messages(attributes: dict[str, Any], events: Any, message: 
             {"pydantic_ai.all_messages": '[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]'},
             (),
             {"messages": [{"role": "user", "content": "hi"}]},
+        ),
+        (
+            # A message of the user with the result of a tool is no question.
+            {
+                "pydantic_ai.all_messages": json.dumps(
+                    [
+                        QUESTION,
+                        {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "get"}]},
+                        {"role": "user", "parts": [{"type": "tool_call_response", "id": "c1", "result": "5"}]},
+                        {"role": "assistant", "parts": [{"type": "text", "content": "It is 5."}]},
+                    ]
+                )
+            },
+            (),
+            {"messages": [QUESTION]},
         ),
         ({"request_data": '{"messages": [], "model": "m"}'}, (), {"messages": [], "model": "m"}),
         (
