@@ -19,7 +19,7 @@ from portside.agent.executors.serving import ExecutorRequests, Scopes
 from portside.agent.graphs import EventSink
 from portside.agent.queue.active_run import AttemptLost
 from portside.executor.errors import EventTooLarge, to_call_failed, to_error
-from portside.executor.requests import HistoryRead, Outcome, RunRequest
+from portside.executor.requests import DescriptionRequest, HistoryRead, Outcome, RunRequest
 from portside.kernel.errors import Invalid, PortsideError, Unavailable, error_classes
 from portside.kernel.large_reads import ReservationNeeded, ResponseTooLarge
 from tests.conftest import eventually
@@ -246,3 +246,56 @@ async def test_attempt_counts_if_its_executor_is_lost_while_it_retires_and_not_i
             await graphs.runs.execute(request("wait"), EventSink(take), timeout_s=600.0)
 
     assert lost.value.is_counted == (ended_by == "the run")
+
+
+async def test_attempts_at_runs_that_shared_a_lost_executor_are_suspects_and_do_not_count(project):
+    """Only one of the runs may be the cause."""
+    async with start_executor(project, Backend()) as (graphs, pool):
+        [executor] = pool.executors
+        sink = EventSink(lambda _events: None)
+        attempts = [asyncio.create_task(graphs.runs.execute(request("wait"), sink, timeout_s=600.0)) for _ in range(2)]
+
+        async def has_both() -> bool:
+            return len(executor.runs) == 2
+
+        await eventually(has_both)
+        os.kill(executor.hello.pid, signal.SIGKILL)
+        failures = await asyncio.gather(*attempts, return_exceptions=True)
+
+    assert [type(failure) for failure in failures] == [AttemptLost, AttemptLost]
+    assert [(failure.is_counted, failure.is_suspect) for failure in failures] == [(False, True), (False, True)]
+
+
+NESTED = """
+from typing import TypedDict
+from langgraph.graph import StateGraph
+
+class State(TypedDict, total=False):
+    text: str
+
+def enclose(name, node):
+    return StateGraph(State).add_node(name, node).add_edge("__start__", name).compile()
+
+graph = enclose("outer", enclose("inner", enclose("node", lambda state: {})))
+"""
+
+
+async def test_descriptions_that_are_kept_are_of_all_that_was_asked(project):
+    (project / "agent.py").write_text(NESTED)
+    async with start_executor(project, Backend()) as (graphs, _):
+
+        async def list_subgraphs(namespace: str | None, *, recurse: bool) -> list[str]:
+            asked = DescriptionRequest(graph_id="agent", config={}, namespace=namespace, recurse=recurse)
+            return sorted(await graphs.descriptions.subgraphs(asked))
+
+        async def draw(xray: int) -> list[str]:
+            drawing = await graphs.descriptions.draw(DescriptionRequest(graph_id="agent", config={}, xray=xray))
+            return sorted(node["id"] for node in drawing.nodes)
+
+        # The second time from what is kept.
+        for _ in range(2):
+            assert await list_subgraphs(None, recurse=False) == ["outer"]
+            assert await list_subgraphs(None, recurse=True) == ["outer", "outer|inner"]
+            assert await list_subgraphs("outer|inner", recurse=True) == ["outer|inner"]
+            assert await draw(xray=0) == ["__end__", "__start__", "outer"]
+            assert await draw(xray=1) == ["__end__", "__start__", "outer:inner"]

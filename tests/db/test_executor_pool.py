@@ -431,6 +431,25 @@ async def test_executor_with_much_memory_is_replaced_after_its_run(project):
         assert first.memory_bytes > 250_000_000
 
 
+async def test_executor_above_its_memory_keeps_its_run(project, monkeypatch):
+    """It is replaced. Only one that is far above would be killed, and its run would lose its attempt."""
+    used: dict[int, int] = {}
+    monkeypatch.setattr(spawned_executor, "measure_memory", lambda pid: used.get(pid, 1))
+    async with open_pool(build_program(project), PoolLimits(max_memory_bytes=10**12)) as pool:
+        executor, run = await hold(pool, "wait")
+        used[executor.process.pid] = 12 * 10**11
+
+        async def is_replaced_or_killed() -> bool:
+            return executor.is_retiring or run.done()
+
+        await eventually(is_replaced_or_killed)
+        assert not run.done()
+        run.cancel()
+
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+
 async def test_executor_far_above_its_memory_is_killed(project):
     """Also while it holds the interpreter's lock and answers nothing: the server reads what it holds."""
     async with open_pool(build_program(project), PoolLimits(max_memory_bytes=250_000_000)) as pool:

@@ -158,6 +158,17 @@ async def test_cancelled_transaction_leaves_its_connection_usable(fresh_database
     await other.close()
 
 
+async def test_large_rows_are_read_in_batches_that_fit_in_memory(db, monkeypatch) -> None:
+    """Only a row that is larger by itself has a batch above the limit."""
+    monkeypatch.setattr("portside.kernel.db.FREE_BYTES", 10)
+    sizes = Query("sizes", "select gen_random_uuid() as id, bytes from unnest(:sizes ::int[]) as bytes")
+    async with db.transaction() as tx:
+        batches = [batch async for batch in tx.batches(sizes, {"sizes": [4, 6, 1, 9, 2, 30, 1]})]
+
+    assert [batch.bytes for batch in batches] == [10, 10, 2, 30, 1]
+    assert [len(batch.ids) for batch in batches] == [2, 2, 1, 1, 1]
+
+
 async def test_jsonb_is_stored_without_nul(db):
     assert await db.pool.fetchval("select $1::jsonb", {"a": "x\0y"}) == {"a": "x\ufffdy"}
 

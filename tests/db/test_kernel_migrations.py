@@ -170,7 +170,13 @@ async def test_older_program_is_refused_without_the_functions_that_it_calls(db, 
     await migrate(db, [package.name])
     package.functions({}, {"two.sql": "create function two() returns int language sql return 2;"}, revision=4)
 
-    with pytest.raises(DatabaseIsNewer, match=r"have revision 6, and this program has 4.*restore the backup"):
+    refused = r"have revision 6, and this program has 4.*restore the backup"
+    with pytest.raises(DatabaseIsNewer, match=refused):
+        await migrate(db, [package.name])
+
+    # As a program recorded it that did not declare yet which functions older ones can call.
+    await db.pool.execute("update applied_functions set oldest = null")
+    with pytest.raises(DatabaseIsNewer, match=refused):
         await migrate(db, [package.name])
 
 

@@ -420,16 +420,26 @@ test("a history begins before the checkpoint that it names, and has more than on
     await run(executor, sent);
   }
   const config = { configurable: sent.config.configurable as Fields };
-  const read = { graph_id: "steps", config, limit: 120, before: null as unknown, filter: null, select: ["checkpoint_id", "values.notes"] };
+  const read = { graph_id: "steps", config, limit: 110, before: null as unknown, filter: null, select: ["checkpoint_id", "values.notes"] };
   const history = async (changes: Partial<typeof read>) =>
     JSON.parse(String(await currentWork.run(work(), () => operations.readHistory({ ...read, ...changes })))) as Fields[];
 
   const all = await history({});
-  assert.equal(new Set(all.map((state) => state.checkpoint_id)).size, 120);
+  assert.equal(new Set(all.map((state) => state.checkpoint_id)).size, 110);
+  assert.equal(all.length, 110);
   assert.deepEqual(Object.keys(all[0] as Fields).sort(), ["checkpoint_id", "values"]);
   assert.deepEqual(Object.keys((all[0] as { values: Fields }).values), ["notes"]);
   const [older] = await history({ limit: 1, before: { configurable: { checkpoint_id: all[3]?.checkpoint_id } } });
   assert.equal(older?.checkpoint_id, all[4]?.checkpoint_id);
+});
+
+test("all values are selected although one of them is selected as well", async () => {
+  const { executor, operations } = await made();
+  const sent = request("seeing");
+  await run(executor, sent);
+  const read = { graph_id: "seeing", config: { configurable: sent.config.configurable as Fields }, subgraphs: false, without_checkpoint: {} };
+  const selected = await currentWork.run(work(), () => operations.readState({ ...read, select: ["values", "values.notes"] }));
+  assert.deepEqual(Object.keys(JSON.parse(String(selected)).values).sort(), ["notes", "seen"]);
 });
 
 test("a checkpoint that does not exist is neither read nor changed", async () => {

@@ -292,7 +292,9 @@ async def test_handler_failures_do_not_repeat_plain_text(sdk_encryption):
     async def encrypt(ctx, data):
         if ctx.metadata.get("fail"):
             raise RuntimeError("swordfish")
-        return ["swordfish"] if ctx.metadata.get("list") else {"all": "of it"}
+        if ctx.metadata.get("list"):
+            return ["swordfish"]
+        return {**data, "more": "of it"} if ctx.metadata.get("more") else {}
 
     with pytest.raises(UserMistake, match=r"decrypt\.json"):
         EncryptionHandlers(encryption, "encryption.path")
@@ -302,9 +304,11 @@ async def test_handler_failures_do_not_repeat_plain_text(sdk_encryption):
         return data
 
     own = Encryptor(handlers=EncryptionHandlers(encryption, "encryption.path"))
-    set_context({})
-    with pytest.raises(EncryptionFailed, match=r"must keep the keys of thread\.metadata"):
-        await own.encrypt_document({"title": "x"}, METADATA, ROW)
+    for context, changed in (({}, "title"), ({"more": True}, "more")):
+        set_context(context)
+        kept = rf"must keep the keys of thread\.metadata; it added or removed {changed}$"
+        with pytest.raises(EncryptionFailed, match=kept):
+            await own.encrypt_document({"title": "x"}, METADATA, ROW)
 
     set_context({"fail": True})
     with pytest.raises(EncryptionFailed) as failure:

@@ -33,7 +33,12 @@ def test_a_message_that_streams():
     reported = tell(
         AIMessageChunk("one", id="m"),
         AIMessageChunk(" two", id="m", usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}),
-        AIMessageChunk("", id="m", chunk_position="last"),
+        AIMessageChunk(
+            "",
+            id="m",
+            usage_metadata={"input_tokens": 0, "output_tokens": 4, "total_tokens": 4},
+            chunk_position="last",
+        ),
     )
 
     assert [event["event"] for event in reported] == [
@@ -57,7 +62,8 @@ def test_a_message_that_streams():
     }
 
     assert reported[4]["content"] == {"type": "text", "text": "one two"}
-    assert reported[5]["usage"]["total_tokens"] == 3
+    # Each piece has only what came with it.
+    assert reported[5]["usage"]["total_tokens"] == 7
 
 
 def test_calls_of_tools_that_stream_side_by_side():

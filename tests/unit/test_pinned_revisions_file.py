@@ -1,11 +1,13 @@
 """The file of revisions that threads continue with."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
 from structlog.testing import capture_logs
 
-from portside.agent.executors.pinned_graphs import RevisionsFile
+from portside.agent.executors.pinned_graphs import PinnedGraphs, RevisionsFile
 from portside.agent.problems import PROBLEMS
 from portside.kernel.codec import dump_api
 
@@ -40,3 +42,26 @@ def test_threads_leave_a_revision_after_its_time_limit(tmp_path: Path) -> None:
     assert set(file.available()) == {unlimited, within}
     # Its name is still known, so that the reason why a thread left it can be said.
     assert past in file.read()
+
+
+async def test_executors_of_a_removed_revision_end_once_they_have_no_work(tmp_path: Path) -> None:
+    executor = SimpleNamespace(calls=1)
+    ended: list[str] = []
+
+    async def close() -> None:
+        ended.append("earlier")
+
+    own: Any = SimpleNamespace(facts={}, libraries={}, writer=None, pools=[], descriptions=None)
+    earlier: Any = SimpleNamespace(pools=[SimpleNamespace(executors=[executor])], close=close)
+    settings: Any = SimpleNamespace(pinned_revisions=str(tmp_path / "revisions.json"), revision_id=str(uuid4()))
+    nothing: Any = None
+    graphs = PinnedGraphs(own, nothing, settings, nothing, nothing)
+    graphs._earlier[uuid4()] = earlier
+
+    await graphs.close_removed()
+    assert ended == []
+
+    executor.calls = 0
+    await graphs.close_removed()
+    await graphs.close_removed()
+    assert ended == ["earlier"]
