@@ -25,7 +25,7 @@ from portside.agent.sql import sql
 from portside.agent.sql.declarations import ModelField
 from portside.agent.streams.bus import open_bus
 from portside.agent.streams.chunks import EventBatch, pack_events, unpack_events
-from portside.agent.streams.events import LOST, StreamEvent
+from portside.agent.streams.events import LOST, LOST_EVENTS, StreamEvent
 from portside.agent.streams.postgres_log import LogWriter
 from portside.agent.threads import searches
 from portside.agent.threads.reading import StateReader
@@ -37,6 +37,7 @@ from portside.kernel.db import Database
 from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
 from tests.db.queued import admit_run, end_run
+from tests.streaming_processes import Process, start
 
 OLD = "o" * 32
 NEW = "n" * 32
@@ -427,3 +428,25 @@ async def test_a_key_is_not_called_unused_while_a_value_of_it_stays(agent_databa
 
         assert [line["log_level"] for line in logged] == ["warning"]
         assert "remove them from GRAPH_AES_KEY" in logged[0]["event"]
+
+
+async def test_followers_of_events_that_cannot_be_decrypted_learn_that_some_are_missing(agent_databases):
+    url = await agent_databases()
+    async with open_database(url, encryptor(OLD)) as old, open_database(url, encryptor(NEW)) as new:
+        here = Process(old)
+        there = Process(new)
+        for process in (here, there, here):
+            await process.transport._renew()
+
+        begun = start()
+        follower = await there.hub.follow_thread(begun.thread_id, frozenset({"run_modes"}), None)
+        here.hub.begin(begun)
+        await here.transport.flush()
+        await there.transport._subscriptions.read()
+
+        there.hub.drop_thread(begun.thread_id)
+        received = b"".join([chunk async for chunk in follower])
+        for process in (here, there):
+            await process.transport.close()
+
+    assert received == LOST_EVENTS

@@ -269,6 +269,41 @@ async def test_deleting_an_earlier_run_leaves_the_thread_as_its_last_run_left_it
     assert (thread["status"], thread["error"]) == ("error", failed.error)
 
 
+async def test_deleting_an_earlier_run_does_not_bring_back_the_error_of_the_run_before_it(queue: Queue):
+    failed = RunResult(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error={"error": "E", "message": "m"})
+    await queue.end(await queue.begun(), failed)
+    second = await queue.begun()
+    await queue.end(second)
+    await queue.end(await queue.begun())
+
+    deleted = await statements.delete_run(queue.db, queue.worker_id, queue.thread_id, second.run_id)
+    assert deleted.run is not None
+    assert await queue.end(deleted.run, UNDONE) == "ended"
+    thread = await queue.thread()
+    assert (thread["status"], thread["error"]) == ("idle", None)
+
+
+async def test_a_thread_without_values_after_a_rollback_names_no_long_lists(queue: Queue):
+    """They are read from checkpoints, which the rollback has deleted."""
+    long = RunResult(
+        status=RunStatus.SUCCESS,
+        thread_status=ThreadStatus.IDLE,
+        values=b'{"messages":["m"]}',
+        row_values=b"{}",
+        long_values={"messages": "1"},
+        interrupts={},
+    )
+    run = await queue.begun()
+    await queue.end(run, long)
+    assert (await queue.thread())["long_values"] == {"messages": "1"}
+
+    deleted = await statements.delete_run(queue.db, queue.worker_id, queue.thread_id, run.run_id)
+    assert deleted.run is not None
+    assert await queue.end(deleted.run, UNDONE) == "ended"
+    thread = await queue.thread()
+    assert (thread["values"], thread["long_values"]) == (None, None)
+
+
 async def test_a_cancelled_run_that_never_began_leaves_the_error_of_the_thread(queue: Queue):
     failed = RunResult(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error={"error": "E", "message": "m"})
     await queue.end(await queue.begun(), failed)

@@ -19,7 +19,7 @@ from portside.agent.local_graphs import LocalGraphs, PostgresSaver
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
-from portside.agent.threads.reading import MAX_BATCH
+from portside.agent.threads.reading import MAX_BATCH, CheckpointNotFound
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.threads.states import States
 from portside.agent.types.access import ANYONE, Caller
@@ -246,6 +246,21 @@ async def test_deleted_thread_is_404_and_copy_has_its_own_ids(processes):
 
     with pytest.raises(ThreadNotFound):
         await asked.state(thread_id)
+
+
+async def test_a_deleted_checkpoint_that_later_ones_are_read_with_cannot_be_read_itself(processes):
+    """A rollback leaves it, emptied, as long as later ones need it."""
+    asked = processes[0]
+    thread_id = await note(asked)
+    at = (await asked.state(thread_id))["checkpoint_id"]
+    await update(asked, thread_id)
+    named = StateAtCheckpoint(Checkpoint(at), None, None)
+    assert load(await asked.states.read_json(thread_id, named))["values"]["text"] == "first"
+
+    empty = """update checkpoints set metadata = '{"source": "deleted"}' where checkpoint_id = $1"""
+    await asked.db.pool.execute(empty, at)
+    with pytest.raises(CheckpointNotFound):
+        await asked.states.read_json(thread_id, named)
 
 
 async def test_unwritten_checkpoints_of_this_process_are_read(processes, monkeypatch):

@@ -24,7 +24,7 @@ from portside.agent.streams.remote_subscriptions import RemoteSubscription
 from portside.executor.requests import LifecycleEvent
 from portside.kernel.db import Database
 from tests.conftest import eventually
-from tests.streaming_processes import Process, start, waits_for_lock
+from tests.streaming_processes import Process, Statement, start, waits_for_lock
 
 MODES = frozenset({"run_modes"})
 
@@ -79,6 +79,21 @@ async def read_chunks(database: Database) -> list[Chunk]:
 
 def get_subscription(process: Process, thread_id: UUID) -> RemoteSubscription:
     return process.transport.subscribed[thread_id]
+
+
+@pytest.mark.parametrize(("made", "events"), [("before", 1), ("after", 0)])
+async def test_a_thread_gets_no_events_of_a_deleted_one_of_its_id(processes, database, made, events):
+    here = processes[0]
+    begun = start()
+    stream = here.hub.begin(begun)
+    stream.publish([("values", b'"of the first thread"')])
+
+    created_at = {"before": "now() - interval '1 hour'", "after": "now() + interval '1 hour'"}[made]
+    insert = f"insert into threads (thread_id, created_at) values ('{begun.thread_id}', {created_at})"
+    await database.execute(Statement(insert))
+    follower = await here.hub.follow_thread(begun.thread_id, MODES, (0, 0))
+    here.hub.drop_thread(begun.thread_id)
+    assert b"".join([chunk async for chunk in follower]).count(b"of the first thread") == events
 
 
 async def test_chunk_after_a_missing_one_is_not_taken(processes, database):

@@ -93,6 +93,15 @@ async def test_expired_threads_are_deleted_with_checkpoints(db):
     assert (await sweeper(db).activate()).did == {"deleted": 0, "pruned": 0}
 
 
+async def test_a_deleted_thread_leaves_no_piece_of_its_values(db):
+    thread_id = await create_thread(db)
+    insert = "insert into checkpoint_pieces (thread_id, series, number, leaves, data) values ($1, 1, 0, 1, '')"
+    await db.pool.execute(insert, str(thread_id))
+    await records.delete_thread(db, thread_id)
+    count = "select count(*) from checkpoint_pieces where thread_id = $1"
+    assert await db.pool.fetchval(count, str(thread_id)) == 0
+
+
 async def test_keep_latest_prunes_once_until_the_thread_changes(db):
     thread_id = await create_thread(db, ttl=Ttl(5, "keep_latest"), age_minutes=6)
     assert (await sweeper(db).activate()).did == {"deleted": 0, "pruned": 1}

@@ -75,6 +75,18 @@ async def test_followers_of_a_deleted_thread_end_with_the_request(apps: list[Age
         assert follower._is_ended
 
 
+async def test_followers_of_a_busy_thread_that_is_not_pruned_stay(apps: list[AgentApp]):
+    app = apps[0]
+    async with open_client(app) as client:
+        thread_id = (await client.post("/threads", json={})).json()["thread_id"]
+        assert (await client.post(f"/threads/{thread_id}/runs", json=SLOW)).status_code == 200
+        follower = await app.hub.follow_thread(UUID(thread_id), parse_thread_modes([]), None)
+
+        response = await client.post("/threads/prune", json={"thread_ids": [thread_id]})
+        assert response.json() == {"pruned_count": 0}
+        assert not follower._is_ended
+
+
 def open_client(app: AgentApp) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app.asgi), base_url="http://agent", timeout=300)
 

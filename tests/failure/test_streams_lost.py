@@ -454,6 +454,18 @@ async def test_late_events_of_a_former_owner_are_dropped(processes, database):
     assert b"new" in b"".join(row["body"] for row in bodies)
 
 
+async def test_events_of_two_attempts_that_are_written_together_count_for_the_newest(processes, database):
+    here, _ = processes
+    begun = start()
+    await add_run(database, begun, attempt=2)
+    here.hub.begin(begun)
+    here.hub.begin(begun._replace(attempt=2)).publish([("values", b'"new"')])
+    await here.transport.flush()
+
+    bodies = await database.fetch(Statement("select body from stream_chunks"))
+    assert b"new" in b"".join(row["body"] for row in bodies)
+
+
 async def test_old_streams_keeps_chunks_for_their_time(processes, database):
     from portside.agent.streams.postgres_log import OldStreams
 

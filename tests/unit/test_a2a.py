@@ -20,7 +20,7 @@ from portside.agent.a2a.messages import (
     resume_command,
     to_parts,
 )
-from portside.agent.a2a.params import AgentMessage, FileContent, MessagePart, SendParams
+from portside.agent.a2a.params import AgentMessage, FileContent, MessagePart, SendParams, TaskParams, read_params
 from portside.agent.a2a.rpc import InvalidParams, TaskNotCancelable, TaskNotFound
 from portside.agent.a2a.service import _to_rpc_error, read_task_id
 from portside.agent.a2a.tasks import _parse_page_token, _parse_time, format_page_token
@@ -134,8 +134,18 @@ def test_resume_command_names_the_interrupt() -> None:
     assert resume_command(send, text, []).resume == "yes"
     assert resume_command(send, [{"kind": "data", "data": {"q": 1}}], ["q", "r"]).resume == {"q": 1}
 
-    with pytest.raises(InvalidParams, match="q, r"):
-        resume_command(send, text, ["q", "r"])
+    # An object is one answer unless all of its keys are questions.
+    form = {"q": 1, "name": "Ada"}
+    assert resume_command(send, [{"kind": "data", "data": form}], ["q"]).resume == {"q": form}
+
+    for unclear in (text, [{"kind": "data", "data": form}]):
+        with pytest.raises(InvalidParams, match="q, r"):
+            resume_command(send, unclear, ["q", "r"])
+
+
+def test_camel_case_wins_where_a_client_sends_both_names_of_a_member() -> None:
+    assert read_params({"id": "t", "history_length": 2}, TaskParams).history_length == 2
+    assert read_params({"id": "t", "history_length": 2, "historyLength": 1}, TaskParams).history_length == 1
 
 
 @pytest.mark.parametrize(
@@ -184,6 +194,15 @@ def test_input_of_data_may_have_any_messages(given: Any) -> None:
 
     marked = [{"id": "m", "additional_kwargs": {TASK_START: "start"}}]
     assert graph_input == {"messages": marked if isinstance(given, list) and given != [7] else given}
+
+
+def test_data_with_messages_becomes_text_where_the_graph_has_messages() -> None:
+    """The graph gets the message alone, so what such data has under `messages` would be lost."""
+    message = AgentMessage(message_id="m", role="user", parts=[])
+    data = [{"kind": "data", "data": {"topic": "tea", "messages": ["earlier"]}}]
+    graph_input = build_input(message, data, InputFields(has_messages=True, others=frozenset({"topic"})))
+    assert graph_input.keys() == {"messages"}
+    assert "earlier" in graph_input["messages"][0]["content"]
 
 
 def test_graph_without_schema_has_messages() -> None:

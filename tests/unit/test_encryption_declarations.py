@@ -6,6 +6,7 @@ import pytest
 
 from portside.agent.encryption.codec import EncryptionCodec
 from portside.agent.encryption.encryptor import Encryptor
+from portside.agent.encryption.key_renewal import ENCRYPTED_TABLES
 from portside.agent.sql import sql
 from portside.agent.sql.declarations import BadDeclaration, ModelField, parse_header
 from portside.kernel.db import Queries, Query
@@ -116,6 +117,28 @@ def test_every_query_of_the_agent_is_declared() -> None:
     assert [query.name for query in sql if query.declared is None] == []
     assert sql.copy_thread.declared.documents["values"] == ModelField("thread", "values")
     assert sql.copy_thread.declared.row == {"thread_id": "target"}
+
+
+def test_every_document_that_is_encrypted_moves_to_a_new_key() -> None:
+    tables = {
+        "assistant": ["assistants", "assistant_versions"],
+        "checkpoint": ["checkpoints"],
+        "cron": ["crons"],
+        "run": ["runs"],
+        "store": ["items"],
+        "thread": ["threads"],
+    }
+
+    fields: set[ModelField] = set()
+    for query in sql:
+        declared = parse_header(query)
+        fields |= {*declared.documents.values(), *declared.lists.values()}
+        fields |= {field for record in declared.records.values() for field in record.values()}
+
+    moved = {(table.name, document) for table in ENCRYPTED_TABLES for document in table.documents}
+    declared_columns = {(table, field.field) for field in fields for table in tables[field.model]}
+    assert declared_columns - moved == set()
+    assert ("crons", "owner") in declared_columns
 
 
 @pytest.mark.parametrize(

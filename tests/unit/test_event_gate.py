@@ -1,6 +1,7 @@
 """The events of a run whose lease is unsure: they wait for it, up to a bound, and those of a lost run are dropped."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
@@ -70,6 +71,21 @@ async def test_run_that_emits_more_than_can_wait_is_lost(gate: Gate, monkeypatch
     gate.run.renew(owned_until)
     gate.publish([("c", b"x")])
     assert (gate.delivered, gate._waiting) == ([], [])
+
+
+async def test_events_that_were_delivered_do_not_count_when_the_lease_is_unsure_again(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engine, "HELD_LIMIT_BYTES", 100)
+
+    for name in ("a", "b"):
+        gate.run.leased_until = 0.0
+        gate.publish([(name, b"x" * 60)])
+        assert gate.run.state is RunState.EXECUTING
+        gate.run.renew(math.inf)
+        gate.publish([])
+
+    assert gate.delivered == ["a", "b"]
 
 
 async def test_lost_run_that_does_not_stop_keeps_no_events(gate: Gate):
