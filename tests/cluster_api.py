@@ -57,6 +57,8 @@ class ClusterApi:
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], Json] = {}
         self.rules: list[Rule] = []
+        # What was applied last of each spec.
+        self._applied: dict[tuple[str, str, str], Json] = {}
         self.calls: list[tuple[str, str, str]] = []
         self.orphaned: list[str] = []
         self._version = 0
@@ -150,6 +152,7 @@ class ClusterApi:
             if query.get("propagationPolicy") == "Orphan":
                 self.orphaned.append(name)
             del self.objects[key]
+            self._applied.pop(key, None)
             return {}
 
         if method in {"apply", "POST", "CHECK", "PUT"}:
@@ -163,18 +166,28 @@ class ClusterApi:
                 raise Refusal(409, "the object has been modified; please apply your changes to the latest version")
             return self.put(plural, namespace, name, {**body, "metadata": {**live["metadata"], **body["metadata"]}})
 
+        return self._write(key, method, live, body)
+
+    def _write(self, key: tuple[str, str, str], method: str, live: Json | None, body: Json) -> Json:
         changed = body if live is None else _merge(live, body, replaces_lists=method == "merge")
+        if method == "apply":
+            # What was applied before and is left out now is removed; the real server does that at every depth.
+            spec = body.get("spec") or {}
+            for field in self._applied.get(key, {}).keys() - spec.keys():
+                changed["spec"].pop(field, None)
+
+        plural, _, name = key
         _check(plural, name, live, changed)
         if method == "CHECK":
             return changed
+        if method == "apply":
+            self._applied[key] = spec
 
         metadata = {} if live is None else live["metadata"]
         is_new_spec = live is not None and changed.get("spec") != live.get("spec")
         generation = metadata.get("generation", 1) + is_new_spec
         return self.put(
-            plural,
-            namespace,
-            name,
+            *key,
             {**changed, "metadata": {**metadata, **changed["metadata"], "generation": generation}},
         )
 

@@ -186,7 +186,8 @@ async def test_a_revision_is_made_on_demand(plane: Control) -> None:
 async def test_a_tracing_key_of_another_platform_alone_is_ignored(plane: Control) -> None:
     """A key of another platform in `.env` would go to this one, which refuses it, and every trace would be lost."""
     foreign = {"name": "LANGSMITH_API_KEY", "value": "lsv2_pt_key_of_another_service"}
-    elsewhere = {"name": "LANGSMITH_ENDPOINT", "value": "https://traces.test"}
+    names = ("LANGSMITH_ENDPOINT", "LANGSMITH_RUNS_ENDPOINTS", "LANGCHAIN_RUNS_ENDPOINTS")
+    endpoints = [{"name": name, "value": "https://traces.test"} for name in names]
     known = {"name": "LANGSMITH_API_KEY", "value": (await plane.client.post("/api-key", json={})).json()["key"]}
     listener_id = await plane.listener.connect()
 
@@ -199,7 +200,7 @@ async def test_a_tracing_key_of_another_platform_alone_is_ignored(plane: Control
     assert [secret["name"] for secret in made["secrets"]] == ["LANGSMITH_API_KEY", "FOO"]
     assert await names_of_secrets() == ["FOO"]
 
-    for secrets in ([foreign, elsewhere], [known]):
+    for secrets in (*([foreign, endpoint] for endpoint in endpoints), [known]):
         changed = await plane.patch(made["id"], secrets=secrets)
         assert changed["ignored_secrets"] == []
         assert await names_of_secrets() == [secret["name"] for secret in secrets]

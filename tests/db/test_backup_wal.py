@@ -262,6 +262,15 @@ async def test_unreachable_store_fills_no_disk(archived: Archived, tmp_path: Pat
     assert began is not None and gap is not None
     assert (gap.last_segment, gap.since > began.since) == ("000000010000000000000004", True), "a backup is due"
 
+    # After a crash Postgres may archive the last segment again, before it goes on.
+    for number in (4, 5):
+        (spool / f"00000001000000000000000{number}").write_bytes(b"x")
+
+    await archive.activate()
+    after = read_wal_state(home)
+    assert after is not None
+    assert (after.last_segment, after.since) == ("000000010000000000000005", gap.since)
+
 
 async def test_segment_whose_upload_only_seemed_to_fail_is_not_stored_twice(archived: Archived, tmp_path: Path) -> None:
     class Doubtful(FolderStore):

@@ -222,6 +222,18 @@ async def test_remote_repository_cannot_have_local_submodule(tmp_path: Path, git
         await fetch(source(f"{git_server.url}/top", CREDENTIAL), tmp_path / "out")
 
 
+async def test_a_remote_submodule_of_a_local_repository_cannot_have_a_local_one(tmp_path: Path, git_server: GitHost):
+    git_server.is_open = True
+    secret = Repository(tmp_path / "private")
+    secret.commit({"file": "1"})
+
+    middle = with_submodule(git_server.folder, "middle", str(secret.folder), secret)
+    top = with_submodule(tmp_path / "here", "top", f"{git_server.url}/middle", middle)
+
+    with pytest.raises(BuildFailed, match="transport 'file' not allowed"):
+        await fetch(source(str(top.folder)), tmp_path / "out")
+
+
 @pytest.fixture(scope="module")
 def repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three to copy: a private one, one for others to contain, and one that contains it as a submodule."""

@@ -222,7 +222,25 @@ async def test_more_replicas_than_connections_are_refused(small_server: str, tmp
     ):
         await databases.admit(deployments[0], 5)
 
-    # What busy replicas hold counts.
+    async def fit_four() -> bool:
+        try:
+            await databases.admit(deployments[0], 4)
+        except NoConnectionsLeft:
+            return False
+
+        return True
+
+    # What its own busy replicas hold counts.
+    held = [await asyncpg.connect(databases.url(deployments[0], tmp_path / str(deployments[0]))) for _ in range(10)]
+    with pytest.raises(NoConnectionsLeft, match=r"3 replicas need 13, the other 1 deployments .* take 3"):
+        await databases.admit(deployments[0], 3)
+
+    for connection in held:
+        await connection.close()
+
+    await eventually(fit_four)
+
+    # So does what those of others hold.
     held = [await asyncpg.connect(databases.url(deployments[1], tmp_path / str(deployments[1]))) for _ in range(9)]
     with pytest.raises(NoConnectionsLeft, match=r"3 replicas need 9, the other 1 deployments .* take 9"):
         await databases.admit(deployments[0], 3)

@@ -94,6 +94,9 @@ async def test_running_platform_rotates_and_keeps_the_previous_key(
     assert (state.reencrypted, box.keys[1:], SecretBox.from_file(home.master_key).keys) == (2, first.keys, box.keys)
     assert box.decrypt(await connection.fetchval(read, stored), stored) == b"token"
 
+    assert (await rotation.activate()).did == {"reencrypted": 0}
+    assert len(box.keys) == 2, "a request may store a value with the older key until then"
+
     # A request had encrypted with the older key before, and stores its value only now.
     await connection.execute(store, stored, first.encrypt(b"late", stored))
     monkeypatch.setattr(master_key, "REMOVE_AFTER", timedelta(0))

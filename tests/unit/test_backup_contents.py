@@ -73,6 +73,7 @@ def test_trees_come_back_with_modes_and_links(tmp_path: Path) -> None:
     (home / "archives" / "same").symlink_to("ä ö.tar.gz")
     (home / "outside").symlink_to("/etc/passwd")
     (home / "above").symlink_to("../../x")
+    (home / "beside").symlink_to("../x")
 
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(home / "s"))

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import zstandard
 
 from portside.backup import create
 from portside.backup.container import BackupRefused, EncryptedWriter, Header, Passphrase, new_salt
@@ -133,6 +134,24 @@ def test_file_that_is_no_wal_is_refused_by_name(tmp_path: Path, of: Header, cont
 
     number, damaged = check_wal(store, header(), PASSPHRASE, SEGMENT, lambda _size: None)
     assert (number, list(damaged)) == (1, [SEGMENT])
+
+
+def test_wal_of_a_time_is_fetched_up_to_the_second_segment_behind_it(tmp_path: Path) -> None:
+    """The first one that was archived later may hold no transaction after the time, and recovery needs one."""
+    store = FolderStore(tmp_path / "stored")
+    target = tmp_path / "segments"
+    target.mkdir()
+    segments = [f"{number:024X}" for number in range(1, 7)]
+
+    for number, name in enumerate(segments):
+        archived = msgspec.structs.replace(header(wal_name=name), created_at=NOW + timedelta(minutes=10 * number))
+        with open_backup(store, f"log/own/{name}", archived) as out:
+            out.write(zstandard.compress(b"records"))
+
+    count = fetch_wal(store, header(), PASSPHRASE, NOW + timedelta(minutes=15), target)
+
+    assert count == 4
+    assert sorted(file.name for file in target.iterdir()) == segments[:4]
 
 
 @pytest.mark.parametrize("name", ["../outside", "archives/../../outside", "/tmp/outside", "postgres/password"])

@@ -26,7 +26,7 @@ from portside.backup.history import (
     record_attempt,
     record_wal_state,
 )
-from portside.backup.listing import ListedBackup, choose_newest_backup
+from portside.backup.listing import ListedBackup, RestorableBackup, TimeSpan, choose_newest_backup, join_spans
 from portside.backup.schedule import RETRY_AFTER, BackupPlan, get_next_due, list_surplus, prune
 from portside.backup.stores import BucketStore, FolderStore, open_store, split_location
 from portside.backup.wal_archive import prune_wal
@@ -185,6 +185,17 @@ def test_newest_backup_that_can_be_read_is_chosen(tmp_path: Path) -> None:
     damaged.write_text("not a header")
     os.utime(damaged, (0, NOW.timestamp()))
     assert choose_newest_backup(store) == "new.backup"
+
+
+def test_times_of_backups_whose_wal_overlaps_are_one_span() -> None:
+    """The WAL of an earlier backup may reach further than that of a later one, which another home took."""
+
+    def build(since: int, until: int) -> RestorableBackup:
+        return RestorableBackup("x.backup", "own", "", TimeSpan(NOW + since * DAY, NOW + until * DAY))
+
+    spans = join_spans([build(7, 8), build(1, 2), build(0, 5), build(5, 6)])
+    assert spans == [TimeSpan(NOW, NOW + 6 * DAY), TimeSpan(NOW + 7 * DAY, NOW + 8 * DAY)]
+    assert join_spans([build(0, 5), build(1, 2)]) == [TimeSpan(NOW, NOW + 5 * DAY)]
 
 
 def test_log_is_deleted_with_a_margin_for_clocks(tmp_path: Path) -> None:

@@ -93,6 +93,19 @@ def test_gitignore_of_the_enclosing_repository_applies(project: Path) -> None:
     assert set(pack_folder(project)[0]) == {"langgraph.json", "agent.py"}
 
 
+def test_programs_stay_executable(project: Path) -> None:
+    write(project, {"run.sh": "#!/bin/sh\n"})
+    (project / "run.sh").chmod(0o700)
+    file = io.BytesIO()
+    pack(read_project(project, "langgraph.json"), file)
+    file.seek(0)
+
+    with tarfile.open(fileobj=file, mode="r:gz") as archive:
+        modes = {member.name: member.mode for member in archive}
+
+    assert modes == {"run.sh": 0o755, "agent.py": 0o644, "langgraph.json": 0o644}
+
+
 def test_links_to_outside_are_left_out(project: Path, tmp_path: Path) -> None:
     write(tmp_path, {"outside.txt": "private"})
     write(project, {"real.txt": "mine", "folder/x": ""})

@@ -1,6 +1,7 @@
 """What commands send to a platform, and with whose credentials."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from portside.cli import client
 from portside.cli.account import parse_expiry, revoke_key
 from portside.cli.backup import parse_past_time, read_passphrase
+from portside.cli.deploy import _must_upload
 from portside.cli.deployments import _describe_span, delete, rollback
 from portside.cli.login import _find_default_workspace
 from portside.cli.logins import Login, Logins
@@ -85,6 +87,17 @@ def test_a_login_is_for_its_owner_alone_and_ends(tmp_path: Path):
     assert logins.find("https://two.example.com") is None
     assert (tmp_path / "folder" / "logins.json").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_local_repository_is_uploaded_where_it_cannot_be_fetched_and_where_it_was_uploaded_before():
+    """A platform elsewhere has no such folder, and a deployment of uploads takes no repository."""
+    sources = [None, {"source": "git_hosting"}, {"source": "internal_source"}]
+
+    with closing(client.Platform("http://127.0.0.1:8700", KEY)) as here:
+        assert [_must_upload(here, existing) for existing in sources] == [False, False, True]
+
+    with closing(client.Platform("https://platform.example.com", KEY)) as elsewhere:
+        assert [_must_upload(elsewhere, existing) for existing in sources] == [True, True, True]
 
 
 def test_a_deletion_is_asked_for_and_leaves_traces_that_it_does_not_name():

@@ -259,6 +259,12 @@ def test_a_patch_cannot_change_immutable_fields() -> None:
         rules.check_patch(patch(source="external_image"), ROW)
 
 
+def test_an_empty_command_replaces_the_one_before() -> None:
+    content = RevisionContent(source="github", secrets=[], install_command="npm ci", build_command="npm run build")
+    apply_patch(content, patch(source_config={"install_command": ""}))
+    assert (content.install_command, content.build_command) == ("", "npm run build")
+
+
 def test_an_image_s_own_address_may_change() -> None:
     image = {**ROW, "source": "external_image", "repo_url": None, "deployment_type": None}
     rules.check_patch(patch(source_config={"custom_url": "https://new.example.com"}), image)

@@ -19,9 +19,11 @@ from portside.dataplane.compute.replica_set import ProcessReplicaSet, ReplicaCon
 from portside.dataplane.compute.resource_usage import GroupUsage
 from portside.dataplane.compute.scaling import ReplicaBounds, ServerTier
 from portside.dataplane.compute.server_metrics import QueueMetrics, ServerMetrics
+from portside.dataplane.failures import NoConnectionsLeft
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.state import DeploymentFolder
 from portside.listener_api import DesiredDeployment, MetricsReport, Secret
+from tests.conftest import eventually
 from tests.desired import build_desired_deployment, build_desired_revision
 
 MB = 2**20
@@ -199,6 +201,19 @@ async def test_a_request_to_roll_forward_is_followed_once(made: Made, monkeypatc
         await asyncio.sleep(0)
 
     assert begun == [3, -1, 4]
+
+
+async def test_a_replica_that_postgres_has_no_connections_for_is_a_problem_and_no_restart(made: Made) -> None:
+    async def refuse(_replicas: int) -> None:
+        raise NoConnectionsLeft("Postgres has no connections left")
+
+    made.context.admit = refuse
+    tier = made.set._tiers[ServerTier.ALL]
+    tier.supervise()
+
+    await eventually(lambda: asyncio.sleep(0, tier.problem is not None))
+    assert (tier.problem or "").startswith("Postgres has no connections left\n")
+    assert tier.restarts == 0
 
 
 async def test_a_replica_that_dies_again_and_again_is_started_later_and_later(made: Made) -> None:

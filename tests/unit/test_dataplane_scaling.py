@@ -28,6 +28,7 @@ SPEC = {"min_scale": 1, "max_scale": 1, "queue_min_scale": 1, "queue_max_scale":
         ({"max_scale": 1}, {**SPEC, "max_scale": 10, "queue_max_scale": 10}, {"all": (1, 1)}),
         ({"max_scale": 3}, SPEC, {"api": (1, 3), "queue": (1, 3)}),
         ({"queue_max_scale": 4}, SPEC, {"api": (1, 1), "queue": (1, 4)}),
+        ({"max_scale": 3, "queue_max_scale": 5}, SPEC, {"api": (1, 3), "queue": (1, 5)}),
         ({"min_scale": 2}, SPEC, {"api": (2, 2), "queue": (2, 2)}),
         ({}, {**SPEC, "min_scale": 2, "max_scale": 5}, {"api": (2, 5), "queue": (1, 1)}),
         ({"queue_min_scale": 3}, {**SPEC, "max_scale": 5}, {"api": (1, 5), "queue": (3, 3)}),

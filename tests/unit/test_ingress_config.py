@@ -153,21 +153,23 @@ def test_upstreams_follow_moves_and_deletions(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("client", "forwarded", "seen"),
+    ("client", "forwarded", "scheme", "seen"),
     [
-        (None, "203.0.113.7", (("203.0.113.7", 0), None, "https")),
-        (None, "198.51.100.1, 203.0.113.7", (("203.0.113.7", 0), "198.51.100.1", "https")),
+        (None, "203.0.113.7", "https", (("203.0.113.7", 0), None, "https")),
+        (None, "198.51.100.1, 203.0.113.7", "https", (("203.0.113.7", 0), "198.51.100.1", "https")),
+        # What is last is of the front, and what comes before may be of anybody.
+        (None, "203.0.113.7", "http, https", (("203.0.113.7", 0), None, "https")),
         # A connection that is not the front's keeps what it says, and nobody believes it.
-        (("192.0.2.1", 5), "203.0.113.7", (("192.0.2.1", 5), "203.0.113.7", "http")),
+        (("192.0.2.1", 5), "203.0.113.7", "https", (("192.0.2.1", 5), "203.0.113.7", "http")),
     ],
 )
-async def test_only_the_front_is_believed_about_the_client(client: Any, forwarded: str, seen: Any):
+async def test_only_the_front_is_believed_about_the_client(client: Any, forwarded: str, scheme: str, seen: Any):
     scopes: list[Any] = []
 
     async def app(scope: Any, _receive: Any, _send: Any) -> None:
         scopes.append(scope)
 
-    headers = [(b"x-forwarded-for", forwarded.encode()), (b"x-forwarded-proto", b"https")]
+    headers = [(b"x-forwarded-for", forwarded.encode()), (b"x-forwarded-proto", scheme.encode())]
     await FromFront(app)({"type": "http", "client": client, "scheme": "http", "headers": headers}, None, None)
     left = dict(scopes[0]["headers"]).get(b"x-forwarded-for")
     assert (scopes[0]["client"], left and left.decode(), scopes[0]["scheme"]) == seen

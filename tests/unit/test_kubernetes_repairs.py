@@ -185,6 +185,17 @@ async def test_claim_keeps_its_class_and_its_size(harness: Harness) -> None:
     assert harness.deleted() == []
 
 
+async def test_claim_keeps_the_class_that_this_listener_gave_it(harness: Harness) -> None:
+    """Whoever applies a field and leaves it out later removes it, which the cluster refuses for a class."""
+    del harness.cluster.objects["persistentvolumeclaims", "agents", f"{NAME}-postgres"]
+    for name in ("first", "second"):
+        harness.target._cluster = ClusterSettings(LISTENER, settings(kubernetes_storage_class=name))
+        await harness.target.apply_serving()
+
+    assert harness.refusals == []
+    assert harness.spec("persistentvolumeclaims", f"{NAME}-postgres")["storageClassName"] == "first"
+
+
 async def test_lost_password_is_recovered_from_the_variables(harness: Harness) -> None:
     before = harness.password(), harness.password(f"{NAME}-redis")
     for component in ("postgres", "redis"):

@@ -5,12 +5,15 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from portside.kernel.errors import UserMistake
+from portside.transfer import datasets, threads
 from portside.transfer import server as servers
-from portside.transfer import threads
+from portside.transfer.assistants import carry_assistants
+from portside.transfer.crons import carry_crons
 from portside.transfer.kinds import AGENT_KINDS, carry, select_kinds
 from portside.transfer.prompts import carry_prompts
 from portside.transfer.report import Report
@@ -50,7 +53,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    do_GET = do_POST = answer  # noqa: N815 - names of the base class
+    do_DELETE = do_GET = do_POST = answer  # noqa: N815 - names of the base class
 
     def log_message(self, *_arguments: Any) -> None:
         pass
@@ -256,6 +259,14 @@ def test_history_is_read_page_by_page(peer: Scripted, client: RemoteServer, monk
     assert threads._read_history(client, IDS[0], 3) == states
 
 
+def test_a_thread_that_does_not_name_its_graph_gets_that_of_its_last_state() -> None:
+    states = [{"metadata": {"graph_id": "last", "step": 2}}, {"metadata": {"graph_id": "first"}}]
+    thread = {"metadata": {"user": "ann"}}
+    assert threads._build_metadata(thread, states) == {"user": "ann", "graph_id": "last"}
+    assert threads._build_metadata({"metadata": {"graph_id": "its own"}}, states) == {"graph_id": "its own"}
+    assert threads._build_metadata(thread, []) == {"user": "ann"}
+
+
 def test_lifetime_of_a_thread_is_carried(peer: Scripted, client: RemoteServer) -> None:
     lifetimes: list[tuple[Any, dict[str, Any]]] = [
         ({"ttl_minutes": 5, "strategy": "keep_latest"}, {"ttl": {"ttl": 5, "strategy": "keep_latest"}}),
@@ -264,6 +275,61 @@ def test_lifetime_of_a_thread_is_carried(peer: Scripted, client: RemoteServer) -
     ]
     peer.answers = [(200, {}, json.dumps({"ttl": ttl}).encode()) for ttl, _ in lifetimes]
     assert [threads._read_lifetime(client, IDS[0]) for _ in lifetimes] == [carried for _, carried in lifetimes]
+
+
+@pytest.mark.parametrize(("starts", "enabled"), [(False, [False, False]), (True, [True, False])])
+def test_only_crons_that_ran_at_the_source_are_started(
+    peer: Scripted, client: RemoteServer, enabled: list[bool], *, starts: bool
+) -> None:
+    crons = [
+        {"cron_id": IDS[number], "assistant_id": IDS[2], "schedule": "@daily", "enabled": was_enabled}
+        for number, was_enabled in enumerate((True, False))
+    ]
+    replies: list[tuple[int, Any]] = [(200, crons), (404, None), (200, {}), (404, None), (200, {})]
+    peer.answers = [(status, {}, json.dumps(reply).encode()) for status, reply in replies]
+
+    report = Report(lambda _line: None)
+    carry_crons(client, client, report, starts=starts)
+
+    created = [json.loads(body) for path, _, body in peer.requests if path == "/runs/crons"]
+    assert [cron["is_enabled"] for cron in created] == enabled
+    assert [note["item"] for note in report.notes] == ([] if starts else IDS[:1]), "it is paused here alone"
+
+
+def test_a_version_in_several_requests_is_complete_at_its_own_time(
+    peer: Scripted, client: RemoteServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads a dataset as of the version gets all of its changes, and as of the one before none of them."""
+    monkeypatch.setattr(datasets, "MAX_BYTES", 1)
+    examples = [{"id": example_id, "inputs": {"n": 1}} for example_id in IDS[:2]]
+    difference = {"examples_added": IDS[:1], "examples_modified": IDS[1:2], "examples_removed": IDS[2:]}
+    replies: list[tuple[int, Any]] = [(200, difference), (200, examples), (200, {}), (200, {}), (200, {})]
+    peer.answers = [(status, {}, json.dumps(reply).encode()) for status, reply in replies]
+
+    report = Report(lambda _line: None)
+    before, at = "2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00.000002+00:00"
+    datasets._carry_version(client, client, report, IDS[0], as_of=at, previous=before)
+
+    written = [urlsplit(path) for path, *_ in peer.requests[2:]]
+    assert [address.path for address in written] == ["/examples", *["/platform/examples/multipart"] * 2]
+
+    moments = [parse_qs(address.query)["as_of"][0] for address in written]
+    assert moments == ["2026-01-02T00:00:00+00:00", "2026-01-02T00:00:00.000001+00:00", at]
+
+
+def test_a_second_import_leaves_the_version_of_an_assistant_that_is_active_at_the_target(
+    peer: Scripted, client: RemoteServer
+) -> None:
+    versions = [{"assistant_id": IDS[0], "version": number} for number in (1, 2)]
+    replies: list[Any] = [versions[:1], versions, versions[1], versions]
+    # The last answer is for a request that must not come.
+    peer.answers = [(200, {}, json.dumps(reply).encode()) for reply in (*replies, {})]
+
+    report = Report(lambda _line: None)
+    carry_assistants(client, client, report)
+
+    assert [path for path, *_ in peer.requests if path.endswith("/latest")] == []
+    assert report.of("assistants").describe() == "0 carried, 1 there already"
 
 
 def test_names_of_the_source_end_no_header(peer: Scripted, client: RemoteServer) -> None:

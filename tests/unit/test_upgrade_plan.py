@@ -76,6 +76,29 @@ def test_only_a_fault_prevents_an_upgrade(found: list[Finding], *, is_possible: 
     assert plan.is_possible is is_possible
 
 
+@pytest.mark.parametrize(
+    ("built", "becomes"),
+    [
+        ('{"layout": "split"}', "replaced"),
+        ('{"layout": "combined"}', "kept"),
+        # A build of an early version, one that is damaged, and one that is lost.
+        ("{}", "kept"),
+        ('{"layout"', "kept"),
+        (None, "kept"),
+    ],
+)
+def test_only_a_server_that_is_not_part_of_its_build_is_replaced(
+    tmp_path: Path, built: str | None, becomes: str
+) -> None:
+    row: Any = {"id": "d", "active_revision_id": "r", "name": "bot", "server_version": None}
+    folder = tmp_path / "dataplane" / "deployments" / "d" / "revisions" / "r"
+    folder.mkdir(parents=True)
+    if built is not None:
+        (folder / "built.json").write_text(built)
+
+    assert upgrade._plan_agent(tmp_path, row).becomes == becomes
+
+
 class Tables:
     """Stands in for a database with tables and their numbers of rows."""
 
