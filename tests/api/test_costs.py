@@ -259,6 +259,8 @@ async def test_prices_of_a_workspace_are_set_changed_and_removed(server: Hosted)
     assert (await read_run(server, run))["total_cost"] == "2", "the past stays until it is computed again"
     answer = await server.client.get(path, params={"q": "mine"})
     assert ([each["name"] for each in answer.json()], answer.headers["x-pagination-total"]) == (["mine"], "1")
+    answer = await server.client.get(path, params={"q": "mine", "offset": 5})
+    assert (answer.json(), answer.headers["x-pagination-total"]) == ([], "1"), "behind the end"
     await ask(server, "DELETE", f"{path}/{created['id']}", None, 204)
     await ask(server, "DELETE", f"{path}/{created['id']}", None, 404)
 

@@ -291,8 +291,13 @@ async def list_prices(db: Session, workspace_id: UUID, query: PriceQuery) -> Pri
     """Return a page of the prices that apply in a workspace."""
     page = {"q": query.q or None, "offset": query.offset, "limit": query.limit}
     rows = await db.fetch(sql.prices, workspace_id=workspace_id, id=None, **page)
-    total = rows[0]["total"] if rows else 0
-    return PricePage([_to_price(row) for row in rows], total)
+    prices = [_to_price(row) for row in rows]
+    if not rows and query.offset:
+        # Rows carry the total, and a page behind the end has none.
+        first_page = {**page, "offset": 0, "limit": 1}
+        rows = await db.fetch(sql.prices, workspace_id=workspace_id, id=None, **first_page)
+
+    return PricePage(prices, rows[0]["total"] if rows else 0)
 
 
 async def create_price(db: Database, workspace_id: UUID, body: PriceRequest) -> ModelPrice:
