@@ -3,11 +3,14 @@
 Only a sender that knows the webhook's secret is believed.
 """
 
+import json
+from typing import Any
+
 import pytest
 
 from portside.control.git_hosts import is_at
 from portside.control.polling import is_being_fetched, is_new
-from portside.control.pushes import is_signed, normalize_address, read_delivery_id
+from portside.control.pushes import Push, is_signed, normalize_address, parse_push, read_delivery_id
 
 
 def test_the_published_example_of_a_signature() -> None:
@@ -45,6 +48,27 @@ def test_a_delivery_is_named_after_what_is_signed_of_it() -> None:
         == read_delivery_id("gitea", {}, b"a")
         != read_delivery_id("gitea", {}, b"b")
     )
+
+
+@pytest.mark.parametrize(
+    ("event", "named"),
+    [
+        # As GitLab documents its system hooks: only some say `object_kind`, and only pushes have these fields.
+        ({"event_name": "project_create", "path_with_namespace": "team/agent"}, "project_create"),
+        ({"object_kind": "merge_request", "event_type": "merge_request", "project": {}}, "merge_request"),
+        ({"event_name": "tag_push", "ref": "refs/heads/main", "after": "a" * 40}, "tag_push"),
+    ],
+)
+def test_system_hooks_of_gitlab_that_are_no_pushes_are_ignored(event: dict[str, Any], named: str) -> None:
+    said = parse_push("gitlab", {"x-gitlab-event": "System Hook"}, json.dumps(event).encode())
+    assert said == f"the event {named!r} is not a push"
+
+
+def test_a_push_that_comes_as_a_system_hook_counts() -> None:
+    event = {"event_name": "push", "ref": "refs/heads/main", "before": "b" * 40, "after": "a" * 40}
+    found = parse_push("gitlab", {"x-gitlab-event": "System Hook"}, json.dumps(event).encode())
+    assert isinstance(found, Push)
+    assert (found.branch, found.commit) == ("main", "a" * 40)
 
 
 @pytest.mark.parametrize(

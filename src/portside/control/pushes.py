@@ -8,6 +8,7 @@ in a delivery is parsed before its signature is verified. `polling.py` handles g
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from portside.kernel.errors import Invalid, Unauthorized
 from portside.kernel.reconcile import Status, Task
 from portside.listener_api import DeploymentStatus
 
+T = TypeVar("T")
 MAX_PUSH_BYTES = 5 * 1024 * 1024
 MAX_DEPLOYMENTS = 200
 # A delivery that is older than that and was captured counts again: then the commit of that time is built.
@@ -48,6 +50,13 @@ class _PushedRepository(msgspec.Struct):
     web_url: str | None = None
 
 
+class _Event(msgspec.Struct):
+    """What says which event it is: the system hooks of GitLab have one header for all, and some have only a name."""
+
+    object_kind: str | None = None
+    event_name: str | None = None
+
+
 class _PushEvent(msgspec.Struct):
     ref: str
     after: str
@@ -56,7 +65,6 @@ class _PushEvent(msgspec.Struct):
     deleted: bool | None = None
     repository: _PushedRepository | None = None
     project: _PushedRepository | None = None
-    object_kind: str | None = None
 
 
 class Push(msgspec.Struct, frozen=True):
@@ -188,9 +196,13 @@ def parse_push(kind: str, headers: Mapping[str, str], body: bytes) -> Push | str
     if event not in _PUSHES:
         return f"the event {event[:100]!r} is not a push"
 
-    payload = _decode(headers, body)
-    if payload.object_kind not in {None, "push"}:
-        return f"the event {payload.object_kind!r} is not a push"
+    body = _take_from_form(headers, body)
+    named = _decode(body, _Event)
+    kind_of_event = named.object_kind or named.event_name or "push"
+    if kind_of_event != "push":
+        return f"the event {kind_of_event[:100]!r} is not a push"
+
+    payload = _decode(body, _PushEvent)
     if not payload.ref.startswith(_BRANCH):
         return "only pushes to branches are built"
     if payload.deleted or payload.after in _NO_COMMIT:
@@ -212,11 +224,20 @@ def parse_push(kind: str, headers: Mapping[str, str], body: bytes) -> Push | str
     )
 
 
-def _decode(headers: Mapping[str, str], body: bytes) -> _PushEvent:
+def _take_from_form(headers: Mapping[str, str], body: bytes) -> bytes:
+    """Return the event of a body: GitHub can send it as a field of a form."""
+    if not headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        return body
+
     try:
-        if headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
-            body = parse_qs(body.decode(), max_num_fields=10).get("payload", [""])[0].encode()
-        return msgspec.json.decode(body, type=_PushEvent)
+        return parse_qs(body.decode(), max_num_fields=10).get("payload", [""])[0].encode()
+    except ValueError as exc:
+        raise Invalid.field(["body"], f"is not a push event: {exc}") from exc
+
+
+def _decode(body: bytes, event: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=event)
     except ValueError as exc:
         raise Invalid.field(["body"], f"is not a push event: {exc}") from exc
 
