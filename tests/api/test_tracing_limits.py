@@ -1,5 +1,6 @@
 """Usage limits that a workspace sets itself, what they refuse, and what would be billed."""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
@@ -82,6 +83,48 @@ async def test_longlived_traces_beyond_the_monthly_limit_are_refused(server: Hos
     assert unextending.status_code == 200
 
     assert (await send_run(server)).status_code == 202
+
+
+async def test_feedback_that_is_not_refused_extends_nothing_beyond_the_limit(server: Hosted):
+    """With runs in one body it would take them along, and who has a link knows nothing of the limit."""
+    workspace = await server.new_workspace("Not extended")
+    key = {"x-api-key": await server.new_key(workspace_id=workspace)}
+    before, later = str(uuid4()), str(uuid4())
+
+    async with httpx2.AsyncClient(base_url=server.url, headers=key) as client:
+        limited = Hosted(server.url, key["x-api-key"], server.actor, server.db, client)
+        await client.post("/sessions", json={"name": "short", "trace_tier": "shortlived"})
+
+        async def send_short_run(run_id: str) -> None:
+            run = {"id": run_id, "name": "r", "run_type": "chain", "session_name": "short"}
+            assert (await client.post("/runs", json=run)).status_code == 202
+
+        await send_run(limited)
+        await limit(limited, "monthly_longlived_traces", 1)
+        await send_short_run(before)
+
+        for run_id in (before, later):
+            body = json.dumps({"run_id": run_id, "trace_id": run_id, "key": "k", "extend_trace_retention": True})
+            part = {f"feedback.{uuid4()}": (None, body, "application/json")}
+            assert (await client.post("/runs/multipart", files=part)).status_code == 202
+
+            token = (await client.post("/feedback/tokens", json={"run_id": run_id, "feedback_key": "stars"})).json()
+            given = await client.post(token["url"], json={"score": 1}, headers={"x-api-key": ""})
+            assert given.status_code == 200
+
+        await send_short_run(later)
+        tiers = await server.db.pool.fetch(
+            "select tier from traces where workspace_id = $1 and trace_id = any($2::uuid[])", workspace, [before, later]
+        )
+        assert [row["tier"] for row in tiers] == ["shortlived"] * 2
+
+        # What is asked when a trace expires, as its feedback may have come before its run.
+        extending = "select count(*) from feedback where run_id = any($1::uuid[]) and extends_trace(body)"
+        assert await server.db.pool.fetchval(extending, [before, later]) == 0
+
+        for run_id in (before, later):
+            stored = (await client.get("/feedback", params={"run": run_id})).json()
+            assert {each["key"] for each in stored} == {"k", "stars"}
 
 
 async def test_the_month_in_which_a_trace_became_longlived_counts(server: Hosted):

@@ -148,6 +148,15 @@ async def store_feedback(db: Session, workspace_id: UUID, feedback_id: UUID, bod
     await write_feedback(db, workspace_id, [write])
 
 
+def leave_retention(feedback: FeedbackWrite) -> None:
+    """Have feedback extend no trace, also not that of a run that comes later."""
+    fields = msgspec.json.decode(feedback.body, type=dict[str, msgspec.Raw])
+    fields["extend_trace_retention"] = msgspec.Raw(b"false")
+
+    feedback.body = msgspec.json.encode(fields).decode()
+    feedback.extends_trace = False
+
+
 async def write_feedback(tx: Session, workspace_id: UUID, feedback: list[FeedbackWrite]) -> None:
     """Write feedback; the latest write of an id wins. Feedback makes its trace long-lived unless it says otherwise."""
     by_time = sorted(feedback, key=lambda item: item.modified_at)

@@ -28,6 +28,7 @@ from portside.tracing.feedback import (
     store_feedback,
 )
 from portside.tracing.fields import to_utc
+from portside.tracing.quotas import Quotas
 from portside.tracing.sql import sql
 
 PATH = "/feedback/tokens/"
@@ -131,8 +132,12 @@ async def list_tokens(db: Session, query: TokenQuery, base_url: str, *, by: Acto
     return [Token(**dict(row), url=_build_url(base_url, row["id"])) for row in rows]
 
 
-async def use_token(db: Database, token: UUID, feedback: TokenFeedback | TokenFeedbackQuery) -> None:
-    """Store feedback that is given with a token. Raises FeedbackTokenNotFound."""
+async def use_token(db: Database, quotas: Quotas, token: UUID, feedback: TokenFeedback | TokenFeedbackQuery) -> None:
+    """Store feedback that is given with a token. Raises FeedbackTokenNotFound.
+
+    Who gives it can do nothing about the workspace's limit of long-lived traces: once that is reached, the trace
+    expires as it would without the feedback.
+    """
     row = await db.fetchrow(sql.feedback_token, token=token)
     if row is None:
         raise FeedbackTokenNotFound
@@ -147,6 +152,7 @@ async def use_token(db: Database, token: UUID, feedback: TokenFeedback | TokenFe
         correction=feedback.correction,
         feedback_source=FeedbackSource("app", metadata),
         feedback_config=row["config"],
+        extend_trace_retention=await quotas.allows_longlived(row["workspace_id"]),
     )
 
     await store_feedback(db, row["workspace_id"], row["feedback_id"], body)

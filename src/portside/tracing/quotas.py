@@ -83,8 +83,12 @@ class Quotas:
 
     async def check_longlived(self, workspace_id: UUID) -> None:
         """Raise LonglivedLimitReached if no more traces may become long-lived this month."""
-        if LONGLIVED in await self._find_reached(workspace_id):
+        if not await self.allows_longlived(workspace_id):
             raise LonglivedLimitReached
+
+    async def allows_longlived(self, workspace_id: UUID) -> bool:
+        """Whether more traces may become long-lived this month."""
+        return LONGLIVED not in await self._find_reached(workspace_id)
 
     async def _find_reached(self, workspace_id: UUID) -> frozenset[str]:
         until, limit_types = self._cached.get(workspace_id, (0.0, frozenset()))

@@ -11,6 +11,7 @@ from portside.kernel.http.audit_actions import Unrecorded
 from portside.kernel.http.routes import JSON_OBJECT
 from portside.tracing import ingest, ingest_parser, refused_runs
 from portside.tracing.bodies import BODY_ERRORS, read_body
+from portside.tracing.feedback import leave_retention
 from portside.tracing.ingest import RunTooLarge, require_import
 from portside.tracing.otlp_runs import parse_otlp
 from portside.tracing.otlp_wire import JSON, OTLP_COST, PROTOBUF, is_json
@@ -104,6 +105,11 @@ async def _store(
     services = ctx.services
     async with read_body(ctx.request, services.read_budget, services.ingest_limits, parse, cost=cost) as batch:
         max_run_bytes = services.ingest_limits.run_bytes
+        if batch.feedback and not await services.quotas.allows_longlived(ctx.actor.workspace_id):
+            # Refusing it would lose the runs of the same body.
+            for feedback in batch.feedback:
+                leave_retention(feedback)
+
         await ingest.store_batch(
             ctx.db,
             batch,

@@ -109,7 +109,7 @@ async def download_attachment(ctx: Context, query: DownloadQuery) -> Response:
 )
 async def give_feedback_by_address(ctx: Context, token: UUID, query: TokenFeedbackQuery) -> Accepted:
     """Store the feedback in the query; the token replaces the API key."""
-    await feedback_tokens.use_token(ctx.db, token, query)
+    await feedback_tokens.use_token(ctx.db, ctx.services.quotas, token, query)
     return Accepted()
 
 
@@ -122,5 +122,5 @@ async def give_feedback_by_address(ctx: Context, token: UUID, query: TokenFeedba
 )
 async def give_feedback(ctx: Context, token: UUID, body: TokenFeedback = TokenFeedback()) -> Accepted:  # noqa: B008
     """Store the feedback in the body; the token replaces the API key."""
-    await feedback_tokens.use_token(ctx.db, token, body)
+    await feedback_tokens.use_token(ctx.db, ctx.services.quotas, token, body)
     return Accepted()
