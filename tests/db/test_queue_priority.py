@@ -11,13 +11,16 @@ import pytest
 
 from portside.agent.queue import statements
 from portside.agent.queue.priorities import parse_priority
-from portside.agent.queue.types import Admission
+from portside.agent.queue.types import Admission, RunResult
+from portside.agent.types.runs import RunStatus
+from portside.agent.types.threads import ThreadStatus
 from portside.kernel.db import Database, Session
 from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
-from tests.db.queued import admit_run
+from tests.db.queued import admit_run, end_run
 
 WORKER = uuid4()
+DONE = RunResult(status=RunStatus.SUCCESS, thread_status=ThreadStatus.IDLE, values=b"{}", interrupts={})
 # What `claim_runs` looks for, as the statement in it does.
 READY = """
 explain (analyze, buffers, format json) select run_id from runs
@@ -86,6 +89,19 @@ async def test_priority_does_not_change_the_order_within_a_thread(db: Database):
     plain = await admit(db, thread_id=thread_id)
     await admit(db, thread_id=thread_id, priority=-5)
     assert await claim(db, 10) == [plain]
+
+
+async def test_each_run_of_a_thread_is_followed_by_the_one_that_was_admitted_next(db: Database):
+    thread_id = uuid4()
+    first = await admit(db, thread_id=thread_id)
+    second = await admit(db, thread_id=thread_id, priority=5)
+    third = await admit(db, thread_id=thread_id, priority=-5)
+
+    # The third one has an earlier position in the queue than the second, but the thread is not at its turn yet.
+    for run_id in (first, second, third):
+        [run] = await statements.claim_runs(db, WORKER, 10)
+        assert run.run_id == run_id
+        assert await end_run(db, WORKER, run, DONE) == "ended"
 
 
 async def test_a_delayed_run_waits_for_its_time_and_is_then_as_old_as_that(db: Database):
