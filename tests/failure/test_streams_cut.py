@@ -51,17 +51,29 @@ def front(platform_database: str, tmp_path_factory: pytest.TempPathFactory) -> I
         yield opened
 
 
-async def raw(server: ServerProcess | Fronted, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
-    """Send a request over a connection of its own, and return every byte until the server closes it."""
+async def raw(
+    server: ServerProcess | Fronted,
+    method: str,
+    path: str,
+    body: dict[str, Any] | None = None,
+    received: bytearray | None = None,
+) -> bytes:
+    """Send a request over a connection of its own, and return every byte until the server closes it.
+
+    The bytes are in `received` as soon as they are here.
+    """
+    received = bytearray() if received is None else received
     host, port = server.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     content = b"" if body is None else json.dumps(body).encode()
     writer.write(f"{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(content)}\r\n".encode())
     writer.write(b"connection: close\r\ncontent-type: application/json\r\n\r\n" + content)
 
-    received = await reader.read()
+    while data := await reader.read(65536):
+        received += data
+
     writer.close()
-    return received
+    return bytes(received)
 
 
 async def stop_at_once(server: ServerProcess) -> None:
@@ -150,13 +162,16 @@ async def test_streams_of_a_killed_server_do_not_end_as_if_they_were_complete(
         path = f"{agent}/threads/{thread}/runs"
         body = work(gates={1: gate}, stream_mode="custom")
         whole = await raw(front, "POST", f"{agent}/runs/stream", work(steps=1, stream_mode="custom"))
-        streams = [asyncio.create_task(raw(front, "POST", f"{path}/stream", body))]
+        seen = [bytearray() for _ in range(3)]
+        streams = [asyncio.create_task(raw(front, "POST", f"{path}/stream", body, seen[0]))]
         run = await begun(cluster, thread)
-        open_before = await open_streams(client)
 
         followed = (f"{path}/{run}/stream", f"{agent}/threads/{thread}/stream")
-        streams += [asyncio.create_task(raw(front, "GET", each)) for each in followed]
-        await eventually(lambda: all_open(client, open_before + 2))
+        for answer, address in zip(seen[1:], followed, strict=True):
+            streams.append(asyncio.create_task(raw(front, "GET", address, None, answer)))
+
+        # Before that the front has nothing of an answer that would be cut.
+        await eventually(lambda: have_begun(seen, b'{"begin":1'))
 
     killed.kill()
     received = await asyncio.gather(*streams)
@@ -168,6 +183,11 @@ async def test_streams_of_a_killed_server_do_not_end_as_if_they_were_complete(
     for answer in received:
         assert answer.startswith(b"HTTP/1.1 200"), answer
         assert not answer.endswith(MARK), answer
+
+
+async def have_begun(answers: list[bytearray], event: bytes) -> bool:
+    """Whether each answer has its head, and the first one this event."""
+    return all(b"\r\n\r\n" in answer for answer in answers) and event in answers[0].replace(b" ", b"")
 
 
 def is_whole(chunks: bytes) -> bool:
