@@ -127,6 +127,25 @@ async def test_versions_keep_earlier_examples(server: Hosted):
     await asyncio.to_thread(work)
 
 
+async def test_a_version_has_what_it_wrote_and_not_what_it_replaced(server: Hosted):
+    client = open_client(server)
+
+    def work() -> None:
+        made = client.create_dataset("replaced")
+        example = client.create_example({"q": 1}, dataset_id=made.id)
+        client.update_example(example.id, inputs={"q": 2})
+        client.delete_example(example.id)
+        deleted, changed, first = [version.as_of for version in client.list_dataset_versions(dataset_id=made.id)]
+
+        # A version begins at its moment, and the one before it ends there.
+        assert client.read_example(example.id, as_of=first).inputs == {"q": 1}
+        assert client.read_example(example.id, as_of=changed).inputs == {"q": 2}
+        with pytest.raises(LangSmithNotFoundError):
+            client.read_example(example.id, as_of=deleted)
+
+    await asyncio.to_thread(work)
+
+
 async def test_examples_are_filtered_by_their_fields(server: Hosted):
     client = open_client(server)
 

@@ -6,6 +6,7 @@ rest is carried.
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,6 +19,7 @@ from langgraph_sdk.client import SyncLangGraphClient
 from tests.commands import Done, run_here
 from tests.servers import ServerProcess, agent_server
 
+LONG_AHEAD = datetime(2100, 1, 1, tzinfo=UTC)
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -73,7 +75,9 @@ def filled(before: SyncLangGraphClient) -> dict[str, Any]:
     before.runs.wait(waiting, "approval", input={"text": "a"})
     empty = before.threads.create(metadata={"empty": True})["thread_id"]
 
-    hourly = before.crons.create(assistant_id, schedule="0 * * * *", timezone="Europe/Berlin", input=HI)
+    hourly = before.crons.create(
+        assistant_id, schedule="0 * * * *", timezone="Europe/Berlin", end_time=LONG_AHEAD, input=HI
+    )
     of_thread = before.crons.create_for_thread(talk, "echo", schedule="@daily", input=HI, enabled=False)
 
     for namespace in (["users"], ["users", "ann"], ["users", "ann", "notes"]):

@@ -92,13 +92,21 @@ async def imported(source: Hosted, run_import: Import, tmp_path_factory: pytest.
 def fill(source: Hosted, folder: Path) -> dict[str, str]:
     """Fill the source with one of everything, by the stock client."""
     client = Client(api_url=source.url, api_key=source.key, auto_batch_tracing=False)
-    root, child = uuid4(), uuid4()
+    root, child, one = uuid4(), uuid4(), uuid4()
     project = client.create_project("support", metadata={"team": "a"})
     times = {"start_time": LONG_AGO, "end_time": LONG_AGO + timedelta(seconds=3)}
     first = f"{LONG_AGO:%Y%m%dT%H%M%S%fZ}{root}"
     common = {"project_name": "support", "trace_id": root, **times}
     client.create_run(
-        "agent", {"question": "why"}, "chain", id=root, dotted_order=first, tags=["t"], outputs={"answer": 42}, **common
+        "agent",
+        {"question": "why"},
+        "chain",
+        id=root,
+        dotted_order=first,
+        tags=["t"],
+        outputs={"answer": 42},
+        reference_example_id=one,
+        **common,
     )
     usage = {"usage_metadata": {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}}
     client.create_run(
@@ -121,15 +129,17 @@ def fill(source: Hosted, folder: Path) -> dict[str, str]:
     headers = {"x-api-key": source.key}
     assert httpx2.post(f"{source.url}/runs/multipart", files=parts, headers=headers).status_code == 202
 
-    dataset = client.create_dataset("questions", description="d", metadata={"m": 1})
+    schemas = {"inputs_schema": {"required": ["q"]}, "outputs_schema": {"type": "object"}}
+    dataset = client.create_dataset("questions", description="d", metadata={"m": 1}, **schemas)
+    experiment = client.create_project("experiment", reference_dataset_id=dataset.id, metadata={"model": "m"})
     examples = client.create_examples(
         dataset_id=dataset.id,
         examples=[
-            {"inputs": {"q": 1}, "outputs": {"a": 1}, "split": "train"},
+            {"id": one, "inputs": {"q": 1}, "outputs": {"a": 1}, "split": "train"},
             {"inputs": {"q": 2}, "split": ["test", "hard"], "attachments": {"file": ("text/plain", b"hello")}},
         ],
     )
-    one, two = examples["example_ids"]
+    _, two = examples["example_ids"]
     client.update_dataset_tag(dataset_id=dataset.id, as_of=datetime.fromisoformat(str(examples["as_of"])), tag="v1")
     client.update_example(one, outputs={"a": "changed"}, dataset_id=dataset.id)
     client.delete_example(two)
@@ -140,10 +150,27 @@ def fill(source: Hosted, folder: Path) -> dict[str, str]:
     body = {"tag_name": "prod", "commit_id": str(latest.id)}
     assert httpx2.post(f"{source.url}/repos/-/greeting/tags", json=body, headers=headers).status_code < 300
 
-    config = {"feedback_key": "correct", "feedback_config": {"type": "continuous", "min": 0, "max": 1}}
+    texts = {"description": "Greets", "readme": "# Greets", "tags": ["chat"]}
+    client.update_prompt("greeting", **texts, is_public=True, is_archived=True)
+
+    scale = {"type": "continuous", "min": 0, "max": 1}
+    config = {"feedback_key": "correct", "feedback_config": scale, "is_lower_score_better": True}
     assert httpx2.post(f"{source.url}/feedback-configs", json=config, headers=headers).status_code < 300
-    queue = client.create_annotation_queue(name="To do", rubric_items=[{"feedback_key": "correct"}])
+
+    rubric = {
+        "feedback_key": "correct",
+        "description": "Is it right?",
+        "score_descriptions": {"1": "yes"},
+        "is_required": True,
+    }
+    queue = client.create_annotation_queue(
+        name="To do", description="New ones", rubric_instructions="Be fair.", rubric_items=[rubric]
+    )
     client.add_runs_to_annotation_queue(queue.id, run_ids=[child])
+    client.add_runs_to_annotation_queue(queue.id, run_ids=[root])
+    reviewed = {"last_reviewed_time": LONG_AGO.isoformat()}
+    path = f"{source.url}/annotation-queues/{queue.id}/runs/{child}"
+    assert httpx2.patch(path, json=reviewed, headers=headers).status_code < 300
 
     return {
         name: str(value)
@@ -151,6 +178,7 @@ def fill(source: Hosted, folder: Path) -> dict[str, str]:
             "root": root,
             "child": child,
             "project": project.id,
+            "experiment": experiment.id,
             "dataset": dataset.id,
             "one": one,
             "two": two,
@@ -296,7 +324,7 @@ async def test_a_version_is_later_than_those_before(imported: Imported, target: 
     example_id = str(uuid4())
     parts = {
         example_id: (None, json.dumps({"dataset_id": dataset_id}).encode(), "application/json"),
-        f"{example_id}.inputs": (None, b"{}", "application/json"),
+        f"{example_id}.inputs": (None, b'{"q": 0}', "application/json"),
     }
     for moment in (imported.ids["v1"], "2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z"):
         answer = await target.client.post("/platform/examples/multipart", params={"as_of": moment}, files=parts)
@@ -316,8 +344,26 @@ async def test_prompts_keep_their_commits_and_tags(imported: Imported, source: H
 async def test_queues_keep_their_runs(imported: Imported, target: Hosted):
     queue = await get(target, f"/annotation-queues/{imported.ids['queue']}")
     runs = await get(target, f"/annotation-queues/{imported.ids['queue']}/runs")
-    assert (queue["name"], [run["id"] for run in runs]) == ("To do", [imported.ids["child"]])
-    assert [config["feedback_key"] for config in await get(target, "/feedback-configs")] == ["correct"]
+    assert (queue["name"], [run["id"] for run in runs]) == ("To do", [imported.ids["child"], imported.ids["root"]])
+    assert [run["last_reviewed_time"] for run in runs] == ["2025-03-01T12:00:00Z", None]
+
+
+async def test_what_describes_the_data_is_there(imported: Imported, source: Hosted, target: Hosted):
+    ids = imported.ids
+    of_target = ("id", "owner", "full_name", "created_at", "updated_at", "modified_at")
+    counted = ("num_views", "num_downloads", "num_likes")
+    paths = (
+        f"/sessions/{ids['project']}",
+        f"/sessions/{ids['experiment']}",
+        f"/datasets/{ids['dataset']}",
+        f"/annotation-queues/{ids['queue']}",
+        "/repos/-/greeting",
+        "/feedback-configs",
+    )
+    for path in paths:
+        sent = await get(source, path)
+        stored = await get(target, path)
+        assert without(stored, *of_target, *counted) == without(sent, *of_target, *counted)
 
 
 async def test_a_second_import_changes_nothing(imported: Imported, run_import: Import):
@@ -330,9 +376,9 @@ async def test_an_import_into_a_workspace_of_the_same_platform(imported: Importe
     await source.new_workspace("Second")
     report = await run_import("--url", source.url, "--workspace", "Second", key=source.key)
     assert report["not_carried"] == []
-    assert [entry["reason"] for entry in report["carried_with_changes"]] == [
-        "it has another id here, because another workspace has its own"
-    ]
+    reason = "it has another id here, because another workspace has its own"
+    changes = {(entry["item"], entry["reason"]) for entry in report["carried_with_changes"]}
+    assert changes == {("support", reason), ("experiment", reason)}
     assert report["counts"]["runs"]["carried"] == 2
 
 

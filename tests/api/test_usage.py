@@ -205,6 +205,17 @@ async def test_all_columns_are_exported_and_those_of_the_grouping_filled(own_ser
         assert response.text == f"{COLUMNS}\r\n{line}\r\n"
 
 
+async def test_lines_are_sorted_by_name_and_then_by_time(server: Hosted):
+    # Neither the order of the projects' ids nor that of the receipts is the order of the names.
+    for project in ("b", "c", "a"):
+        await set_received_at(server, await receive(server, project), "2026-01-09T00:00:00+00:00")
+        await set_received_at(server, await receive(server, project), "2026-01-08T00:00:00+00:00")
+
+    rows = list(csv.DictReader((await export(server, group_by="project")).text.splitlines()))
+    lines = [(row["Project Name"], row["Time Bucket Start"][:10]) for row in rows]
+    assert lines == [(project, day) for project in ("a", "b", "c") for day in ("2026-01-08", "2026-01-09")]
+
+
 async def test_an_empty_export_has_its_header(server: Hosted):
     assert (await export(server)).text == f"{COLUMNS}\r\n"
 

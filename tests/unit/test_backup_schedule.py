@@ -26,14 +26,23 @@ from portside.backup.history import (
     record_attempt,
     record_wal_state,
 )
-from portside.backup.listing import ListedBackup, RestorableBackup, TimeSpan, choose_newest_backup, join_spans
+from portside.backup.listing import (
+    ListedBackup,
+    RestorableBackup,
+    TimeSpan,
+    choose_backup,
+    choose_newest_backup,
+    join_spans,
+    list_restorable_backups,
+)
 from portside.backup.schedule import RETRY_AFTER, BackupPlan, get_next_due, list_surplus, prune
 from portside.backup.stores import BucketStore, FolderStore, open_store, split_location
-from portside.backup.wal_archive import prune_wal
+from portside.backup.wal_archive import FOLDER, prune_wal
 from portside.kernel.errors import UserMistake
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
 
 
 def schedule(home: Path, **changes: object) -> BackupPlan:
@@ -185,6 +194,23 @@ def test_newest_backup_that_can_be_read_is_chosen(tmp_path: Path) -> None:
     damaged.write_text("not a header")
     os.utime(damaged, (0, NOW.timestamp()))
     assert choose_newest_backup(store) == "new.backup"
+
+
+def test_time_is_restored_from_the_newest_backup_before_it(tmp_path: Path) -> None:
+    """The WAL reaches on from each backup, but the newest one has the least of it to apply."""
+    store = FolderStore(tmp_path / "stored")
+    log = f"{FOLDER}/own"
+    for day in (1, 2, 3):
+        segment = f"{day:024X}"
+        ended_at = NOW + day * DAY + HOUR
+        store_backup(store, f"{day}.backup", "own", created_at=NOW + day * DAY)
+        store_backup(store, f"{log}/{segment}", "own", created_at=ended_at + HOUR)
+        store_backup(store, f"{log}/{segment}.00000028.backup", "own", created_at=ended_at)
+
+    assert [backup.name for backup in list_restorable_backups(store)] == ["3.backup", "2.backup", "1.backup"]
+    assert choose_backup(store, NOW + 3 * DAY) == "2.backup"
+    assert choose_backup(store, NOW + 3 * DAY + 2 * HOUR) == "3.backup"
+    assert choose_backup(store, NOW + 3 * DAY + 2 * HOUR, "1.backup") == "1.backup"
 
 
 def test_times_of_backups_whose_wal_overlaps_are_one_span() -> None:
