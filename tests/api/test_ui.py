@@ -137,23 +137,21 @@ def test_components_may_be_left_out(module_databases: Callable[[], str], tmp_pat
         assert "/ui/{name}" not in httpx2.get(f"{running.url}/openapi.json").json()["paths"]
 
 
-@pytest.mark.parametrize(
-    ("components", "path"),
-    [
-        pytest.param("app/components", "./components/index.tsx", id="beside the configuration file"),
-        pytest.param("components", "./components/index.tsx", id="above it"),
-        pytest.param("app/components", "components/index.tsx", id="without a dot"),
-    ],
-)
-async def test_components_of_a_configuration_file_in_a_folder(tmp_path: Path, components: str, path: str):
+async def test_components_of_a_configuration_file_in_a_folder(tmp_path: Path):
     """Both the path and those of imports count from its folder, else from one above; the dependency is above it."""
-    shutil.copytree(SOURCE / "components", tmp_path / components)
+    shutil.copytree(SOURCE / "components", tmp_path / "app" / "components")
+    shared = Path(shutil.copytree(SOURCE / "components", tmp_path / "shared"))
+    script = (shared / "index.tsx").read_text()
+    (shared / "index.tsx").write_text(script.replace('"components/words"', '"shared/words"'))
     config = tmp_path / "app" / "langgraph.json"
-    config.parent.mkdir(exist_ok=True)
     content = {
         "dependencies": [".."],
         "graphs": {"agent": "./agent.py:graph"},
-        "ui": {"agent": path},
+        "ui": {
+            "beside": "./components/index.tsx",
+            "undotted": "components/index.tsx",
+            "above": "./shared/index.tsx",
+        },
         "ui_config": {"shared": ["greetings"]},
     }
     config.write_text(json.dumps(content))
@@ -161,8 +159,9 @@ async def test_components_of_a_configuration_file_in_a_folder(tmp_path: Path, co
     await asyncio.to_thread(node, str(javascript_runtime() / "ui.mjs"), "app/langgraph.json", cwd=tmp_path)
     agent_config = load_config(config)
     bundles = Bundles(agent_config.folder, agent_config.ui)
-    assert b"sun in" in (await bundles.file("agent", "entrypoint.js")).content
-    assert b"mine" in (await bundles.file("agent", "entrypoint.css")).content
+    for name in ("beside", "undotted", "above"):
+        assert b"sun in" in (await bundles.file(name, "entrypoint.js")).content
+        assert b"mine" in (await bundles.file(name, "entrypoint.css")).content
 
 
 def test_mistake_in_a_component_is_named(tmp_path: Path):

@@ -307,6 +307,12 @@ async def test_existing_folder_becomes_the_home(
         names = {path.name for path in home.iterdir()}
         assert names >= {"api-key", "master-key", "postgres", "lost+found"}
 
+        # It began a timeline of its own, and does not ask for more WAL at its next start.
+        data = home / "postgres" / "data"
+        assert [path.name for path in data.glob("pg_wal/*.history")] == ["00000002.history"]
+        assert "restore_command" not in (data / "postgresql.auto.conf").read_text()
+        assert not (data / "recovery.signal").exists()
+
         assert not [name for name in names if name.startswith(".restore-")]
         assert os.listdir(tmp_path) == ["volume"]  # noqa: PTH208
 

@@ -80,6 +80,14 @@ def tee(db: Database, memory: InMemorySaver, **options: Any) -> Tee:
     return made
 
 
+def copy_in_memory(memory: InMemorySaver, source: str, target: str) -> None:
+    memory.storage[target] = memory.storage[source]
+    for parts in (memory.blobs, memory.writes):
+        for (of, *rest), part in list(parts.items()):
+            if of == source:
+                parts[target, *rest] = part
+
+
 async def compare(saver: PostgresSaver, memory: InMemorySaver, thread_id: str) -> int:
     """Compare every checkpoint that is stored; return how many there are."""
     count = 0
@@ -274,12 +282,7 @@ async def test_every_state_equals_that_of_the_saver_for_memory(db, is_encrypted,
 
     await saver.acopy_thread(thread_id, copied)
     await saver.adelete_thread(thread_id)
-    memory.storage[copied] = memory.storage[thread_id]
-
-    for (of, *rest), blob in list(memory.blobs.items()):
-        if of == thread_id:
-            memory.blobs[copied, *rest] = blob
-
+    copy_in_memory(memory, thread_id, copied)
     assert await compare(saver, memory, copied) == len(written)
     assert await db.pool.fetchval("select count(*) from checkpoint_pieces") > 0
     await saver.aprune([copied])
@@ -385,7 +388,8 @@ async def test_graphs_that_fork_and_lose_their_worker_keep_every_state(db, runs)
         if rng.random() < 0.1:
             await PostgresSaver(db).aprune([thread_id])
 
-    assert await compare(PostgresSaver(db), memory, thread_id) > 0
+    states = await compare(PostgresSaver(db), memory, thread_id)
+    assert states > 0
     graph = large_graph(rng, PostgresSaver(db))
     assert reads_without_code(graph)
     wanted = dump_user(await read_history(graph, {"configurable": {"thread_id": thread_id}}, limit=1000))
@@ -397,6 +401,31 @@ async def test_graphs_that_fork_and_lose_their_worker_keep_every_state(db, runs)
     assert dump_user(history) == wanted
     assert shared > 0
     assert was_cut
+
+    await copies_and_prunes_keep_writes(db, memory, thread_id, states)
+
+
+async def copies_and_prunes_keep_writes(db: Database, memory: InMemorySaver, thread_id: str, states: int) -> None:
+    # A copy has all parts that the thread's writes share with its pieces.
+    copied = str(uuid4())
+    await PostgresSaver(db).acopy_thread(thread_id, copied)
+    copy_in_memory(memory, thread_id, copied)
+    of_copy = "select count(*) from checkpoint_writes where thread_id = $1"
+    assert await db.pool.fetchval(f"{of_copy} and shared is not null", copied) > 0
+    assert await compare(PostgresSaver(db), memory, copied) == states
+
+    # What waits for the next step of a thread keeps its pieces when the thread is pruned.
+    saver = tee(db, memory)
+    latest = await saver.aget_tuple({"configurable": {"thread_id": copied}})
+    assert latest is not None
+    longer = [*latest.checkpoint["channel_values"]["messages"], AIMessage("x" * 500, id="more")]
+    await saver.aput_writes(latest.config, [("messages", longer)], "next")
+    assert await db.pool.fetchval(f"{of_copy} and pieces is not null and task_id = 'next'", copied) == 1
+    await saver.aprune([copied])
+    assert await compare(PostgresSaver(db), memory, copied) > 0
+    pruned = await PostgresSaver(db).aget_tuple({"configurable": {"thread_id": copied}})
+    assert pruned is not None
+    assert [value for task, _channel, value in pruned.pending_writes or () if task == "next"] == [longer]
 
 
 class SharedThreads:

@@ -356,6 +356,26 @@ EmbeddedPostgres(pathlib.Path({str(home)!r})).acquire()
     return True
 
 
+def test_initdb_never_works_in_the_data_folder(tmp_path, monkeypatch) -> None:
+    """What a killed initdb leaves is not taken for data."""
+    server = EmbeddedPostgres(tmp_path)
+    folders: list[Path] = []
+
+    def fail(program: str, *arguments: str, **_how: object) -> None:
+        assert program == "initdb"
+        folders.append(Path(arguments[arguments.index("-D") + 1]))
+        assert not server.data.exists()
+        raise UserMistake("it was interrupted")
+
+    monkeypatch.setattr(server, "_run", fail)
+    server.folder.mkdir()
+    with pytest.raises(UserMistake, match="interrupted"):
+        server._initialise()
+
+    assert [folder.parent for folder in folders] == [server.folder]
+    assert not server.data.exists()
+
+
 def test_interrupted_first_start_is_repeated(tmp_path) -> None:
     """The first start is killed with all that it started at several moments of initdb; the next start succeeds."""
     folder = tmp_path / "postgres"
@@ -485,6 +505,26 @@ async def test_supervisor_survives_deaths_during_recovery(home, user) -> None:
         return server.problem is None
 
     await eventually(is_well)
+
+
+def test_a_look_at_a_server_that_runs_cuts_its_log_and_clears_its_problem(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("portside.kernel.embedded.MAX_LOG_BYTES", 2000)
+    server = EmbeddedPostgres(tmp_path)
+    server.folder.mkdir()
+    (server.folder / "log").write_text("x" * 3000)
+    server.problem = "it did not start"
+
+    def responds() -> bool:
+        # One look is enough.
+        server._released.set()
+        return True
+
+    monkeypatch.setattr(server, "_responds", responds)
+    server._keep_running()
+
+    assert (server.folder / "log.1").stat().st_size == 3000
+    assert (server.folder / "log").stat().st_size == 0
+    assert server.problem is None
 
 
 async def test_log_of_postgres_is_rotated_while_it_runs(tmp_path: Path, monkeypatch):

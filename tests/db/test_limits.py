@@ -215,6 +215,21 @@ async def test_concurrent_requests_pass_exactly_up_to_the_limit(db) -> None:
     assert sum(not budget.is_over for budget in budgets) == 100
 
 
+async def test_a_process_that_knows_little_of_another_spends_what_is_left(db) -> None:
+    """It takes a share of what it believes to be left; when less is left, it takes what it needs."""
+    clock = Clock()
+    name = secrets.token_bytes(16)
+    limit = Limit(1000, 600)
+    first, second = (Windows(db, clock) for _ in range(2))
+    assert await spend(first, name, limit, 1) == [True]
+    assert await spend(second, name, limit, 975) == [True] * 975
+
+    # Until it is refused.
+    assert False in await spend(first, name, limit, 100)
+    row = await db.fetchrow(sql.read_window, budget=name, now=clock())
+    assert row["used"] == 1000
+
+
 def _spend_in_a_process(url: str, name: bytes, started: Any, passed: Any) -> None:
     async def work() -> int:
         database = await Database.connect(url)

@@ -98,6 +98,22 @@ async def test_commands_run_where_only_the_folder_of_the_configuration_file_has_
     assert tools.ran == [("npm i", app), ("npm run site", app)]
 
 
+async def test_a_project_is_installed_in_its_root_and_built_beside_its_configuration_file(
+    tools: Tools, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    app = source / "app"
+    app.mkdir(parents=True)
+    (source / "package.json").write_text('{"dependencies": {}}')
+    (app / "package.json").write_text('{"scripts": {"site": "node site.js"}}')
+    (app / "langgraph.json").write_text('{"graphs": {"a": "./a.py:graph"}}')
+
+    config = read_config(source, "app/langgraph.json")
+    await JavaScript(source, tools).install_and_build(config, Scripts(build="npm run site"))
+
+    assert tools.ran == [("npm i", source), ("npm run site", app)]
+
+
 @pytest.mark.parametrize(
     "checksum",
     [f"sha512.{DIGEST.hexdigest()}", f"sha512.{base64.b64encode(DIGEST.digest()).decode()}", None],

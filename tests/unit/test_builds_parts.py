@@ -1,9 +1,13 @@
 """Parts of a build that need no program: masking, install commands, addresses, pip configuration, versions."""
 
 import asyncio
+import dataclasses
 import json
+import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +17,7 @@ from portside.dataplane.builds.build import ExecutorFiles, Layout, choose_layout
 from portside.dataplane.builds.commands import CommandOutcome
 from portside.dataplane.builds.config import BuildConfig, read_config, read_pip_config
 from portside.dataplane.builds.conflicts import explain_conflict, find_missing_requirement, read_pins
-from portside.dataplane.builds.environment import has_only_locked
+from portside.dataplane.builds.environment import Environment, has_only_locked
 from portside.dataplane.builds.git import GitSource, is_local, split_credential
 from portside.dataplane.builds.javascript import (
     find_install_roots,
@@ -565,3 +569,71 @@ def test_only_what_lock_files_name_is_installed_without_asking_an_index():
     assert not has_only_locked(BuildConfig(path=path, projects=[bot, lib]), [bot])
     assert not has_only_locked(BuildConfig(path=path, projects=[bot], packages=["httpx"]), locked)
     assert not has_only_locked(BuildConfig(path=path, projects=[bot], requirements=[bot / "requirements.txt"]), locked)
+
+
+@dataclasses.dataclass(frozen=True)
+class NotedEnvironment(Environment):
+    """Runs no uv, and notes what it would run. `installed` has the interpreters of the machine by their versions."""
+
+    installed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    ran: list[tuple[tuple[str, ...], Path | None]] = dataclasses.field(default_factory=list)
+    paths: list[str] = dataclasses.field(default_factory=list)
+
+    async def _run_uv(
+        self,
+        config: BuildConfig | None,
+        *arguments: str,
+        cwd: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+        **_how: Any,
+    ) -> CommandOutcome:
+        self.ran.append((arguments, cwd))
+        self.paths.append((variables or {}).get("PATH", ""))
+        listed = arguments[:2] == ("python", "list")
+        return CommandOutcome(
+            0, [f"cpython-{version}-linux-x86_64-gnu    {path}" for version, path in self.installed.items() if listed]
+        )
+
+
+async def test_projects_are_installed_in_place_beside_requirements_and_packages(tmp_path: Path):
+    """In place, so that files beside their code are there, even if a wheel would lack them."""
+    app, lib = tmp_path / "apps" / "one", tmp_path / "libs" / "shared"
+    requirements = app / "requirements.txt"
+    config = BuildConfig(
+        path=app / "langgraph.json", projects=[app, lib], requirements=[requirements], packages=["sniffio", "idna"]
+    )
+    environment = NotedEnvironment(tmp_path, MaskedOutput(print))
+    inputs = await environment._list_inputs(config)
+    await environment._install(config, inputs, tmp_path / "portside.whl")
+
+    packages = tmp_path / "packages.txt"
+    assert packages.read_text() == "sniffio\nidna\n"
+    [(arguments, cwd)] = environment.ran
+    assert cwd == app, "relative paths in requirements count from the configuration file"
+    assert arguments[4:] == (
+        *("-r", str(requirements), "-r", str(packages)),
+        *("--editable", str(app), "--editable", str(lib)),
+        *("--", str(tmp_path / "portside.whl")),
+    )
+
+
+@pytest.mark.parametrize(("version", "is_other"), [("3.99.7", False), ("3.99.39", True), ("3.99", False)])
+async def test_another_patch_of_the_same_python_will_do(tmp_path: Path, version: str, *, is_other: bool):
+    lines: list[str] = []
+    environment = NotedEnvironment(tmp_path, MaskedOutput(lines.append), installed={"3.99.7": "/opt/python3.99"})
+    config = BuildConfig(path=tmp_path / "langgraph.json", python_version=version)
+    assert await environment._find_interpreter(config) == "/opt/python3.99"
+
+    # It was asked for first.
+    downloads = [arguments for arguments, _cwd in environment.ran if arguments[:2] == ("python", "install")]
+    assert downloads == ([("python", "install", version)] if is_other else [])
+    assert any("another patch of Python 3.99 is used" in line for line in lines) == is_other
+
+
+async def test_interpreters_that_pyenv_keeps_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    kept = tmp_path / "pyenv" / "versions" / "3.99.7" / "bin"
+    kept.mkdir(parents=True)
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    environment = NotedEnvironment(tmp_path, MaskedOutput(print))
+    await environment._list_installed("==3.99.*")
+    assert environment.paths == [f"{os.environ['PATH']}{os.pathsep}{kept}"]

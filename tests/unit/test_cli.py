@@ -8,17 +8,19 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from portside import __version__
 from portside.agent.config import AgentConfig, GraphSource, HttpConfig
 from portside.agent.settings import AgentSettings
+from portside.cli import backup as cli_backup
 from portside.cli import main as cli
 from portside.cli import service as cli_service
 from portside.cli.backup import read_passphrase
@@ -368,6 +370,61 @@ def test_the_passphrase_of_a_new_backup_is_asked_for_twice(monkeypatch: pytest.M
     assert passphrase._text == b"correct horse battery"
     assert [how["confirmation_prompt"] for how in asked] == [is_new]
     assert [how["hide_input"] for how in asked] == [True]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_new"),
+    [
+        (("create", "--to", "{home}/a.backup"), True),
+        (("verify", "{home}/a.backup"), False),
+        (("restore", "{home}/a.backup"), False),
+    ],
+    ids=["create", "verify", "restore"],
+)
+def test_only_the_passphrase_of_a_backup_that_is_taken_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], *, is_new: bool
+) -> None:
+    asked: list[bool] = []
+
+    def read(_file: str | None, _environ: Mapping[str, str], *, is_new: bool) -> Any:
+        asked.append(is_new)
+        raise UserMistake("no passphrase")
+
+    monkeypatch.setattr(cli_backup, "read_passphrase", read)
+    arguments = [word.format(home=tmp_path) for word in (*words, "--home", "{home}")]
+    result = CliRunner().invoke(cli_backup.backup, arguments)
+    assert isinstance(result.exception, UserMistake)
+    assert asked == [is_new]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("create", "--to", "a"), ("run",), ("status",), ("list", "a"), ("verify", "a"), ("restore", "a")],
+    ids=lambda words: words[0],
+)
+def test_commands_of_backups_have_the_settings_of_their_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    read: list[str | None] = []
+
+    def note_home(_url: str | None, home: str | None) -> Any:
+        read.append(home)
+        raise UserMistake("no settings")
+
+    monkeypatch.setattr(cli_backup, "read_environment", note_home)
+    result = CliRunner().invoke(cli_backup.backup, [*words, "--home", str(tmp_path)])
+    assert isinstance(result.exception, UserMistake)
+    assert read == [str(tmp_path)]
+
+
+@pytest.mark.parametrize(("new_key", "shown"), [("lsv2_pt_first", True), (None, False)])
+def test_the_first_key_is_shown_only_at_the_first_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], new_key: str | None, *, shown: bool
+) -> None:
+    (tmp_path / "api-key").write_text("lsv2_pt_first\n")
+    text = print_greeting(Greeting("http://127.0.0.1:8700", new_key, tmp_path), capsys)
+    assert ("lsv2_pt_first" in text) == shown
+    assert f"in {tmp_path / 'api-key'}" in text
 
 
 def test_next_steps_without_the_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from portside.dataplane.compute.machine import MachineCompute, MachineTarget
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.processes import ProcessIdentity
 from portside.dataplane.settings import ListenerSettings
-from portside.dataplane.state import ReplicaRecord
+from portside.dataplane.state import DeploymentFolder, ReplicaRecord
 from portside.kernel.errors import UserMistake
 from portside.listener_api import DesiredDeployment, MetricsReport, Secret
 from tests.desired import build_desired_deployment, build_desired_revision
@@ -33,7 +34,11 @@ class FakeDatabases:
     """Databases of deployments that are only named."""
 
     def __init__(self) -> None:
+        self.ensured: list[bool] = []
         self.dropped: list[UUID] = []
+
+    async def ensure(self, _deployment_id: UUID, _password_file: Path, *, is_new: bool) -> None:
+        self.ensured.append(is_new)
 
     async def drop(self, deployment_id: UUID) -> None:
         self.dropped.append(deployment_id)
@@ -83,6 +88,7 @@ class Harness:
             portside_home=str(folder),
             provision_database_url="postgresql://portside@127.0.0.1:9/portside",
         )
+        self.settings = settings
         self.databases = FakeDatabases()
         compute = MachineCompute(settings)
         compute.databases = self.databases  # type: ignore[assignment]
@@ -141,6 +147,27 @@ async def test_a_deleted_deployment_leaves_no_server_and_no_database(harness: Ha
 
     assert servers.is_stopped
     assert harness.databases.dropped == [DEPLOYMENT_ID]
+
+
+async def test_a_deployment_that_lost_its_folder_is_not_new(harness: Harness) -> None:
+    """Otherwise it would get an empty database in place of the one that has its threads."""
+    assert not harness.target.folder.password_file.exists()
+    assert not await harness.target.is_provisioned()
+
+    await harness.target.provision(build_desired_deployment(id=DEPLOYMENT_ID), is_new=False)
+    assert harness.databases.ensured == [False]
+
+
+async def test_a_deployment_stays_on_the_port_that_it_moved_to(harness: Harness) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        harness.target.folder.state.port = taken.getsockname()[1]
+        moved = harness.target.socket.port
+        assert moved != taken.getsockname()[1]
+
+    # What the next listener reads.
+    assert DeploymentFolder(harness.settings.folder, DEPLOYMENT_ID).state.port == moved
 
 
 async def test_builds_of_the_active_revision_and_the_one_before_are_kept(harness: Harness) -> None:

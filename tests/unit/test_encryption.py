@@ -10,12 +10,13 @@ from langgraph_sdk import Encryption
 from starlette.authentication import UnauthenticatedUser
 
 from portside.agent.encryption.ciphers import AesKeys, ModelField
-from portside.agent.encryption.codec import with_encryption_context
+from portside.agent.encryption.codec import EncryptionCodec, with_encryption_context
 from portside.agent.encryption.context import LIMIT_BYTES, current_context, in_context, read_header, set_context
 from portside.agent.encryption.encryptor import Encryptor, build_encryptor, decrypt_document, find_encrypted_key
 from portside.agent.encryption.envelopes import unwrap_blob
 from portside.agent.encryption.locations import Location
 from portside.agent.settings import AgentSettings
+from portside.agent.sql.declarations import Declarations
 from portside.agent.types.access import Caller
 from portside.executor.encryption_handlers import CannotDecrypt, Decrypted, EncryptionFailed, EncryptionHandlers
 from portside.kernel.errors import Invalid, UserMistake
@@ -222,6 +223,17 @@ async def test_search_for_an_encrypted_key_is_refused_by_name():
     with pytest.raises(Invalid, match=r"body\.metadata\.title"):
         await encryptor(OLD).refuse_encrypted({"graph_id": "a", "title": "x"}, METADATA, ["body", "metadata"])
     await encryptor(OLD, names="ssn").refuse_encrypted({"title": "x"}, METADATA, ["body", "metadata"])
+
+
+async def test_a_search_for_what_looks_like_an_envelope_finds_it_as_it_is_stored():
+    label = {"__sealed__": "x"}
+    codec = EncryptionCodec(encryptor(OLD, names="title"))
+    query = SimpleNamespace(declared=Declarations(searched={"metadata": METADATA}))
+    for condition in (label, json.dumps(label)):
+        stored = (await codec.encode(query, {"metadata": condition}))["metadata"]
+        assert (json.loads(stored) if isinstance(stored, str) else stored) == {"__sealed__~": "x"}
+
+    assert await codec.encryptor.encrypt_document(label, METADATA, ROW) == {"__sealed__~": "x"}
 
 
 @pytest.mark.parametrize(

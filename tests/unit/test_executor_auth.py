@@ -11,6 +11,8 @@ from portside.executor import messages
 from portside.executor.auth import LoadedAuth
 from portside.executor.authentication import Authentication
 from portside.executor.authorization import AuthorizationHandlers
+from portside.executor.errors import to_call_failed, to_error
+from portside.executor.handler_calls import HandlerRefused
 from portside.executor.handlers import AuthHandlers, Users
 from portside.executor.link import decode, encode
 from portside.executor.user import StudioUser, read_identity
@@ -81,6 +83,14 @@ async def test_an_executor_is_asked_only_where_a_handler_decides(remote: RemoteA
 async def test_a_studio_user_is_one_in_the_executor_too(remote: RemoteAuth) -> None:
     studio = caller_from(Auth.types.StudioUser("dev", is_authenticated=True))
     assert await remote.decide(studio, "assistants", "search", {}) is None
+
+
+def test_a_refusal_keeps_its_status_and_its_headers() -> None:
+    """A client learns from `WWW-Authenticate` how to authenticate."""
+    refusal = HandlerRefused(401, "Who are you?", {"WWW-Authenticate": "Bearer"})
+    error = to_error(to_call_failed(refusal))
+    assert isinstance(error, HandlerRefused)
+    assert (error.status, error.message, error.headers) == (401, "Who are you?", {"WWW-Authenticate": "Bearer"})
 
 
 def test_users_are_found_again_as_they_were() -> None:

@@ -181,3 +181,11 @@ def test_printed_configurations_name_the_domain_and_the_platform(kind: str):
     assert "127.0.0.1:8700" in text
     assert "portside.example.com" in text
     assert "--agents host --tls off" in text
+    assert "*.portside.example.com" in text or "[a-z0-9-]+" in text
+
+
+@pytest.mark.parametrize("kind", list(PRINTERS))
+def test_printed_configurations_of_agents_by_path_serve_one_name(kind: str):
+    text = PRINTERS[kind](OuterProxy("portside.example.com", "127.0.0.1:8700", is_by_host=False))
+    assert "--domain portside.example.com --tls off" in text
+    assert "*" not in text.replace("*.DOMAIN", "")
