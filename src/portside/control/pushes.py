@@ -197,8 +197,8 @@ def parse_push(kind: str, headers: Mapping[str, str], body: bytes) -> Push | str
         return f"the event {event[:100]!r} is not a push"
 
     body = _take_from_form(headers, body)
-    named = _decode(body, _Event)
-    kind_of_event = named.object_kind or named.event_name or "push"
+    hook = _decode(body, _Event)
+    kind_of_event = hook.object_kind or hook.event_name or "push"
     if kind_of_event != "push":
         return f"the event {kind_of_event[:100]!r} is not a push"
 
