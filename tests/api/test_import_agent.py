@@ -182,6 +182,28 @@ def test_a_second_import_changes_nothing(imported, server: ServerProcess, target
     assert report["counts"]["threads"]["present"] >= 3
 
 
+def test_versions_that_an_import_did_not_come_to_are_carried_by_the_next(
+    before: SyncLangGraphClient,
+    after: SyncLangGraphClient,
+    server: ServerProcess,
+    target: ServerProcess,
+    tmp_path: Path,
+):
+    """One that was killed between two versions of an assistant leaves it with the first ones."""
+    assistant_id = before.assistants.create("echo", name="first")["assistant_id"]
+    for name in ("second", "third"):
+        before.assistants.update(assistant_id, name=name)
+
+    after.assistants.create("echo", assistant_id=assistant_id, name="first")
+    after.assistants.update(assistant_id, name="second")
+
+    done, _ = run_import(server.url, target.url, "--only", "assistants", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    versions: Any = after.assistants.get_versions(assistant_id)
+    assert [version["name"] for version in versions] == ["third", "second", "first"]
+    assert after.assistants.get(assistant_id)["name"] == "third"
+
+
 def test_only_and_skip_choose_kinds(imported, server: ServerProcess, target: ServerProcess, tmp_path: Path):
     _, report = run_import(server.url, target.url, "--only", "store,crons", "--skip", "crons", folder=tmp_path)
     assert list(report["counts"]) == ["store"]

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast, get_type_hints
@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portside.agent.config import load_config
-from portside.agent.executors.core_api import bridge
+from portside.agent.executors.core_api import bridge, executor_tier
 from portside.agent.executors.core_api import session as sessions
 from portside.agent.executors.core_api.bridge import Bridge, ConnectionLost
 from portside.agent.executors.core_api.credentials import PeerCredentials, read_credentials
@@ -334,6 +334,40 @@ async def test_peer_that_does_not_read_holds_the_bridge_up_until_it_reads_or_is_
         await running
         assert told == [True, False]
         told.clear()
+
+
+@pytest.mark.parametrize("is_executor", [True, False])
+async def test_only_an_orchestrator_stops_reading_while_much_is_unanswered(
+    monkeypatch: pytest.MonkeyPatch, *, is_executor: bool
+):
+    """An executor reads on: behind large inputs of other runs, a run could not be cancelled, nor a ping answered."""
+    monkeypatch.setattr(sessions, "READ_AHEAD_BYTES", 100)
+    begun: list[int] = []
+    may_end = asyncio.Event()
+
+    async def serve(body: Any, _call: Any) -> None:
+        begun.append(body["number"])
+        await may_end.wait()
+
+    pipe = Pipe()
+    session = PeerSession({"serve": serve}, is_executor=is_executor, on_hello=lambda _body: None)
+    running = asyncio.create_task(session.run(pipe.read, Pipe().write))
+    for number in (1, 2, 3):
+        await pipe.write(encoded_frame(links.CALL, number, ["serve", {"number": number, "large": "x" * 200}]))
+
+    async def reads_no_more() -> bool:
+        return session.is_reading_paused or begun == [1, 2, 3]
+
+    async def have_all_begun() -> bool:
+        return begun == [1, 2, 3]
+
+    await eventually(reads_no_more)
+    assert session.is_reading_paused != is_executor
+
+    may_end.set()
+    await eventually(have_all_begun)
+    session.abort("the test is over")
+    await running
 
 
 def encoded_frame(*parts: Any) -> bytes:
@@ -751,6 +785,31 @@ async def test_session_without_an_executor_answers_pings(tmp_path):
     assert ping(session) == on_a_link(Pong())
 
 
+class PausablePeer(Peer):
+    """A peer that notes whether its link is read."""
+
+    is_read = True
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+
+async def test_executor_is_not_read_while_the_orchestrator_does_not_read(tmp_path):
+    """What it emits waits in the executor then, and not in this process."""
+    executor = build_executor(link := Link({}))
+    peer = PausablePeer(link)
+    session, _ = build_bridge(tmp_path)._open_session(executor)
+
+    session.pause_writing()
+    assert not peer.is_read
+
+    session.resume_writing()
+    assert peer.is_read
+
+
 async def test_executors_of_a_bridge_share_its_slots(tmp_path):
     served = build_bridge(tmp_path, n_jobs_per_worker=10, executors=4)
     assert served._build_hello(build_executor(Link({})), "one").slots == 2
@@ -876,8 +935,11 @@ class EndedExecutor(Executor):
         return self.is_ended_by_its_server
 
 
-@pytest.mark.parametrize("is_planned", [True, False])
-async def test_bridge_tells_whether_it_ended_an_executor_on_purpose(tmp_path, is_planned):
+@contextlib.asynccontextmanager
+async def open_bridge(
+    tmp_path: Path, handlers: dict[str, Any], on_hello: Callable[[Any], None]
+) -> AsyncIterator[tuple[Bridge, PeerSession]]:
+    """Yield a bridge, and the session of its orchestrator, which has said hello."""
     to_bridge: asyncio.Queue[Any] = asyncio.Queue()
     to_orchestrator: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -895,19 +957,142 @@ async def test_bridge_tells_whether_it_ended_an_executor_on_purpose(tmp_path, is
     served: Any = build_bridge(tmp_path)
     served._credentials = SimpleNamespace(connect=lambda *_arguments: channel, metadata=())
 
+    orchestrator = PeerSession(handlers, is_executor=False, on_hello=on_hello)
+    orchestrator.hello(ServerHello(protocol=messages.PROTOCOL, file="", graphs={}, dependencies=[], env={}, loops=1))
+    running = asyncio.create_task(orchestrator.run(to_orchestrator.get, to_bridge.put))
+    yield served, orchestrator
+    await running
+
+
+def build_ended_executor() -> EndedExecutor:
     link = Link({})
     Peer(link)
-    executor = EndedExecutor(link, ExecutorHello(protocol=1, language="Python", pid=1), name="one", heartbeat_s=5.0)
+    return EndedExecutor(link, ExecutorHello(protocol=1, language="Python", pid=1), name="one", heartbeat_s=5.0)
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+async def test_bridge_tells_whether_it_ended_an_executor_on_purpose(tmp_path, is_planned):
+    executor = build_ended_executor()
     executor.is_ended_by_its_server = is_planned
 
     # The executor ends when the orchestrator has got its hello.
-    orchestrator = PeerSession({}, is_executor=False, on_hello=lambda _body: link.abort("ended"))
-    orchestrator.hello(ServerHello(protocol=messages.PROTOCOL, file="", graphs={}, dependencies=[], env={}, loops=1))
-    running = asyncio.create_task(orchestrator.run(to_orchestrator.get, to_bridge.put))
-    await asyncio.wait_for(served._serve(executor, "one"), 60)
-    await running
+    async with open_bridge(tmp_path, {}, lambda _body: executor.link.abort("ended")) as (served, orchestrator):
+        await asyncio.wait_for(served._serve(executor, "one"), 60)
+
     assert orchestrator.close_reason == "its process has ended"
     assert orchestrator.was_planned == is_planned
+
+
+async def test_orchestrator_is_told_of_an_executor_that_gets_no_more_work(tmp_path):
+    """It would give it runs until the last one has ended, which may take hours."""
+    executor = build_ended_executor()
+    executor.calls = 1
+    told: list[str] = []
+
+    def retire(body: Any, _call: Any) -> None:
+        told.append(body["reason"])
+        executor.link.abort("its last run has ended")
+
+    handlers = {messages.RETIRE: retire}
+    async with open_bridge(tmp_path, handlers, lambda _body: executor.retire()) as (served, _):
+        await asyncio.wait_for(served._serve(executor, "one"), 60)
+
+    assert told == ["it is replaced"]
+
+
+async def test_bridge_that_stops_lets_the_runs_of_its_executors_end(tmp_path):
+    served = build_bridge(tmp_path)
+    happened: list[str] = []
+    run_may_end = asyncio.Event()
+
+    class StoppingPool:
+        """Notes what becomes of its executor."""
+
+        def __init__(self) -> None:
+            self.executors = [SimpleNamespace(retire=lambda: happened.append("it gets no more runs"))]
+
+        def stop_starting(self) -> None:
+            happened.append("none is started")
+
+        async def close(self) -> None:
+            happened.append("it is closed")
+
+    async def serve_run() -> None:
+        await run_may_end.wait()
+        happened.append("its run has ended")
+
+    served.pools = [cast("Any", StoppingPool())]
+    served._connections.spawn(serve_run())
+    closing = asyncio.create_task(served.close(grace_s=600.0))
+
+    async def gets_no_more() -> bool:
+        return len(happened) >= 2
+
+    await eventually(gets_no_more)
+    run_may_end.set()
+    await closing
+    assert happened == ["none is started", "it gets no more runs", "its run has ended", "it is closed"]
+
+
+@pytest.mark.parametrize("is_hurried", [True, False])
+async def test_executor_server_that_stops_waits_for_its_runs_until_it_is_hurried(tmp_path, monkeypatch, is_hurried):
+    """SIGTERM lets them end within the grace period; a second one, or SIGINT, ends them."""
+    signals: list[asyncio.Event] = []
+    graces: list[float] = []
+
+    class StoppingBridge:
+        """Notes how long it may take to stop."""
+
+        is_connected = False
+
+        def __init__(self, *_arguments: Any) -> None:
+            self.changed = asyncio.Event()
+
+        async def start(self) -> None:
+            pass
+
+        async def close(self, grace_s: float = 0.0) -> None:
+            graces.append(grace_s)
+            if is_hurried and grace_s:
+                hurry.set()
+                await asyncio.Event().wait()
+
+    monkeypatch.setattr(executor_tier, "Bridge", StoppingBridge)
+    monkeypatch.setattr(executor_tier, "_stop_on_signals", lambda *events: signals.extend(events))
+    (tmp_path / "langgraph.json").write_text('{"graphs": {"agent": "./agent.py:graph"}}')
+    settings = AgentSettings(
+        tier="executor", host="127.0.0.1", port=0, executor_grpc_port=0, bg_job_shutdown_grace_period_secs=600
+    )
+
+    def stop() -> None:
+        signals[0].set()
+
+    serving = asyncio.create_task(executor_tier._serve(load_config(tmp_path / "langgraph.json"), settings, stop))
+
+    async def has_begun() -> bool:
+        return bool(signals) or serving.done()
+
+    await eventually(has_begun)
+    _, hurry = signals
+    await asyncio.wait_for(serving, 60)
+
+    # The last call is that of the end of the server, whatever happened before.
+    assert graces == ([600, 0, 0] if is_hurried else [600, 0])
+
+
+@pytest.mark.parametrize(
+    ("tier", "is_asked_for", "uses"),
+    [
+        ("all", True, True),
+        ("api", True, True),
+        ("queue", True, True),
+        ("executor", True, False),
+        ("orchestrator", False, True),
+        ("queue", False, False),
+    ],
+)
+def test_servers_of_any_tier_may_have_executors_elsewhere(tier, is_asked_for, uses):
+    assert AgentSettings(tier=tier, ff_use_core_api=is_asked_for).uses_core_api == uses
 
 
 STARTS_PROCESSES = """

@@ -5,11 +5,14 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from structlog.testing import capture_logs
 
 from portside.agent.executors.pinned_graphs import PinnedGraphs, RevisionsFile
+from portside.agent.executors.start import start_graphs
 from portside.agent.problems import PROBLEMS
 from portside.kernel.codec import dump_api
+from portside.kernel.errors import UserMistake
 
 
 def test_file_that_cannot_be_read_is_logged_once_until_that_changes(tmp_path: Path):
@@ -42,6 +45,17 @@ def test_threads_leave_a_revision_after_its_time_limit(tmp_path: Path) -> None:
     assert set(file.available()) == {unlimited, within}
     # Its name is still known, so that the reason why a thread left it can be said.
     assert past in file.read()
+
+
+async def test_server_does_not_start_with_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """Threads would silently continue with other code."""
+    path = tmp_path / "revisions.json"
+    path.write_bytes(b'[{"id": 7}]')
+    settings: Any = SimpleNamespace(pinned_revisions=str(path), revision_id=str(uuid4()))
+    nothing: Any = None
+
+    with pytest.raises(UserMistake, match=f"PINNED_REVISIONS: {path} cannot be read"):
+        await start_graphs(nothing, settings, nothing, nothing)
 
 
 async def test_executors_of_a_removed_revision_end_once_they_have_no_work(tmp_path: Path) -> None:
