@@ -977,7 +977,7 @@ async def test_bridge_tells_whether_it_ended_an_executor_on_purpose(tmp_path, is
 
     # The executor ends when the orchestrator has got its hello.
     async with open_bridge(tmp_path, {}, lambda _body: executor.link.abort("ended")) as (served, orchestrator):
-        await asyncio.wait_for(served._serve(executor, "one"), 60)
+        await asyncio.wait_for(served._serve(executor, "one"), 300)
 
     assert orchestrator.close_reason == "its process has ended"
     assert orchestrator.was_planned == is_planned
@@ -995,7 +995,7 @@ async def test_orchestrator_is_told_of_an_executor_that_gets_no_more_work(tmp_pa
 
     handlers = {messages.RETIRE: retire}
     async with open_bridge(tmp_path, handlers, lambda _body: executor.retire()) as (served, _):
-        await asyncio.wait_for(served._serve(executor, "one"), 60)
+        await asyncio.wait_for(served._serve(executor, "one"), 300)
 
     assert told == ["it is replaced"]
 
@@ -1054,6 +1054,7 @@ async def test_executor_server_that_stops_waits_for_its_runs_until_it_is_hurried
         async def close(self, grace_s: float = 0.0) -> None:
             graces.append(grace_s)
             if is_hurried and grace_s:
+                _, hurry = signals
                 hurry.set()
                 await asyncio.Event().wait()
 
@@ -1073,8 +1074,7 @@ async def test_executor_server_that_stops_waits_for_its_runs_until_it_is_hurried
         return bool(signals) or serving.done()
 
     await eventually(has_begun)
-    _, hurry = signals
-    await asyncio.wait_for(serving, 60)
+    await asyncio.wait_for(serving, 300)
 
     # The last call is that of the end of the server, whatever happened before.
     assert graces == ([600, 0, 0] if is_hurried else [600, 0])
