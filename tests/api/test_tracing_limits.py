@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx2
 import pytest
@@ -121,6 +121,32 @@ async def test_feedback_that_is_not_refused_extends_nothing_beyond_the_limit(ser
         # What is asked when a trace expires, as its feedback may have come before its run.
         extending = "select count(*) from feedback where run_id = any($1::uuid[]) and extends_trace(body)"
         assert await server.db.pool.fetchval(extending, [before, later]) == 0
+
+        # Imported traces are not billed, and their feedback extends them as it did where they come from.
+        imported = str(uuid4())
+        run = {
+            "id": imported,
+            "trace_id": imported,
+            "dotted_order": f"20260101T000000000000Z{imported}",
+            "name": "r",
+            "run_type": "chain",
+            "session_name": "short",
+            "start_time": "2026-01-01T00:00:00Z",
+        }
+        parts = {
+            f"post.{imported}": (None, json.dumps(run), "application/json"),
+            f"feedback.{uuid4()}": (
+                None,
+                json.dumps({"run_id": imported, "trace_id": imported, "key": "k"}),
+                "application/json",
+            ),
+        }
+        answer = await server.client.post(
+            "/runs/multipart", params={"imported": "true"}, files=parts, headers={"x-tenant-id": str(workspace)}
+        )
+        assert answer.status_code == 202, answer.text
+        tier = "select tier from traces where trace_id = $1"
+        assert await server.db.pool.fetchval(tier, UUID(imported)) == "longlived"
 
         for run_id in (before, later):
             stored = (await client.get("/feedback", params={"run": run_id})).json()

@@ -98,6 +98,13 @@ async def _store_runs(ctx: Context, parse: Callable[[bytes, str], IngestBatch], 
     return Accepted()
 
 
+async def _keep_limit(ctx: Context, batch: IngestBatch) -> None:
+    """Have feedback extend nothing beyond the workspace's limit: refusing it would lose the runs of the same body."""
+    if not await ctx.services.quotas.allows_longlived(ctx.actor.workspace_id):
+        for feedback in batch.feedback:
+            leave_retention(feedback)
+
+
 async def _store(
     ctx: Context, parse: Callable[[bytes, str], IngestBatch], *, cost: int = 1, imported: bool = False
 ) -> IngestBatch:
@@ -105,10 +112,8 @@ async def _store(
     services = ctx.services
     async with read_body(ctx.request, services.read_budget, services.ingest_limits, parse, cost=cost) as batch:
         max_run_bytes = services.ingest_limits.run_bytes
-        if batch.feedback and not await services.quotas.allows_longlived(ctx.actor.workspace_id):
-            # Refusing it would lose the runs of the same body.
-            for feedback in batch.feedback:
-                leave_retention(feedback)
+        if batch.feedback and not imported:
+            await _keep_limit(ctx, batch)
 
         await ingest.store_batch(
             ctx.db,
