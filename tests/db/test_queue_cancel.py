@@ -349,6 +349,7 @@ async def work(db: Database, is_over: asyncio.Event) -> None:
     queue = Queue(db)
     endings = {None: DONE, INTERRUPT.action: STOPPED, ROLLBACK.action: UNDONE}
     while True:
+        is_last_look = is_over.is_set()  # before the claim: a run may be admitted between an empty claim and the end
         held = await queue.claim()
         asked = await statements.renew_leases(db, queue.worker_id, [run.run_id for run in held])
         for run in held:
@@ -356,7 +357,7 @@ async def work(db: Database, is_over: asyncio.Event) -> None:
             if await queue.end(run, endings[cancellation and cancellation.action]) == "rollback":
                 await queue.end(run, UNDONE)
 
-        if not held and is_over.is_set():
+        if is_last_look and not held:
             return
 
 
