@@ -14,6 +14,7 @@ import pytest
 
 from portside.agent.app import SCHEMA, open_app
 from portside.agent.config import load_config
+from portside.agent.crons import firing
 from portside.agent.crons.firing import CLAIM_S, MAKE_UP_WITHIN, DueCron, DueCrons
 from portside.agent.crons.records import Crons
 from portside.agent.crons.schedules import parse_end
@@ -26,6 +27,7 @@ from portside.agent.webhooks.policy import WebhookPolicy, Webhooks
 from portside.executor.access_filters import read_filter
 from portside.executor.encryption_handlers import EncryptionFailed
 from portside.executor.load import load_graphs
+from portside.kernel.clock import now
 from portside.kernel.db import Database
 from portside.kernel.errors import Unavailable
 from portside.kernel.ids import uuid7
@@ -286,12 +288,15 @@ async def test_one_claim_fired_twice_makes_one_run(cluster: CronCluster):
 
 
 @one_server
-async def test_the_claim_of_a_dead_process_runs_out(cluster: CronCluster):
+async def test_the_claim_of_a_dead_process_runs_out(cluster: CronCluster, monkeypatch: pytest.MonkeyPatch):
+    # The claim of the one that is alive must not run out during the test.
+    claim_s = 3600.0
+    monkeypatch.setattr(firing, "CLAIM_S", claim_s)
     dead = await cluster.add(overdue_s=60, is_enabled=False)
     alive = await cluster.add(overdue_s=60, is_enabled=False)
     await cluster.db.pool.execute(
         "update crons set is_enabled = true, claimed_until = now() + make_interval(secs => $1) where cron_id = $2",
-        CLAIM_S,
+        claim_s,
         alive,
     )
 
@@ -307,7 +312,8 @@ async def test_the_claim_of_a_dead_process_runs_out(cluster: CronCluster):
 @one_server
 async def test_crons_fire_again_after_a_wrong_clock_is_set_back(cluster: CronCluster):
     """A clock that is fast by hours is wrong; after a smaller step nothing fires twice."""
-    hourly = {"schedule": "0 * * * *"}
+    # Half an hour from now: no instant comes during the test.
+    hourly = {"schedule": f"{(now().minute + 30) % 60} * * * *"}
     fast, ended = [await cluster.add(overdue_s=60, **hourly) for _ in range(2)]
     await cluster.look_until_moved(fast, ended)
     await set_clock_back(cluster.db, 4 * 3600)
