@@ -116,7 +116,9 @@ async def test_a_run_on_a_thread(client: LangGraphClient, host: Host):
         return response if response["status"] == "delivered" else None
 
     delivery = await eventually(delivered)
-    assert (delivery["next_attempt_at"], [one["status_code"] for one in delivery["attempts"]]) == (None, [200])
+    # On a busy machine the host may not answer within the time of a call, which is made again then.
+    answers = [one["status_code"] for one in delivery["attempts"] if one["status_code"] is not None]
+    assert (delivery["next_attempt_at"], answers) == (None, [200])
 
 
 async def test_metrics_name_a_refusal_until_a_call_succeeds(client: LangGraphClient, host: Host):
