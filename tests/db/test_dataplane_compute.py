@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import itertools
 import json
 import os
 import resource
@@ -22,7 +21,7 @@ import pytest
 from portside.dataplane.compute import replica_set as replica_sets
 from portside.dataplane.compute import server_output
 from portside.dataplane.compute.machine import MachineCompute, MachineTarget
-from portside.dataplane.compute.replica import ReplicaPlan, find_replicas
+from portside.dataplane.compute.replica import Replica, ReplicaPlan, find_replicas
 from portside.dataplane.compute.replica_set import ProcessReplicaSet, ReplicaContext
 from portside.dataplane.compute.resource_usage import GroupUsage, ProcessUsage, UsageReader
 from portside.dataplane.compute.scaling import ReplicaBounds, ServerTier
@@ -86,6 +85,12 @@ class Harness:
         )
 
 
+@pytest.fixture(autouse=True)
+def _wait_for_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait until a server accepts nothing more, however busy the machine is: the limit is for servers that hang."""
+    monkeypatch.setattr("portside.dataplane.compute.replica._STOP_ACCEPTING_S", 600.0)
+
+
 @pytest.fixture
 async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     harness = Harness(tmp_path)
@@ -133,11 +138,20 @@ async def test_switch_loses_no_request(harness: Harness):
 
 @pytest.mark.parametrize(
     ("fail", "timeout_s", "words"),
-    [("exit", 120, "this module does not import"), ("deaf", 15, "has not answered GET /ok after 15 seconds")],
+    [("exit", 120, "this module does not import"), ("deaf", 1, "has not answered GET /ok after 1 seconds")],
 )
 async def test_a_revision_that_fails_leaves_the_old_one_serving(
-    harness: Harness, fail: str, timeout_s: float, words: str
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, fail: str, timeout_s: float, words: str
 ):
+    start = Replica.start
+
+    async def start_and_hear(plan: ReplicaPlan, *arguments: Any) -> Replica:
+        """Start a server whose time begins when it has said something, however long that takes."""
+        started = await start(plan, *arguments)
+        await eventually(lambda: asyncio.sleep(0, "plain words" in plan.output.read_text()))
+        return started
+
+    monkeypatch.setattr(Replica, "start", start_and_hear)
     await harness.switch(harness.plan("old"))
     with pytest.raises(DeployFailed, match=words) as failure:
         await harness.switch(harness.plan("new", timeout_s, FAIL=fail))
@@ -592,10 +606,11 @@ async def test_idle_servers_are_asked_for_their_metrics_less_often(
     """Their usage is measured as before, and a run that uses CPU ends that."""
     monkeypatch.setattr(replica_sets, "_MEASURE_EVERY_S", 0.01)
     monkeypatch.setattr(replica_sets, "ASK_IDLE_EVERY_S", 3600.0)
-    moments = itertools.count(1)
+    moment = 0
 
     async def usage(groups: set[int]) -> ProcessUsage:
-        moment = next(moments)
+        nonlocal moment
+        moment += 1
         return ProcessUsage(moment, {group: GroupUsage(moment * cores) for group in groups})
 
     cores = 0.0
@@ -606,19 +621,17 @@ async def test_idle_servers_are_asked_for_their_metrics_less_often(
     replica_set = harness.replica_set(harness.plan("one", PENDING=str(waiting)))
     await harness.target.switch_to(replica_set)
 
-    async def was_measured_often() -> bool:
-        return next(moments) > measured + 50
+    async def be_measured_often() -> None:
+        last_moment = moment + 50
+        await eventually(lambda: asyncio.sleep(0, moment >= last_moment))
 
     async def reports_pending_runs() -> bool:
         found = replica_set.metrics()
         return found is not None and found.pending_runs == 7
 
-    measured = next(moments)
-    await eventually(was_measured_often)
+    await be_measured_often()
     waiting.write_text("7")
-    measured = next(moments)
-
-    await eventually(was_measured_often)
+    await be_measured_often()
     assert not await reports_pending_runs()
     cores = 0.5
     await eventually(reports_pending_runs)
@@ -797,7 +810,6 @@ async def is_served_by_another(port: int, pid: int) -> bool:
     return bool((await get(port))["pid"] != pid)
 
 
-@needs_small_disk
 async def test_closed_log_is_shipped_when_the_control_plane_is_back():
     is_back = False
     shipped = []
@@ -816,6 +828,7 @@ async def test_closed_log_is_shipped_when_the_control_plane_is_back():
     await asyncio.wait_for(log._task, 60)
 
 
+@needs_small_disk
 async def test_dead_replica_is_replaced_once_disk_has_space(tmp_path: Path):
     with small_disk(tmp_path / "disk", 4) as disk:
         harness = Harness(disk.path)
