@@ -348,6 +348,14 @@ async def say(socket: ClientConnection, number: int, method: str, **params) -> d
     return (await ask(socket, number, method, **params))[-1]
 
 
+def send_together(socket: ClientConnection, commands: list[dict[str, Any]]) -> None:
+    """Send commands in one write: this process may be paused between two, and the server waits only a moment."""
+    for command in commands:
+        socket.protocol.send_text(json.dumps(command).encode())
+
+    socket.transport.write(b"".join(socket.protocol.data_to_send()))
+
+
 async def test_commands_and_events_over_one_websocket(server):
     async with follower(server, new_id()) as socket:
         await socket.send("garbage")
@@ -393,9 +401,13 @@ async def test_subscriptions_that_are_sent_together_share_one_sequence(server):
         assert [event["params"]["data"]["event"] for event in seen] == ["running", "completed"]
 
         # The run is over. What a client sends together must not hear of its end before it has heard of the rest.
-        for number, channels in ((3, ["lifecycle"]), (4, ["values"]), (5, ["lifecycle", "values"])):
-            params = {"channels": channels}
-            await socket.send(json.dumps({"id": number, "method": "subscription.subscribe", "params": params}))
+        send_together(
+            socket,
+            [
+                {"id": number, "method": "subscription.subscribe", "params": {"channels": channels}}
+                for number, channels in ((3, ["lifecycle"]), (4, ["values"]), (5, ["lifecycle", "values"]))
+            ],
+        )
 
         answers = [await receive(socket) for _ in range(3)]
         assert [answer["id"] for answer in answers] == [3, 4, 5]
