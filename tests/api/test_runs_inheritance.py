@@ -113,7 +113,7 @@ async def test_deleting_an_assistant_cancels_its_runs(client: LangGraphClient):
     assistant = await client.assistants.create("steps")
     other = await client.assistants.create("steps")
     name = assistant["assistant_id"]
-    busy = {"done": [], "pause_s": 60}
+    busy = {"done": [], "pause_s": 600}
     started, waiting = [(await client.threads.create())["thread_id"] for _ in range(2)]
     running = await client.runs.create(started, name, input=busy)
     later = await client.runs.create(waiting, name, input=busy, after_seconds=600)
@@ -151,7 +151,7 @@ async def test_an_assistants_priority_is_checked_and_shown_in_its_runs(client: L
 
 async def test_run_with_priority_overtakes_pending_runs(client: LangGraphClient):
     assistant = await client.assistants.create("echo", metadata={"run_priority": -5})
-    busy = {"done": [], "pause_s": 60}
+    busy = {"done": [], "pause_s": 600}
     holding = [await client.runs.create(None, "steps", input=busy, on_completion="keep") for _ in range(2)]
     plain = [await client.runs.create(None, "echo", input=HI, on_completion="keep") for _ in range(3)]
     urgent = await client.runs.create(None, assistant["assistant_id"], input=HI, on_completion="keep")

@@ -126,7 +126,7 @@ async def test_a_stream_has_every_event_and_ends_when_the_run_does(client: LangG
 
 async def test_a_cancel_reaches_the_other_process(tiers: Tiers, client: LangGraphClient) -> None:
     thread = await client.threads.create()
-    run = await client.runs.create(thread["thread_id"], "steps", input={"done": [], "pause_s": 60})
+    run = await client.runs.create(thread["thread_id"], "steps", input={"done": [], "pause_s": 600})
 
     async def is_running() -> bool:
         return (await client.runs.get(thread["thread_id"], run["run_id"]))["status"] == "running"
