@@ -174,7 +174,8 @@ async def test_repository_becomes_a_running_traced_billed_agent(platform: Platfo
     assert revision["source_revision_config"]["repo_commit_sha"] == repository.git("rev-parse", "HEAD")
     assert revision["source_revision_config"]["repo_commit_author"] == repository.git("log", "-1", "--format=%an")
     assert revision["source_revision_config"]["repo_commit_subject"] == repository.git("log", "-1", "--format=%s")
-    assert "Building commit" in platform.log(body)
+    # A listener ships lines of logs in batches, which may come after the status.
+    wait_for(lambda: "Building commit" in platform.log(body))
 
     deployment = platform.get(body["id"])
     assert deployment["status"] == "READY"
@@ -297,7 +298,7 @@ def test_failed_revision_leaves_the_old_one_serving(
     revision = platform.follow(changed)
     kind = "build" if status == "BUILD_FAILED" else "deploy"
     assert revision["status"] == status
-    assert says in revision["status_message"] + platform.log(changed, kind)
+    wait_for(lambda: says in revision["status_message"] + platform.log(changed, kind))
 
     after = platform.get(deployment["id"])
     assert after["active_revision_id"] == deployment["active_revision_id"]
@@ -338,6 +339,9 @@ def list_listeners(platform: Platform) -> set[int]:
 def test_killed_listener_is_restarted_and_adopts_running_agents(platform: Platform, repository: Repository):
     deployment = platform.create_deployed("adopted", repository)
     url = deployment["source_config"]["custom_url"]
+
+    # Lines that a listener has not shipped die with it.
+    wait_for(lambda: "Build finished" in platform.log(deployment))
 
     # A process that the listener has just begun to start looks like a second one.
     (listener,) = wait_for(lambda: len(found := list_listeners(platform)) == 1 and found)
