@@ -455,6 +455,8 @@ async def test_email_of_the_user_info_counts_for_the_same_person_alone(hostile: 
 
 
 async def test_a_right_token_and_a_rotated_key(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Longer than a busy machine takes to the second token.
+    monkeypatch.setattr(oidc, "RENEW_S", 600.0)
     assert (await finish(hostile))["sub"] == "s"
     assert (await finish(hostile, aud=[CLIENT, "other"], azp=CLIENT))["sub"] == "s"
     provider = OidcProvider(OidcClient(hostile.issuer, CLIENT, SECRET), SecretBox(os.urandom(32)))
@@ -469,7 +471,7 @@ async def test_a_right_token_and_a_rotated_key(hostile: Hostile, monkeypatch: py
         await provider.verify(rotated, "n")
 
     assert hostile.reads == reads
-    monkeypatch.setattr("portside.identity.oidc.RENEW_S", 0.0)
+    monkeypatch.setattr(oidc, "RENEW_S", 0.0)
     assert (await provider.verify(rotated, "n"))["sub"] == "s"
     hostile.keys.pop()
 
