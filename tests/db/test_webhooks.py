@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -35,6 +36,7 @@ from portside.agent.webhooks.log import DeliveryNotFound, WebhookLog
 from portside.agent.webhooks.policy import WebhookPolicy, Webhooks
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
+from portside.kernel.outbound import OutboundRules
 from portside.kernel.reconcile import Driver
 from tests.conftest import eventually
 from tests.db.clock import set_clock_back
@@ -45,6 +47,13 @@ WORKER = uuid4()
 HOOK = "http://127.0.0.1:9/never"
 OPEN = WebhookPolicy(urls=WebhookUrls(require_https=False, disable_loopback=False))
 DONE = RunResult(status=RunStatus.SUCCESS, thread_status=ThreadStatus.IDLE, values=b'{"n":1}', interrupts={})
+
+
+@pytest.fixture(autouse=True)
+def calls_may_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a host of a test answers later than a real one may, and its call is repeated by nobody."""
+    monkeypatch.setattr("portside.agent.webhooks.policy.OutboundRules", partial(OutboundRules, timeout_s=600.0))
+    monkeypatch.setattr("portside.agent.webhooks.deliveries.CLAIM_S", 3600.0)
 
 
 def build_admission(thread_id: UUID | None = None, url: str | None = HOOK, **options: Any) -> Admission:
