@@ -268,7 +268,10 @@ async def test_run_that_kills_its_workers_ends_in_an_error_and_unblocks_the_next
 async def restart_dead_servers(cluster: Cluster, over: asyncio.Event) -> None:
     while not over.is_set():
         if not all(is_up(server) for server in cluster.servers):
-            await cluster.start()
+            # The run may kill a server again before that has answered its first request.
+            with contextlib.suppress(AssertionError):
+                await cluster.start()
+
         await asyncio.sleep(0.1)
 
 

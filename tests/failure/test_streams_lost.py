@@ -558,7 +558,7 @@ async def test_old_streams_deletes_the_rows_of_dead_processes_alone(processes, d
     """A row that is far in the future is from before the clock was set back."""
     from portside.agent.streams.postgres_log import OldStreams
 
-    for after in ("-50 seconds", "9 minutes", "-70 seconds", "11 minutes"):
+    for after in ("-30 seconds", "9 minutes", "-70 seconds", "11 minutes"):
         await database.execute(
             Statement(
                 "insert into stream_processes (process_id, alive_until)"
