@@ -81,6 +81,14 @@ def sizes(report: dict[str, Any], deployment: UUID | None) -> dict[str, int]:
     return {each["kind"]: each["bytes"] for each in report["taken"] if each["deployment_id"] == named}
 
 
+def measure_with_du(folder: Path) -> int:
+    """Return the bytes of a folder. Its status is no matter: Postgres removes files while `du` looks at them."""
+    command = ["du", "-s", "--block-size=1", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    return int(done.stdout.split()[0])
+
+
 async def test_report_agrees_with_du_and_postgres(server: ServerProcess, home: Path, deployment: UUID):
     name = f"agent_{deployment.hex}"
     connection = await asyncpg.connect(EmbeddedPostgres(home).url(name))
@@ -90,13 +98,13 @@ async def test_report_agrees_with_du_and_postgres(server: ServerProcess, home: P
     async with httpx2.AsyncClient(base_url=server.url, headers={"X-Api-Key": KEY}, timeout=300) as client:
         report = (await client.get("/system/disk")).raise_for_status().json()
 
-    du = await asyncio.to_thread(subprocess.check_output, ["du", "-s", "--block-size=1", str(home)], text=True)
-    assert report["home_bytes"] == pytest.approx(int(du.split()[0]), rel=0.05)
+    taken = await asyncio.to_thread(measure_with_du, home)
+    assert report["home_bytes"] == pytest.approx(taken, rel=0.05)
     async with httpx2.AsyncClient(base_url=server.url, headers={"X-Api-Key": KEY}, timeout=300) as client:
         disk = (await client.get("/system")).raise_for_status().json()["disk"]
 
     assert disk["total_bytes"] == report["total_bytes"], "one page says the same as the other"
-    assert sum(each["bytes"] for each in report["taken"]) == pytest.approx(int(du.split()[0]), rel=0.05)
+    assert sum(each["bytes"] for each in report["taken"]) == pytest.approx(taken, rel=0.05)
     of_deployment = sizes(report, deployment)
     of_platform = sizes(report, None)
     assert of_deployment["checkpoints"] == pytest.approx(of_checkpoints, rel=0.05)
