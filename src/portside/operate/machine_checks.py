@@ -40,6 +40,7 @@ _MIN_DESCRIPTORS = 1024
 _LITTLE_MEMORY = 512_000_000
 _MIN_MEMORY = 128_000_000
 _PROGRAM_TIMEOUT_S = 30.0
+_ANSWERS_WITHIN_S = 5.0
 _BIND_SERVICE = 1 << 10
 # A small package that builds need anyway.
 _PROBED_PACKAGE = "packaging"
@@ -513,7 +514,7 @@ def check_point_in_time(installation: ExaminedInstallation) -> Iterator[Finding]
 def _answers(installation: ExaminedInstallation) -> bool:
     host = installation.url.removeprefix("http://").rpartition(":")[0].strip("[]")
     try:
-        with socket.create_connection((host, installation.port), timeout=5) as probe:
+        with socket.create_connection((host, installation.port), timeout=_ANSWERS_WITHIN_S) as probe:
             probe.sendall(b"GET /ok HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             return probe.recv(4) == b"HTTP"
     except OSError:
