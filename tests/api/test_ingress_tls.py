@@ -16,6 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.conftest import eventually
 from tests.fronted import HEADERS, Fronted, make_certificate, start_fronted
 from tests.preloaded import run_command
 from tests.servers import KEY
@@ -154,11 +155,12 @@ def list_deployments(url: str, folder: Path, **environment: str) -> tuple[int, s
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_start_names_the_root_certificate_and_commands_take_it(platform_with_tls: Secured, tmp_path: Path):
+async def test_the_start_names_the_root_certificate_and_commands_take_it(platform_with_tls: Secured, tmp_path: Path):
     root = str(platform_with_tls.platform.home / ROOT)
-    greeting = platform_with_tls.platform.server.log.read_text()
+    server = platform_with_tls.platform.server
+    # A platform greets after it has begun to answer.
     for line in (f"curl --cacert {shlex.quote(root)}", "PORTSIDE_CA_FILE=", "SSL_CERT_FILE=", "NODE_EXTRA_CA_CERTS="):
-        assert line in greeting
+        await eventually(lambda text=line: server.has_logged(text))
 
     url = f"https://{DOMAIN}:{platform_with_tls.port}"
     code, text = list_deployments(url, tmp_path)
