@@ -25,6 +25,7 @@ from structlog.testing import capture_logs
 from portside.cli.logins import Logins
 from tests.api.hosted import Hosted, open_hosted
 from tests.commands import Done, run_here
+from tests.conftest import eventually
 from tests.servers import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -76,9 +77,10 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """A browser that only writes down what it was given."""
+    """A browser that only writes down what it was given; the file appears when it is whole."""
     program = tmp_path / "browser"
-    program.write_text(f'#!/bin/sh\necho "$1" > "{program.with_suffix(".opened")}"\n')
+    opened = program.with_suffix(".opened")
+    program.write_text(f'#!/bin/sh\necho "$1" > "{opened}.partial"\nmv "{opened}.partial" "{opened}"\n')
     program.chmod(0o700)
     return program
 
@@ -180,8 +182,13 @@ async def test_a_refused_code_logs_nobody_in(server: Hosted, browser: httpx2.Asy
 async def test_a_terminal_with_a_browser_logs_in_by_a_port_of_its_machine(
     server: Hosted, browser: httpx2.AsyncClient, config: Config, program: Path
 ) -> None:
+    async def is_opened() -> bool:
+        return program.with_suffix(".opened").exists()
+
     async with login(server.url, BROWSER=f"{program} %s") as terminal:
         page = await terminal.read_until(r"visit (\S+)")
+        # The command ends without waiting for its browser.
+        await eventually(is_opened)
         back = await approve_page(browser, page)
         assert back.startswith("http://127.0.0.1:")
 
