@@ -8,7 +8,7 @@ import asyncio
 import csv
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from portside.audit.recording import MAX_REFUSALS_OF_ONE
+from portside.audit.recording import MAX_REFUSALS_OF_ONE, SuppressedRefusals
 from portside.kernel.db import Database
 from portside.kernel.http.server import Server, listen
 from portside.platform.app import open_platform
@@ -62,8 +62,21 @@ class Audited:
         return str(made["key"])
 
 
+@pytest.fixture(scope="module")
+def one_minute() -> Iterator[None]:
+    """Let the minute, in which a number of refused requests is recorded, last for all tests.
+
+    At its end the number begins again, and an entry says how many were left out.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SuppressedRefusals, "every_s", 3600.0)
+        yield
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(platform_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Audited]:
+async def platform(
+    platform_database: str, tmp_path_factory: pytest.TempPathFactory, one_minute: None
+) -> AsyncIterator[Audited]:
     settings = PlatformSettings(rate_limits=False)
     async with open_platform(Home(tmp_path_factory.mktemp("home")), settings, platform_database) as app:
         stop = asyncio.Event()
