@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 import portside.alerts.channels  # noqa: F401 - its column is encrypted too
-from portside.control import pushes
+from portside.control import git_remotes, pushes
 from portside.control.key_rotation import COLUMNS, reencrypt
 from portside.control.polling import PolledBranches
 from portside.control.pushes import ExpiredPushDeliveries, build_commit
@@ -35,9 +35,13 @@ GONE = "0" * 40
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def platform(platform_database):
-    async with control(platform_database) as platform:
-        platform.set_services(outbound_rules=OutboundRules(allow_private=True, allow_loopback=True))
-        yield platform
+    # The git host is in this process, and stands still whenever it does.
+    rules = OutboundRules(allow_private=True, allow_loopback=True, timeout_s=600)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(git_remotes, "TIMEOUT_S", 600)
+        async with control(platform_database) as platform:
+            platform.set_services(outbound_rules=rules)
+            yield platform
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
