@@ -6,6 +6,7 @@ import uvicorn.lifespan.on
 import uvicorn.protocols.http.httptools_impl
 import uvloop
 
+import portside.agent.access.authentication
 import portside.agent.local_graphs
 import portside.agent.server
 import portside.cli.account
@@ -33,5 +34,7 @@ copy_data_folders()
 derive_keys_cheaply()
 # As in the process of the tests (`tests/conftest.py`).
 portside.identity.passwords._COST["n"] = 2
+# The platform of some agents is in the process of a test, and stands still whenever that does.
+portside.agent.access.authentication.PLATFORM_TIMEOUT_S = 600.0
 # The first client of a process reads the certificates.
 httpx2.Client().close()
