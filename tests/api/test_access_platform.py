@@ -12,6 +12,12 @@ from tests.api.control_server import control
 from tests.api.hosted import open_hosted
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait long for the platform, which is in this process and stands still whenever it does."""
+    monkeypatch.setattr(authentication, "PLATFORM_TIMEOUT_S", 600)
+
+
 def request(**headers: str) -> Request:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     return Request({"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": raw})
