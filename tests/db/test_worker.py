@@ -376,6 +376,23 @@ async def test_leases_are_renewed_while_a_run_cannot_be_returned(process: Proces
     await process.wait_for_status(stopped, "pending")
 
 
+async def test_process_that_stood_still_renews_its_leases_before_it_sweeps(process: Process):
+    run_id, _ = await process.execute()
+    active = process.worker._active[run_id]
+    chore = ExpiredLeases(process.db, max_retries=3, on_released=lambda: None, is_overdue=process.worker.renew_overdue)
+
+    lost = await process.admit()
+    await process.db.pool.execute("update runs set status = 'running', worker_id = $2 where run_id = $1", lost, uuid4())
+    await process.db.pool.execute("update runs set leased_until = now() - interval '1 second'")
+    active.leased_until -= 2 * worker.LEASE_S
+    process.worker._renewed_at -= 2 * worker.LEASE_S
+
+    assert (await chore.activate()).did == {}
+    await process.renew_until(lambda: active.is_owned)
+    assert (await chore.activate()).did == {"released": 1}
+    assert [await process.status(each) for each in (run_id, lost)] == ["running", "pending"]
+
+
 @pytest.mark.parametrize("is_counted", [True, False])
 async def test_run_whose_executor_crashed_is_a_suspect_for_every_worker(process: Process, *, is_counted: bool):
     run_id, attempt = await process.execute()

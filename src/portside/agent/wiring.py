@@ -316,7 +316,12 @@ def _build_chores(base: Foundation, core: Core) -> list[Task]:
     db = base.db
     settings = base.settings
     chores: list[Task] = [
-        ExpiredLeases(db, max_retries=settings.bg_job_max_retries, on_released=core.runs.worker.wake),
+        ExpiredLeases(
+            db,
+            max_retries=settings.bg_job_max_retries,
+            on_released=core.runs.worker.wake,
+            is_overdue=core.runs.worker.renew_overdue,
+        ),
         DueThreads(db),
         LapsedRunKeys(db),
         ExpiredThreads(db, base.config.thread_ttl),

@@ -20,19 +20,34 @@ EXPIRED = Counter("lg_api_leases_expired_total", "Leases that ran out and were s
 
 
 class ExpiredLeases(Task):
-    """Returns runs with expired leases to the queue; after too many lost attempts a run ends with an error instead."""
+    """Returns runs with expired leases to the queue; after too many lost attempts a run ends with an error instead.
+
+    `is_overdue` says whether this process stood still and has not renewed its own leases since: it would take the runs
+    from itself.
+    """
 
     every_s: ClassVar[float] = 1.0
     batch: ClassVar[int] = 200
 
-    def __init__(self, db: Database, *, max_retries: int, on_released: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        db: Database,
+        *,
+        max_retries: int,
+        on_released: Callable[[], None],
+        is_overdue: Callable[[], bool] = lambda: False,
+    ) -> None:
         super().__init__()
         self._db = db
         self._max_attempts = max_retries + 1
         self._on_released = on_released
+        self._is_overdue = is_overdue
 
     async def activate(self) -> Status:
         """Release one batch."""
+        if self._is_overdue():
+            return Status()
+
         async with timeout(STATEMENT_TIMEOUT_S):
             rows = await self._db.fetch(sql.release_expired_runs, limit=self.batch, max_attempts=self._max_attempts)
 

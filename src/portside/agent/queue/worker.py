@@ -149,6 +149,8 @@ class Worker:
         self._returns = ReturningRuns(db, self.worker_id)
 
         self._renewal: Renewal | None = None
+        # When the last renewal that was answered was sent, by this process's clock.
+        self._renewed_at = time.monotonic()
         self._renewal_due = asyncio.Event()
         self._claims_due = asyncio.Event()
         self._poll_s = POLL_S
@@ -191,6 +193,20 @@ class Worker:
     def check_cancellations(self) -> None:
         """Look now whether runs of this worker were cancelled; otherwise the next renewal finds them."""
         self._renewal_due.set()
+
+    def renew_overdue(self) -> bool:
+        """Whether this process stood still until leases of its runs ran out; then they are renewed now.
+
+        Nobody else may have taken the runs: whoever sweeps expired leases in this process has to wait for the answer.
+        """
+        if time.monotonic() - self._renewed_at <= LEASE_S:
+            return False
+
+        is_overdue = any(not run.is_owned and run.state is not RunState.LOST for run in self._active.values())
+        if is_overdue:
+            self._renewal_due.set()
+
+        return is_overdue
 
     @property
     def is_working(self) -> bool:
@@ -449,6 +465,7 @@ class Worker:
             log.warning("leases could not be renewed", reason=f"{type(failure).__name__}: {failure}")
             return None
 
+        self._renewed_at = renewal.sent_at
         return renewal.task.result()
 
     # Execution
