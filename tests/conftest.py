@@ -24,6 +24,7 @@ import structlog
 import websockets.sync.client
 from packaging.version import Version
 
+from portside.kernel import db
 from tests import certificates, databases, guard, preloaded, servers, sql_functions
 from tests.copied_postgres import copy_data_folders
 from tests.databases import AGENT, AGENT_SCHEMA, MigratedDatabases, RunPostgres, get_schema, with_name
@@ -90,6 +91,8 @@ uuid.uuid4 = _draw_uuid
 # httpx2 waits five seconds for an answer where a call names no timeout; a server on a busy machine may need longer.
 _timeout = inspect.signature(httpx2.get).parameters["timeout"].default
 _timeout.connect = _timeout.read = _timeout.write = _timeout.pool = 60.0
+# For the same reason: a pool gives Postgres ten seconds to accept a connection.
+db.CONNECT_TIMEOUT_S = 60.0
 # For the same reason: a WebSocket client gives its server ten seconds to accept.
 websockets.sync.client.connect.__kwdefaults__["open_timeout"] = 60.0
 with contextlib.suppress(ModuleNotFoundError):  # websockets 12, which projects may have, lacks it

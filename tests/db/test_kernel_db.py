@@ -94,6 +94,13 @@ async def test_failed_statement_leaves_the_pool_usable(db) -> None:
     assert await db.fetchval(COUNT) == 0
 
 
+@pytest.fixture
+def patient_checks(monkeypatch) -> None:
+    """Let health checks wait for a database that is only slow."""
+    monkeypatch.setattr("portside.kernel.db.ALIVE_WITHIN_S", 300.0)
+
+
+@pytest.mark.usefixtures("patient_checks")
 async def test_is_alive_follows_the_database(fresh_database, postgres) -> None:
     url = await fresh_database()
     db = await Database.connect(url)
@@ -284,6 +291,7 @@ async def test_pool_neither_loses_nor_shares_connections(fresh_database) -> None
         await db.fetchval(COUNT)
 
 
+@pytest.mark.usefixtures("patient_checks")
 async def test_concurrent_health_checks_share_one_query(fresh_database) -> None:
     db = await Database.connect(await fresh_database(), max_size=1)
     queries: list[str] = []
@@ -420,7 +428,9 @@ async def test_a_holder_that_was_refused_a_connection_hides_no_open_one(db) -> N
     assert pool.get_size() == 2
 
 
-async def test_open_connections_are_shared_if_postgres_refuses_more(fresh_database, postgres) -> None:
+async def test_open_connections_are_shared_if_postgres_refuses_more(fresh_database, monkeypatch) -> None:
+    # However long Postgres takes to refuse a connection.
+    monkeypatch.setattr("portside.kernel.pool.FREE_TIMEOUT_S", 600.0)
     name = f"few_{secrets.token_hex(6)}"
     url = await fresh_database()
     admin = await asyncpg.connect(url)

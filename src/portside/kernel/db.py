@@ -39,6 +39,7 @@ STATEMENT_TIMEOUT_S = 900.0
 # Ends the transactions of a process that is paused, because others wait for their locks.
 IDLE_IN_TRANSACTION_S = 60.0
 CONNECT_TIMEOUT_S = 10.0
+ALIVE_WITHIN_S = 2.0
 _PREFETCH = 500
 # A row that is converted to another format is in memory several times.
 _DECODED_FACTOR = 4
@@ -361,7 +362,7 @@ class Database(Session):
                 yield row
 
     async def is_alive(self) -> bool:
-        """Whether Postgres answers a trivial query within two seconds.
+        """Whether Postgres answers a trivial query within ALIVE_WITHIN_S seconds.
 
         Concurrent callers share one query: the health route is public, and must not use up the connections.
         """
@@ -381,7 +382,7 @@ class Database(Session):
 
     async def _responds(self) -> bool:
         try:
-            return bool(await self.pool.run("fetchval", "select true", timeout=2))
+            return bool(await self.pool.run("fetchval", "select true", timeout=ALIVE_WITHIN_S))
         except Exception as failure:  # noqa: BLE001 - the result says it
             log_failure("the database does not answer", failure)
             return False
