@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -179,8 +180,8 @@ sys.stdin.read()
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can switch to another user")
 def test_ordinary_user_can_run_the_server() -> None:
-    home = Path(f"/tmp/portside-test-{os.getpid()}")
-    home.mkdir(mode=0o700)
+    # Not in the folder of the test, which others cannot enter.
+    home = Path(tempfile.mkdtemp(prefix="portside-test-", dir="/tmp"))
     os.chown(home, 65534, 65534)
 
     program = f"""
@@ -340,7 +341,9 @@ EmbeddedPostgres(pathlib.Path({str(home)!r})).acquire()
     starting = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL, start_new_session=True)
 
     def progress() -> int:
-        return sum(1 for made in set(folder.glob("initdb-*")) - left_before for _ in made.rglob("*"))
+        # Unlike `rglob`, this does not fail where a folder gets its final name meanwhile.
+        folders = set(folder.glob("initdb-*")) - left_before
+        return sum(len(below) + len(inside) for made in folders for _, below, inside in os.walk(made))
 
     while progress() < files and starting.poll() is None:
         time.sleep(0.001)
