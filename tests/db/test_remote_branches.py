@@ -18,8 +18,14 @@ from portside.listener_api import Secret
 from tests.api.git_host import TOKEN, GitHost, git_host
 from tests.repositories import Repository
 
-HERE = OutboundRules(allow_private=True, allow_loopback=True)
+HERE = OutboundRules(allow_private=True, allow_loopback=True, timeout_s=600.0)
 CREDENTIAL = Secret("x", TOKEN)
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let git take as long as it needs on a busy machine."""
+    monkeypatch.setattr(git_remotes, "TIMEOUT_S", 600.0)
 
 
 class Redirecting:
@@ -134,7 +140,7 @@ async def test_redirects_into_forbidden_networks_are_refused(
     monkeypatch.setattr(outbound.socket, "getaddrinfo", _localhost_is_another)
 
     with pytest.raises(PollFailed, match="loopback network"):
-        await fetch_newest_commit(f"{redirecting_host.url}/old", "main", None, OutboundRules())
+        await fetch_newest_commit(f"{redirecting_host.url}/old", "main", None, OutboundRules(timeout_s=600.0))
 
     assert redirecting_host.asked == 2
     assert host.asked == []
