@@ -19,7 +19,7 @@ from portside.agent.checkpoints import writer
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import load_config
 from portside.agent.local_graphs import LocalGraphs, PostgresSaver
-from portside.agent.queue import statements, worker
+from portside.agent.queue import active_run, statements, worker
 from portside.agent.queue.active_run import RunState
 from portside.agent.queue.types import ClaimedRun, RunResult
 from portside.agent.runs import service
@@ -165,6 +165,10 @@ async def server(module_database: str) -> AsyncIterator[Server]:
         patch.setattr(writer, "NEW_THREAD_DELAY_S", 60.0)
         # Nobody looks into the queue without a reason.
         patch.setattr(worker, "POLL_S", 3600.0)
+        # No run is lost and claimed again, however long Postgres does not answer.
+        for module in (active_run, statements, worker):
+            patch.setattr(module, "LEASE_S", 3600.0)
+
         yield Server(db, runs, known, texts)
 
     await runs.worker.drain(5.0)
