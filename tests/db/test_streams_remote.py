@@ -13,7 +13,7 @@ import pytest
 from portside.agent.app import SCHEMA
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
-from portside.agent.streams import postgres_transport, remote_subscriptions
+from portside.agent.streams import postgres_log, postgres_transport, remote_subscriptions
 from portside.agent.streams.bus import NullBus, RedisBus, open_bus
 from portside.agent.streams.chunks import Chunk
 from portside.agent.streams.events import RunEnd, parse_event_id
@@ -47,7 +47,11 @@ async def database(agent_databases) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-async def processes(database: Database) -> AsyncIterator[list[Process]]:
+async def processes(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Process]]:
+    # What a test has written is in the log, however slow Postgres is.
+    monkeypatch.setattr(postgres_log, "WRITE_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(postgres_log.LogWriter.flush, "__defaults__", (600.0,))
+
     made = [Process(database, NotingBus()), Process(database, NotingBus())]
     for process in (*made, made[0]):
         await process.transport._renew()
