@@ -48,6 +48,11 @@ async def test_profile_shows_stacks_of_threads(tmp_path: Path) -> None:
     assert re.search(r"^spinner;.*\.spin_here\S* \d+$", text, re.MULTILINE), text
 
 
+async def test_profile_has_a_sample_although_its_time_is_over(tmp_path: Path) -> None:
+    """As where the process was paused between the request and the first look."""
+    assert re.search(r"^MainThread;.* 1$", await Diagnostics(tmp_path).profile(0), re.MULTILINE)
+
+
 async def test_second_diagnosis_gets_409(tmp_path: Path) -> None:
     diagnostics = Diagnostics(tmp_path)
     first = asyncio.create_task(diagnostics.profile(0.2))

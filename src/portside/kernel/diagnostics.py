@@ -109,20 +109,21 @@ def _list_allocations() -> list[dict[str, Any]] | None:
 
 
 def _sample(seconds: float) -> Counter[str]:
-    """Count the stacks of all threads but this one."""
+    """Count the stacks of all threads but this one, once also where the process was paused until the end."""
     counts: Counter[str] = Counter()
     this_thread = threading.get_ident()
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while True:
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         for ident, frame in sys._current_frames().items():  # noqa: SLF001 - the documented way to see other threads
             if ident != this_thread:
                 stack = [names.get(ident, "thread"), *_list_frames(frame)]
                 counts[";".join(stack)] += 1
 
-        time.sleep(SAMPLE_S)
+        if time.monotonic() >= end:
+            return counts
 
-    return counts
+        time.sleep(SAMPLE_S)
 
 
 def _list_frames(frame: FrameType | None) -> list[str]:
