@@ -7,8 +7,10 @@ answered decides only what later requests need (ids), never whether the scene is
 import asyncio
 import contextlib
 import json
+import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -130,7 +132,10 @@ class Talk:
         self.steps[step] = kept
 
     async def stream(self, step: str, path: str, body: Any = None, **options: Any) -> list[Event]:
-        """Read server-sent events until the stream closes, or `enough(events)` says so, and keep them."""
+        """Read server-sent events until the stream closes, or `enough(events)` says so, and keep them.
+
+        `opened` is called when the server has begun to answer.
+        """
         async with self.streaming(step, path, body, **options) as events:
             return events
 
@@ -152,6 +157,7 @@ class Talk:
                     yield events
                     return
 
+                options.get("opened", lambda: None)()
                 async with asyncio.timeout(TIMEOUT_S):
                     async for line in _lines(response):
                         lines.append(line)
@@ -212,6 +218,18 @@ def _keep(options: dict[str, Any], whole: Any) -> Any:
         return options["keep"](whole) if "keep" in options else whole
     except UNEXPECTED:
         return whole
+
+
+@contextlib.contextmanager
+def gate() -> Iterator[Path]:
+    """The file for which a run of `slow` waits after its first tick, if `hold` is its config."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder, "gate")
+
+
+def hold(gate: Path) -> dict[str, Any]:
+    """The config of a run that waits for a file."""
+    return {"configurable": {"gate": str(gate)}}
 
 
 async def _lines(response: httpx2.Response) -> AsyncIterator[str]:

@@ -2,10 +2,12 @@
 
 import asyncio
 import operator
+from pathlib import Path
 from typing import Annotated
 
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_store, get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
@@ -81,9 +83,15 @@ class Ticks(TypedDict):
     pause_s: float
 
 
-async def tick(state: Ticks) -> Command:
+async def tick(state: Ticks, config: RunnableConfig) -> Command:
     await asyncio.sleep(state.get("pause_s", 0.2))
     done = len(state.get("ticks", [])) + 1
+
+    # A scene holds a run after its first tick until it makes this file.
+    gate = config["configurable"].get("gate")
+    while done > 1 and gate and not await asyncio.to_thread(Path(gate).exists):  # noqa: ASYNC110 - made by another process
+        await asyncio.sleep(0.01)
+
     return Command(update={"ticks": [done]}, goto="tick" if done < state.get("count", 10) else "__end__")
 
 

@@ -1,6 +1,6 @@
 """Cancelling, and runs that meet on a thread."""
 
-from bench.parity.talk import Talk, alone
+from bench.parity.talk import Talk, alone, gate, hold
 
 ABSENT = "01a1fbd3-88f4-74ad-8000-000000000000"
 
@@ -123,12 +123,15 @@ async def multitask_reject(talk: Talk) -> None:
 async def multitask_enqueue(talk: Talk) -> None:
     thread = await talk.thread()
     body = {"assistant_id": "slow", "input": {"count": 3, "pause_s": 0.2}, "multitask_strategy": "enqueue"}
-    longer = {**body, "input": {"count": 3, "pause_s": 1}}
-    first = await talk.quietly("POST", f"/threads/{thread}/runs", longer)
-    second = await talk.post("second", f"/threads/{thread}/runs", body)
+    with gate() as opening:
+        held = {**body, "input": {"count": 3, "pause_s": 0}, "config": hold(opening)}
+        first = await talk.quietly("POST", f"/threads/{thread}/runs", held)
+        second = await talk.post("second", f"/threads/{thread}/runs", body)
 
-    await talk.get("thread", f"/threads/{thread}", keep=_status)
-    await talk.wait_for_end(thread, second["run_id"])
+        await talk.get("thread", f"/threads/{thread}", keep=_status)
+        opening.touch()
+        await talk.wait_for_end(thread, second["run_id"])
+
     await talk.get("first", f"/threads/{thread}/runs/{first['run_id']}", keep=_status)
     await talk.get("values", f"/threads/{thread}", keep=lambda body: body["values"])
 

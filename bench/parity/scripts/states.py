@@ -1,6 +1,6 @@
 """State and history: read, at a checkpoint, with subgraphs, update, fork."""
 
-from bench.parity.talk import Talk
+from bench.parity.talk import Talk, gate, hold
 
 ABSENT = "01a1fbd3-88f4-74ad-8000-000000000000"
 
@@ -116,10 +116,12 @@ async def update_without_graph(talk: Talk) -> None:
 
 async def update_while_running(talk: Talk) -> None:
     thread = await talk.thread()
-    body = {"assistant_id": "slow", "input": {"count": 3, "pause_s": 2}}
-    run = await talk.quietly("POST", f"/threads/{thread}/runs", body)
-    await talk.post("update", f"/threads/{thread}/state", {"values": {"count": 1}})
-    await talk.wait_for_end(thread, run["run_id"])
+    with gate() as opening:
+        body = {"assistant_id": "slow", "input": {"count": 3, "pause_s": 0}, "config": hold(opening)}
+        run = await talk.quietly("POST", f"/threads/{thread}/runs", body)
+        await talk.post("update", f"/threads/{thread}/state", {"values": {"count": 1}})
+        opening.touch()
+        await talk.wait_for_end(thread, run["run_id"])
 
 
 async def fork(talk: Talk) -> None:

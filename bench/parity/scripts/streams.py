@@ -1,6 +1,6 @@
 """Streams: every mode, interrupts, subgraphs, errors, rejoining, the thread's stream."""
 
-from bench.parity.talk import Event, Talk
+from bench.parity.talk import Event, Talk, gate, hold
 
 ABSENT = "01a1fbd3-88f4-74ad-8000-000000000000"
 HI = {"assistant_id": "echo", "input": {"messages": [{"role": "user", "content": "hi"}]}}
@@ -121,16 +121,27 @@ async def not_resumable(talk: Talk) -> None:
 
 async def join_before_start(talk: Talk) -> None:
     thread = await talk.thread()
-    run = await talk.quietly("POST", f"/threads/{thread}/runs", {**HI, "after_seconds": 5, "stream_mode": "updates"})
-    await talk.stream("join", f"/threads/{thread}/runs/{run['run_id']}/stream")
+    with gate() as opening:
+        held = {"assistant_id": "slow", "input": {"count": 2, "pause_s": 0}, "config": hold(opening)}
+        await talk.quietly("POST", f"/threads/{thread}/runs", held)
+        run = await talk.quietly("POST", f"/threads/{thread}/runs", {**HI, "stream_mode": "updates"})
+        await talk.stream("join", f"/threads/{thread}/runs/{run['run_id']}/stream", opened=opening.touch)
 
 
 async def join_running(talk: Talk) -> None:
     thread = await talk.thread()
-    body = {"assistant_id": "slow", "input": {"count": 4, "pause_s": 2}, "stream_mode": "updates"}
-    run = await talk.quietly("POST", f"/threads/{thread}/runs", body)
-    await talk.until(f"/threads/{thread}/state", lambda state: bool(state.get("values", {}).get("ticks")))
-    await talk.stream("join", f"/threads/{thread}/runs/{run['run_id']}/stream", keep=lambda events: events[-2:])
+    with gate() as opening:
+        body = {
+            "assistant_id": "slow",
+            "input": {"count": 4, "pause_s": 0},
+            "stream_mode": "updates",
+            "config": hold(opening),
+        }
+        run = await talk.quietly("POST", f"/threads/{thread}/runs", body)
+        await talk.until(f"/threads/{thread}/state", lambda state: bool(state.get("values", {}).get("ticks")))
+
+        path = f"/threads/{thread}/runs/{run['run_id']}/stream"
+        await talk.stream("join", path, opened=opening.touch, keep=lambda events: events[-2:])
 
 
 async def cancelled(talk: Talk) -> None:
