@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.api.test_platform import wait_for
 from tests.preloaded import run_command
 from tests.repositories import AGENT, CONFIG
 from tests.servers import KEY, ServerProcess, platform_server
@@ -97,7 +98,7 @@ def test_a_missing_variable_is_named_once_and_an_env_file_mends_it(environment: 
     assert "starting the agent" in "\n".join(lines[reported[0] :])
     assert "/revisions/" not in failed.stderr
     assert "==" not in failed.stderr
-    log = portside(environment, "logs", "needy").stdout
+    log = wait_for(lambda: "exited with code 1" in (text := portside(environment, "logs", "needy").stdout) and text)
     assert (log.count("KeyError"), log.count("exited with code 1")) == (1, 1), log
     assert log.index("KeyError") < log.index("exited with code 1")
     assert "/revisions/" not in log

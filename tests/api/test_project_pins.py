@@ -12,6 +12,7 @@ import pytest_asyncio
 from langgraph_sdk import get_client
 
 from tests.api.test_project_shapes import ENDS_WITHIN_S, failure
+from tests.conftest import eventually
 from tests.platforms import Platform, open_platform
 from tests.repositories import Repository
 
@@ -91,7 +92,11 @@ async def test_a_project_with_old_libraries_deploys_and_answers(platform: Platfo
     try:
         revision = await platform.ended(deployment, ENDS_WITHIN_S)
         assert revision["status"] == "DEPLOYED", await failure(platform, deployment, revision)
-        assert "Layout split" in await platform.logs(deployment, revision["id"], "build")
+
+        async def says_its_layout() -> bool:
+            return "Layout split" in await platform.logs(deployment, revision["id"], "build")
+
+        await eventually(says_its_layout)
         await answers(await platform.url(deployment), platform.headers["X-Api-Key"], PINS[name])
     finally:
         await platform.delete(deployment)
