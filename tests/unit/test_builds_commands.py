@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 import uvloop
 
-from portside.dataplane.builds.commands import BuildCommand, CommandOutcome, minimal_environment, run
+from portside.dataplane.builds.commands import (
+    BuildCommand,
+    CommandOutcome,
+    _LineReader,
+    _open_line_reader,
+    minimal_environment,
+    run,
+)
 from portside.dataplane.masking import MaskedOutput
 
 PATIENCE_S = 60
@@ -51,6 +58,24 @@ def test_a_line_that_is_too_long_is_split_at_a_space_or_left_out(tmp_path: Path)
     assert said[-1] == "next"
     assert sum(line.count("word") for line in said) > 1000
     assert sum(line.count("x") for line in said[:-1]) <= 8000
+
+
+async def test_the_end_of_a_word_whose_beginning_was_left_out_is_left_out_too(monkeypatch: pytest.MonkeyPatch):
+    """It could be the second half of a secret."""
+    x = b"x" * 9000
+    pieces = [x + b"sec", b"re", b"t\nnext\n", b"a " + x, x + b"sec", b"ret b\n", b" " + x, b"ret\rc"]
+
+    async def read(_lines: _LineReader) -> bytes:
+        return pieces.pop(0) if pieces else b""
+
+    monkeypatch.setattr(_LineReader, "_read", read)
+    lines, write_end = _open_line_reader()
+    os.close(write_end)
+    said: list[str] = []
+    await lines.read_lines(said.append)
+    lines.close()
+
+    assert said == ["next", "a", " b", "c"]
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")

@@ -7,8 +7,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import watchfiles
 
 from portside.agent.settings import AgentSettings, Tier
 from portside.cli.dev import DevServer, _serve_until
@@ -95,6 +97,31 @@ async def test_connections_are_refused_while_the_code_has_a_mistake(
         await eventually(is_refused)
         mistake.unlink()
         await eventually(is_answered)
+    finally:
+        stop.set()
+        await serving
+
+
+async def test_a_change_before_the_watch_begins_restarts_the_server(
+    server: DevServer, settings: AgentSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "graph.py").write_text("1")
+    begin = watchfiles.watch
+
+    def watch_late(*arguments: Any, **options: Any) -> Any:
+        first.append(asyncio.run(ask(settings)))
+        (tmp_path / "graph.py").write_text("22")
+        return begin(*arguments, **options)
+
+    async def is_restarted() -> bool:
+        return bool(first) and await ask(settings) not in (b"", first[0])
+
+    first: list[bytes] = []
+    monkeypatch.setattr(watchfiles, "watch", watch_late)
+    stop = threading.Event()
+    serving = asyncio.create_task(asyncio.to_thread(_serve_until, stop, server, tmp_path))
+    try:
+        await eventually(is_restarted)
     finally:
         stop.set()
         await serving

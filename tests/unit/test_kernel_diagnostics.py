@@ -32,14 +32,17 @@ def test_heap_dump_contains_types_but_no_values(tmp_path: Path) -> None:
 
 async def test_profile_shows_stacks_of_threads(tmp_path: Path) -> None:
     stop = threading.Event()
+    is_spinning = threading.Event()
 
     def spin_here() -> None:
+        is_spinning.set()
         while not stop.is_set():
             pass
 
     thread = threading.Thread(target=spin_here, name="spinner", daemon=True)
     thread.start()
     try:
+        assert await asyncio.to_thread(is_spinning.wait, 60)
         text = await Diagnostics(tmp_path).profile(0.2)
     finally:
         stop.set()

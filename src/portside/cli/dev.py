@@ -1,5 +1,6 @@
 """`portside dev`: serve the agent in this folder, and restart it when a file changes."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -202,6 +203,7 @@ def _run(server: DevServer, watched: Path | None) -> None:
 def _serve_until(stop: threading.Event, server: DevServer, watched: Path | None) -> None:
     from portside.kernel.errors import DependencyUnavailable
 
+    before = None if watched is None else _read_states(watched)
     server.start()
     try:
         if watched is None:
@@ -214,16 +216,22 @@ def _serve_until(stop: threading.Event, server: DevServer, watched: Path | None)
         for changes in watch(
             watched, watch_filter=_matters, stop_event=stop, rust_timeout=LOOK_EVERY_MS, yield_on_timeout=True
         ):
+            changed = {file for _, file in changes}
+            if before is not None:
+                # The server may have read these files before the watch began.
+                changed |= {file for file, _ in before ^ _read_states(watched)}
+                before = None
+
             exit_code = server.get_exit_code()
             if exit_code is not None:
                 server.stop_listening()
 
-            if not changes:
+            if not changed:
                 if is_first and exit_code == DependencyUnavailable.exit_code:
                     sys.exit(exit_code)
                 continue
 
-            names = sorted({Path(file).name for _, file in changes})
+            names = sorted({Path(file).name for file in changed})
             show_text(f"· {', '.join(names[:3])} changed, restarting", err=True)
             server.stop()
             server.start()
@@ -239,5 +247,23 @@ def _wait(server: DevServer, stop: threading.Event) -> None:
             sys.exit(exit_code)
 
 
+def _read_states(folder: Path) -> set[tuple[str, tuple[int, ...]]]:
+    """Return the path of each file that the server is restarted for, and what differs after a change of it."""
+    states = set[tuple[str, tuple[int, ...]]]()
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not _is_ignored(f"{parent}/{name}/")]
+        for path in (f"{parent}/{name}" for name in names):
+            if _matters(None, path):
+                with contextlib.suppress(OSError):
+                    status = Path(path).stat()
+                    states.add((path, (status.st_ino, status.st_mtime_ns, status.st_size)))
+
+    return states
+
+
 def _matters(_change: object, path: str) -> bool:
-    return path.endswith(WATCHED) and not any(part in path for part in IGNORED)
+    return path.endswith(WATCHED) and not _is_ignored(path)
+
+
+def _is_ignored(path: str) -> bool:
+    return any(part in path for part in IGNORED)

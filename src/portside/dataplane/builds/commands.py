@@ -9,6 +9,7 @@ import asyncio
 import codecs
 import contextlib
 import os
+import re
 import signal
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from portside.kernel.tasks import cancel_and_wait
 
 _CHUNK = 65_536
 _MAX_LINE = 8000
+_END_OF_WORD = re.compile(r"[ \n]")
 _TAIL_LINES = 30
 _BUILD_VARIABLE = "PORTSIDE_BUILD"
 _DRAIN_S = 2.0
@@ -171,16 +173,30 @@ class _LineReader:
     async def read_lines(self, on_line: Callable[[str], object]) -> None:
         """Pass each line to `on_line` until the end of the output.
 
-        The carriage returns of a progress bar end lines too. A line that is too long is split at a space. Without a
-        space it is dropped: cut in the middle of a secret, it could not be masked.
+        The carriage returns of a progress bar end lines too. A line that is too long is split at a space. A word that
+        is too long is dropped: cut in the middle of a secret, it could not be masked.
         """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         rest = ""
+        is_in_dropped_word = False
         while chunk := await self._read():
-            *whole, rest = (rest + decoder.decode(chunk)).replace("\r", "\n").split("\n")
+            text = decoder.decode(chunk).replace("\r", "\n")
+            if is_in_dropped_word:
+                if (end_of_word := _END_OF_WORD.search(text)) is None:
+                    continue
+
+                text = text[end_of_word.start() :]
+                is_in_dropped_word = False
+
+            *whole, rest = (rest + text).split("\n")
             if len(rest) > _MAX_LINE:
                 end = rest.rfind(" ")
-                whole, rest = ([*whole, rest[:end]], rest[end:]) if end > 0 else (whole, "")
+                if end > 0:
+                    whole.append(rest[:end])
+                    rest = rest[end:]
+                else:
+                    rest = ""
+                    is_in_dropped_word = True
 
             for line in whole:
                 if line.strip():
