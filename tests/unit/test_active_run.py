@@ -1,6 +1,7 @@
 """The lease and the cancellation of one active run, without a database."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ async def run() -> AsyncIterator[ActiveRun]:
         run_id=uuid4(), thread_id=uuid4(), assistant_id=uuid4(), kwargs={}, attempt=1, is_temporary=False
     )
     active = ActiveRun(claimed)
+    active.leased_until = math.inf
     active.task = asyncio.create_task(asyncio.Event().wait())
 
     yield active

@@ -1,7 +1,7 @@
 """The gate fails for a pin with a known vulnerability, and for a pin that nobody looked up."""
 
 import importlib.util
-from datetime import UTC, datetime, timedelta
+from datetime import date
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,6 +46,7 @@ def test_snapshot_has_every_pin(audit: ModuleType):
 )
 def test_snapshot_decides_without_a_network(
     audit: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     known: dict[str, str],
@@ -53,9 +54,9 @@ def test_snapshot_decides_without_a_network(
     status: int,
     says: str,
 ):
-    written = (datetime.now(UTC) - timedelta(days=3)).date().isoformat()
+    monkeypatch.setattr(audit, "_today", lambda: date(2026, 3, 2))
     path = tmp_path / "advisories.json"
-    audit.write_snapshot(path, audit.Audit(written, known, [audit.Finding(*each) for each in findings]))
+    audit.write_snapshot(path, audit.Audit("2026-02-27", known, [audit.Finding(*each) for each in findings]))
     assert audit.check_snapshot(audit.read_snapshot(path), audit.read_pins(LOCK)) == status
     assert says in capsys.readouterr().out
 

@@ -272,7 +272,7 @@ def process_with(variable: str) -> str | None:
     """Return the id of a process that has a variable in its environment."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if f"{variable}\0" in (process / "environ").read_text():
+            if f"{variable}\0".encode() in (process / "environ").read_bytes():
                 return process.name
 
     return None

@@ -330,7 +330,8 @@ def hold_lock(home: Path) -> Iterator[None]:
 def test_commands_find_the_platform_of_a_home_folder_at_its_port(tmp_path: Path) -> None:
     port = free_port()
     listing = ("deployments", "list", "--home", str(tmp_path))
-    assert "http://127.0.0.1:8700 " in run(*listing, PORTSIDE_URL="http://127.0.0.1:8700").stderr
+    unused = f"http://127.0.0.1:{free_port()}"
+    assert f"{unused} " in run(*listing, PORTSIDE_URL=unused).stderr
     (tmp_path / "address").write_text(f"http://127.0.0.1:{port}\n")
     assert f"no platform responds at http://127.0.0.1:{port} " in run(*listing).stderr
     other = free_port()

@@ -12,6 +12,7 @@ import uvloop
 from portside.dataplane.compute import forwarding
 from portside.dataplane.compute.forwarding import TcpRelay, to_port
 from portside.kernel.http.server import listen
+from tests.servers import free_port
 from tests.tcp_server import serve_connections
 
 RUNS: list[Callable[[Any], Any]] = [asyncio.run, uvloop.run]
@@ -116,10 +117,7 @@ def test_connections_wait_for_first_target(run: Callable[[Any], Any]):
 @either_loop
 def test_relay_skips_dead_target(run: Callable[[Any], Any]):
     async def passed_over() -> None:
-        async with echo() as gone:
-            pass
-
-        async with echo() as server, relay(gone, server) as (_, port):
+        async with echo() as server, relay(free_port(), server) as (_, port):
             assert [await say(port, b"x") for _ in range(3)] == [b"x"] * 3
 
     of(passed_over, run)

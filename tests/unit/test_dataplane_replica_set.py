@@ -248,8 +248,9 @@ async def test_a_replica_that_dies_again_and_again_is_started_later_and_later(ma
     ids=["idle", "uses its CPU", "a run waits", "a run is executed", "it does not say", "not measured twice yet"],
 )
 async def test_only_servers_without_runs_are_asked_less_often(
-    made: Made, queue: QueueMetrics, cores: dict[int, float], *, is_asked: bool
+    made: Made, queue: QueueMetrics, cores: dict[int, float], monkeypatch: pytest.MonkeyPatch, *, is_asked: bool
 ) -> None:
+    monkeypatch.setattr(replica_sets, "ASK_IDLE_EVERY_S", 3600.0)
     replica = FakeReplica(1)
     made.add(replica)
     made.set._answers = [ServerMetrics(queue=queue)]

@@ -284,6 +284,7 @@ class Way:
 
 async def test_the_deployment_that_was_not_used_for_longest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activation, "_ROOM_POLL_S", 0.0)
+    monkeypatch.setattr(activation, "_ROOM_WITHIN_S", 3600.0)
     queue = WakeQueue()
     ways = [Way("lately", 10.0), Way("busy again", 600.0, is_idle=False), Way("long ago", 60.0), Way("used", None)]
     asked: list[str] = []
@@ -345,6 +346,7 @@ async def test_requests_to_an_agent_that_cannot_be_woken_are_told_to_come_later(
 ) -> None:
     # The agent is not tried again during the test.
     monkeypatch.setattr(activation, "_WAKE_AGAIN_S", 36000.0)
+    monkeypatch.setattr(activation, "_REFUSE_WITHIN_S", 300.0)
     deployment = UnwakeableDeployment(failure)
     cycle = SleepCycle(deployment)  # type: ignore[arg-type]
     cycle.set_after(3600)

@@ -31,6 +31,7 @@ async def gate() -> AsyncIterator[Gate]:
     )
     run.task = asyncio.create_task(asyncio.Event().wait())
     run.state = RunState.EXECUTING
+    run.leased_until = math.inf
 
     yield Gate(run)
     run.task.cancel()

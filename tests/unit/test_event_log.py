@@ -21,6 +21,13 @@ DONE = RunEnd(LifecycleEvent.COMPLETED, "g")
 RUN_MODES = parse_thread_modes([])
 
 
+@pytest.fixture(autouse=True)
+def long_share(monkeypatch):
+    """Keep events for other processes for longer than the pause of a busy machine."""
+    for module in ("event_log", "hub"):
+        monkeypatch.setattr(f"portside.agent.streams.{module}.SHARE_WITHIN_S", 3600.0)
+
+
 class AllThreads(frozenset):
     def __contains__(self, _thread_id: object) -> bool:
         return True

@@ -98,7 +98,7 @@ async def test_reserved_addresses_are_always_refused(host: str) -> None:
 
 async def test_fetch_refuses_an_invalid_url() -> None:
     with pytest.raises(HostUnknown, match="Invalid URL"):
-        await fetch("http://ü⒈.com/", {}, OutboundRules())
+        await fetch("http://ü⒈.com/", {}, OutboundRules(timeout_s=600))
 
 
 async def test_invalid_host_names_are_unknown() -> None:
@@ -110,7 +110,7 @@ async def test_invalid_host_names_are_unknown() -> None:
 async def test_unknown_host_is_the_callers_mistake() -> None:
     """Retry-After would make clients repeat a request that cannot succeed."""
     with pytest.raises(HostUnknown) as unknown:
-        await fetch(f"http://{'a' * 64}.example/", {}, OutboundRules())
+        await fetch(f"http://{'a' * 64}.example/", {}, OutboundRules(timeout_s=600))
     assert (unknown.value.status, unknown.value.headers) == (400, {})
 
 
@@ -207,12 +207,12 @@ async def test_redirects_are_not_followed_and_large_bodies_refused() -> None:
     long = b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n" + b"x" * 2000
     async with answer_with(long, seen) as port:
         with pytest.raises(HostUnreachable, match="more than"):
-            await fetch(f"http://127.0.0.1:{port}/", {}, OutboundRules(allow_loopback=True, max_bytes=1000))
+            await fetch(f"http://127.0.0.1:{port}/", {}, OutboundRules(False, True, 600, max_bytes=1000))
 
     pieces = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + 4 * (b"190\r\n" + b"x" * 400 + b"\r\n")
     async with answer_with(pieces + b"0\r\n\r\n", seen) as port:
         with pytest.raises(HostUnreachable, match="more than"):
-            await fetch(f"http://127.0.0.1:{port}/", {}, OutboundRules(allow_loopback=True, max_bytes=1500))
+            await fetch(f"http://127.0.0.1:{port}/", {}, OutboundRules(False, True, 600, max_bytes=1500))
         assert len((await fetch(f"http://127.0.0.1:{port}/", {}, OutboundRules(True, True, 600, 1600))).body) == 1600
 
 

@@ -215,6 +215,7 @@ async def test_running_request_is_answered_before_shutdown() -> None:
         return "done"
 
     async with serve(routes) as served:
+        served.server.idle_drain_s = 60
         clients = asyncio.create_task(served.client.get("/slow"))
         await begun.wait()
         served.stopping.set()

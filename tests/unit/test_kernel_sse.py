@@ -60,7 +60,8 @@ async def wait_until_closed(source: Source) -> None:
     await asyncio.wait_for(source.closed.wait(), 60)
 
 
-async def test_events_are_sent_as_they_are_produced(served, source) -> None:
+async def test_events_are_sent_as_they_are_produced(served, source, monkeypatch) -> None:
+    monkeypatch.setattr(sse, "KEEP_ALIVE_S", 3600.0)
     async with served.client.stream("GET", "/stream") as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         assert (response.headers["cache-control"], response.headers["x-accel-buffering"]) == ("no-store", "no")

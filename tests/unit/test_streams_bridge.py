@@ -120,11 +120,13 @@ async def test_graph_waits_until_the_loop_takes_a_full_bridge(monkeypatch):
     assert pipe._condition.is_awaited.wait(60)
     assert (received, graph.is_alive()) == ([], True)
 
-    async def has_ended() -> bool:
-        return not graph.is_alive()
+    async def is_received() -> bool:
+        return len(received) == 2
 
-    await eventually(has_ended)
-    assert b"".join(received) == b"x" * 10 + b"y"
+    await eventually(is_received)
+    assert received == [b"x" * 10, b"y"]
+    await asyncio.to_thread(graph.join, 60)
+    assert not graph.is_alive()
 
 
 async def test_producer_on_the_receiving_loop_delivers_at_once_and_is_never_made_to_wait(monkeypatch):

@@ -220,7 +220,8 @@ async def test_replays_of_the_process_itself_have_no_limit_of_a_caller():
     assert all(await asyncio.wait_for(asyncio.gather(*(anext(follower) for follower in own)), 60))
 
 
-async def test_replay_limit_of_all_callers_lets_all_finish():
+async def test_replay_limit_of_all_callers_lets_all_finish(monkeypatch):
+    monkeypatch.setattr(replay_budget, "STALLED_AFTER_S", 3600.0)
     hub = Hub(keep_s=60, replays=ReplayLimits(per_caller=0, total=3 * BLOCK_BYTES))
     run = begun(hub)
     publish(run, 0, COUNT)

@@ -74,10 +74,11 @@ async def test_no_process_takes_over_when_nobody_asked():
     replica = Replica()
     async with serve(routes) as served:
         traffic = replica.start(served)
+        pipe = os.fstat(replica.waiting).st_ino
         os.close(replica.asking)
 
         async def has_looked() -> bool:
-            return is_closed(replica.pipes[0])
+            return not is_open(replica.pipes[0], pipe)
 
         await eventually(has_looked)
         assert not len(replica.takeovers)
@@ -85,10 +86,9 @@ async def test_no_process_takes_over_when_nobody_asked():
         replica.close()
 
 
-def is_closed(descriptor: int) -> bool:
+def is_open(descriptor: int, pipe: int) -> bool:
+    """Return whether a descriptor belongs to a pipe. After its end another thread may get the same number."""
     try:
-        os.fstat(descriptor)
+        return os.fstat(descriptor).st_ino == pipe
     except OSError:
-        return True
-
-    return False
+        return False

@@ -94,12 +94,16 @@ def test_ambiguous_addresses_are_refused(url: str, reason: str) -> None:
         "192.0.2.1",
     ],
 )
-async def test_addresses_inside_are_refused_however_they_are_spelled(host: str) -> None:
+async def test_addresses_inside_are_refused_however_they_are_spelled(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_policy, "CHECKED_WITHIN_S", 3600.0)
     with pytest.raises(Invalid, match=r"Webhook host blocked|Invalid IPv4"):
         await WebhookPolicy().check(f"http://{host}:8000/x")
 
 
-async def test_networks_are_opened_one_by_one_and_reserved_ones_never() -> None:
+async def test_networks_are_opened_one_by_one_and_reserved_ones_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_policy, "CHECKED_WITHIN_S", 3600.0)
     loopback = policy(url={"disable_loopback": False})
     private = policy(url={"disable_private": False})
     await loopback.check("https://127.0.0.1/")
