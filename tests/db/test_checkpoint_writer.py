@@ -31,6 +31,12 @@ from tests.db.test_checkpoints import chain
 INPUT = {"log": ["in"], "big": "x" * 1000, "hits": 0}
 
 
+@pytest.fixture(autouse=True)
+def _wait_for_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not take a database that gets no CPU for one that is out of service."""
+    monkeypatch.setattr(writer, "WRITE_TIMEOUT_S", 600.0)
+
+
 @pytest.fixture
 async def saver(db) -> PostgresSaver:
     return PostgresSaver(db)
@@ -106,8 +112,7 @@ async def test_concurrent_runs_share_a_write(db):
     assert [await count_checkpoints(db, thread_id) for thread_id in thread_ids] == [4] * 8
 
 
-async def test_no_run_waits_for_the_large_rows_of_another(db, saver, monkeypatch):
-    monkeypatch.setattr(writer, "WRITE_TIMEOUT_S", 600)
+async def test_no_run_waits_for_the_large_rows_of_another(db, saver):
     large = str(uuid4())
     small = str(uuid4())
     holders = {thread_id: await start_attempt(db, thread_id) for thread_id in (large, small)}
@@ -117,10 +122,8 @@ async def test_no_run_waits_for_the_large_rows_of_another(db, saver, monkeypatch
             await chain(saver).ainvoke({**INPUT, "big": text}, config(thread_id))
 
     async def is_being_written() -> bool:
-        waiting = (
-            "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'of_current_runs')"
-        )
-        return bool(await db.pool.fetchval(waiting))
+        here = "datname = current_database() and wait_event_type = 'Lock' and query ~ 'of_current_runs'"
+        return bool(await db.pool.fetchval(f"select exists (select from pg_stat_activity where {here})"))
 
     async with db.pool.acquire() as connection, connection.transaction():
         await connection.execute("select from runs where run_id = $1 for update", holders[large].run_id)
