@@ -437,12 +437,12 @@ async def test_cancelled_build_leaves_no_process(repository: Repository, tmp_pat
     await eventually(gone)
 
 
+# Fills more than half of a disk of 100 MB, and never all of it, however late the builder looks.
 FILLER = """\
 import time
-with open("filler", "ab", buffering=0) as file:
-    for _ in range(60_000):
-        file.write(b"x" * 200_000)
-        time.sleep(0.01)
+with open("filler", "wb") as file:
+    file.write(b"x" * 60_000_000)
+time.sleep(600)
 """
 
 
