@@ -660,7 +660,11 @@ def folders_beside(tmp_path: Path) -> set[Path]:
 
 
 def is_locked(folder: Path) -> bool:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:  # a restore has removed it
+        return False
+
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -671,8 +675,30 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+# A restore that writes the first bytes of its files, and then goes on with them until it is ended.
+ENDLESS_RESTORE = """
+import time
+from portside.backup import restore
+from portside.cli.main import main
+
+unpack = restore.unpack
+
+def unpack_without_end(source, folder, progress):
+    def hold(size):
+        progress(size)
+        while True:
+            time.sleep(0.02)
+            progress(0)
+
+    unpack(source, folder, hold)
+
+restore.unpack = unpack_without_end
+main()
+"""
+
+
 def begin_restore(stored: FolderStore, tmp_path: Path, how: str = "default") -> "subprocess.Popen[bytes]":
-    """Begin to restore into `tmp_path / "new"`; returns once its folder beside that is there.
+    """Begin to restore into `tmp_path / "new"`, without an end; returns once its folder beside that is there.
 
     `how` is what SIGINT does to it: `ignore` or `default`, whatever the tests themselves inherited.
     """
@@ -684,8 +710,8 @@ def begin_restore(stored: FolderStore, tmp_path: Path, how: str = "default") -> 
             f"--{how}-signal=INT",
             sys.executable,
             "-P",
-            "-m",
-            "portside",
+            "-c",
+            ENDLESS_RESTORE,
             "backup",
             "restore",
             f"{stored.location}/data.backup",
