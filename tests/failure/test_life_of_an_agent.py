@@ -3,9 +3,10 @@
 It is what the modules on each of these parts show apart, on one platform: starting and building take most of the time.
 """
 
-import asyncio
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,13 @@ import pytest
 from langgraph_sdk import get_client
 
 from tests.conftest import eventually
-from tests.failure.test_listener import at_work, delete_deployments, says_that_it_starts_again, truly_ended
+from tests.failure.test_listener import (
+    delete_deployments,
+    hold_builds,
+    kill_listener_during_build,
+    says_that_it_starts_again,
+    truly_ended,
+)
 from tests.failure.test_sleep import sleep_and_be_woken_once
 from tests.failure.test_upgrade import replace_while_agents_serve
 from tests.platforms import Platform, Repository, find_listener, find_servers
@@ -30,13 +37,14 @@ async def test_agent_outlives_deaths_and_an_upgrade_and_sleeps(platform: Platfor
     missing = Repository(repository.folder.with_name("missing"))
     missing.commit("one")
     lost = await platform.deploy(missing, "lost", config="deep/langgraph.json")
-    deployment = await platform.deploy(repository, secrets={"FLAVOUR": SECRET})
-    shown = await platform.call("GET", f"/v2/deployments/{deployment}")
-    assert (shown["status"], shown["active_revision_id"]) == ("AWAITING_DATABASE", None)
-    await fails_with_its_reason(platform, lost)
+    gate = hold_builds(repository)
+    with listener_paused(platform):
+        deployment = await platform.deploy(repository, secrets={"FLAVOUR": SECRET})
+        shown = await platform.call("GET", f"/v2/deployments/{deployment}")
+        assert (shown["status"], shown["active_revision_id"]) == ("AWAITING_DATABASE", None)
 
-    await eventually(lambda: at_work(platform, deployment, "BUILDING"))
-    await asyncio.to_thread(os.kill, find_listener(platform.server), signal.SIGKILL)
+    await fails_with_its_reason(platform, lost)
+    await kill_listener_during_build(platform, deployment, gate)
     await truly_ended(platform, deployment)
     await is_what_was_committed(platform, deployment, repository)
     await is_reached_with_a_key_alone(platform, deployment)
@@ -47,6 +55,16 @@ async def test_agent_outlives_deaths_and_an_upgrade_and_sleeps(platform: Platfor
     await sleep_and_be_woken_once(platform, deployment)
     await platform.delete(lost)
     await delete_deployments(platform, [deployment])
+
+
+@contextmanager
+def listener_paused(platform: Platform) -> Iterator[None]:
+    listener = find_listener(platform.server)
+    os.kill(listener, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(listener, signal.SIGCONT)
 
 
 async def fails_with_its_reason(platform: Platform, deployment: str) -> None:

@@ -29,6 +29,38 @@ pytestmark = [
 ]
 SWITCHES = int(os.environ.get("PORTSIDE_SWITCHES", "4"))
 SEEDS = range(int(os.environ.get("PORTSIDE_CHAOS_SEEDS", "1")))
+# How a project says that its own module installs it, and that module: it waits until a file exists.
+OURS = """
+[build-system]
+requires = []
+build-backend = "installs"
+backend-path = ["."]
+
+[project]
+name = "held"
+version = "1"
+"""
+INSTALLS = """
+import pathlib, time, zipfile
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    while not pathlib.Path({gate!r}).exists():
+        time.sleep(0.02)
+
+    files = {{
+        "held-1.dist-info/METADATA": "Metadata-Version: 2.1\\nName: held\\nVersion: 1\\n",
+        "held-1.dist-info/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+        "held-1.dist-info/RECORD": "",
+    }}
+
+    with zipfile.ZipFile(pathlib.Path(wheel_directory, "held-1-py3-none-any.whl"), "w") as archive:
+        for file, text in files.items():
+            archive.writestr(file, text)
+
+    return "held-1-py3-none-any.whl"
+
+build_editable = build_wheel
+"""
 AT_THE_END = {"DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"}
 
 
@@ -136,12 +168,28 @@ async def test_kills_leave_no_unfinished_revision_or_process(platform: Platform,
 
 
 async def test_listener_killed_during_build_rebuilds(platform: Platform, repository: Repository):
+    gate = hold_builds(repository)
     deployment = await platform.deploy(repository)
-    await eventually(lambda: at_work(platform, deployment, "BUILDING"))
-    os.kill(find_listener(platform.server), signal.SIGKILL)
+    await kill_listener_during_build(platform, deployment, gate)
     await truly_ended(platform, deployment)
     await says_that_it_starts_again(platform, deployment)
     await delete_deployments(platform, [deployment])
+
+
+def hold_builds(repository: Repository) -> Path:
+    """Let each build of a repository's newest commit wait until a file exists, which is returned."""
+    gate = repository.folder.with_name("builds go on")
+    (repository.folder / "pyproject.toml").write_text(OURS)
+    (repository.folder / "installs.py").write_text(INSTALLS.format(gate=str(gate)))
+    repository.commit("one")
+    return gate
+
+
+async def kill_listener_during_build(platform: Platform, deployment: str, gate: Path) -> None:
+    """Kill the listener in a build that waits, and let that of the next listener go on."""
+    await eventually(lambda: at_work(platform, deployment, "BUILDING"))
+    await asyncio.to_thread(os.kill, find_listener(platform.server), signal.SIGKILL)
+    gate.touch()
 
 
 async def says_that_it_starts_again(platform: Platform, deployment: str) -> None:
@@ -158,7 +206,10 @@ async def says_that_it_starts_again(platform: Platform, deployment: str) -> None
             create trigger keep_report after update on deployments for each row execute function keep_report();
         """)
 
-        for process in (find_listener(platform.server), *find_servers(platform.home)):
+        # While it stands still, it does not start the servers again. Nor does another, which would adopt them.
+        listener = find_listener(platform.server)
+        os.kill(listener, signal.SIGSTOP)
+        for process in (*find_servers(platform.home), listener):
             os.kill(process, signal.SIGKILL)
 
         async def is_ready_again() -> bool:
