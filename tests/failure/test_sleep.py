@@ -272,6 +272,8 @@ async def test_agent_that_cannot_be_woken_says_so_and_is_woken_later(platform: P
 async def test_server_killed_while_it_wakes_is_started_again(platform: Platform, deployment: str):
     url = await platform.url(deployment)
     await sleeps(platform, deployment)
+    # It stays awake now, or it may sleep again before it is found.
+    await platform.call("PATCH", f"/v2/deployments/{deployment}", sleep_after_s=3600)
     async with agent(platform) as client:
         asking = asyncio.create_task(client.get(f"{url}/ok"))
         await is_awake(platform)
