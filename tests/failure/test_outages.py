@@ -304,13 +304,11 @@ async def test_idle_connections_leave_the_platform_its_descriptors(tmp_path: Pat
 
 async def test_postgres_that_ran_well_since_its_restart_is_restarted_at_once(postgres_server: Postgres):
     backoff = postgres_server.engine._backoff
-    first_s = backoff._next_s
-
     for _ in range(6):
         backoff.next()
 
     async def is_forgotten() -> bool:
-        return backoff._next_s == first_s
+        return backoff._next_s == backoff._first_s
 
     await eventually(is_forgotten)
 
