@@ -121,6 +121,8 @@ async def test_platform_refuses_new_data_and_serves_the_rest(disk: SmallDisk, se
 
 async def test_runs_wait_and_new_ones_are_refused(disk: SmallDisk, server: ServerProcess, agent: ServerProcess):
     async with open_client(agent) as client:
+        # Another test may have waited for the platform alone to see that there is room.
+        await eventually(lambda: has_room(client))
         thread = (await client.post("/threads", json={})).raise_for_status().json()["thread_id"]
         body = {"assistant_id": "agent", "input": {"messages": []}, "after_seconds": 2}
         async with full(disk, client):
