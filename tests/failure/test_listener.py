@@ -189,7 +189,7 @@ async def kill_listener_during_build(platform: Platform, deployment: str, gate: 
     """Kill the listener in a build that waits, and let that of the next listener go on."""
     await eventually(lambda: at_work(platform, deployment, "BUILDING"))
     await asyncio.to_thread(os.kill, find_listener(platform.server), signal.SIGKILL)
-    gate.touch()
+    await asyncio.to_thread(gate.touch)
 
 
 async def says_that_it_starts_again(platform: Platform, deployment: str) -> None:
