@@ -617,9 +617,14 @@ async def test_usage_and_costs_are_counted_by_each_dimension(
     assert answer.json()["usage"] == []
 
 
-async def test_limits_show_what_is_left_of_the_month(server: Hosted) -> None:
+async def test_limits_show_what_is_left_of_the_month(server: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
     await ask(server, "PUT", "/usage-limits", {"limit_type": "monthly_traces", "limit_value": 5})
     await store(server, model_run(None), model_run(None))
+
+    # The month does not end between the traces and the question.
+    query = "select max(received_at) from traces where workspace_id = $1"
+    received_at = await server.db.pool.fetchval(query, server.actor.workspace_id)
+    monkeypatch.setattr(limits, "now", lambda: received_at)
     found = {one["limit_type"]: one for one in (await ask(server, "GET", "/limits"))["monthly"]}
     assert [found["monthly_traces"][name] for name in ("limit_value", "used", "remaining")] == [5, 2, 3]
 
