@@ -121,7 +121,7 @@ def _look_at_it(shell: Shell, deployment_id: str, url: str) -> None:
     assert "demo" in shell.says("list", "--name-contains", "dem")
     assert "DEPLOYED" in shell.says("revisions", "list", deployment_id)
     assert "local" in shell.says("listeners", "list")
-    assert "Build finished" in shell.says("logs", "--deployment-id", deployment_id, "--type", "build")
+    shell.wait_for_log("Build finished", "--deployment-id", deployment_id, "--type", "build")
     shell.wait_for_log("agent server ready", "--name", "demo", "--query", "ready")
 
     assert "agent server ready" in _follow_logs(shell, deployment_id)

@@ -122,6 +122,14 @@ async def test_lost_build_is_reported_and_rebuilt_later(
     assert up["status_message"] is None
 
 
+async def is_dropped(admin: "asyncpg.Connection[asyncpg.Record]", database: str) -> bool:
+    with contextlib.suppress(asyncpg.ObjectInUseError):
+        await admin.execute(f"drop database {database}")
+        return True
+
+    return False
+
+
 @pytest.mark.parametrize("forgot", ["database", "folder too"])
 async def test_lost_database_is_reported_and_not_replaced(
     platform: Platform, repository: Repository, forgot: str
@@ -136,7 +144,8 @@ async def test_lost_database_is_reported_and_not_replaced(
     name = database_name(UUID(deployment))
     admin = await asyncpg.connect(platform.database_url)
     try:
-        await admin.execute(f"drop database {name}")
+        # The connections of servers that have ended may end later, and the database is in use until then.
+        await eventually(lambda: is_dropped(admin, name))
         await asyncio.to_thread(platform.server.start)
         down = await wait_for_status(
             platform, deployment, "UNKNOWN", f"its database {name} is not on this Postgres server"
