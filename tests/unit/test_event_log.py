@@ -164,6 +164,24 @@ async def test_run_that_ended_long_ago_is_not_shared(monkeypatch):
     assert run.log.unshared() == []
 
 
+async def test_pause_of_the_process_does_not_make_an_ended_run_too_old_to_share(monkeypatch):
+    """Nobody looked meanwhile who follows its thread."""
+    hub, _ = connect_hub()
+    hub.note_look(time.monotonic())
+    begun = start(is_temporary=True)
+    runs = [hub.begin(start()), hub.begin(begun)]
+    for run in runs:
+        hub.finish(run.run_id, DONE)
+
+    later = time.monotonic() + 2 * event_log.SHARE_WITHIN_S
+    monkeypatch.setattr("portside.agent.streams.hub.time", SimpleNamespace(monotonic=lambda: later))
+    hub._kept_briefly._expire()
+    assert {log.thread_id for log in hub.unshared_logs(10)} == {run.log.thread_id for run in runs}
+
+    hub.note_look(later)
+    assert hub.unshared_logs(10) == []
+
+
 async def test_lost_run_is_neither_written_nor_shared():
     hub, transport = connect_hub(is_followed=True)
     run = hub.begin(start())

@@ -31,6 +31,11 @@ class BatchSink(Protocol):
         """Whether there are other processes."""
         ...
 
+    @property
+    def looked_at(self) -> float:
+        """When this process last began to look who follows which thread, by the monotonic clock."""
+        ...
+
     def write(self, batch: EventBatch) -> None:
         """Write events."""
         ...

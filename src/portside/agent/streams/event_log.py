@@ -12,7 +12,7 @@ oldest first, and a slow follower has a bounded buffer of its own.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 from uuid import UUID
 from weakref import WeakSet, WeakValueDictionary
@@ -180,8 +180,11 @@ class KeptSegments:
     runs do not take from many small ones what they kept.
     """
 
-    def __init__(self, keep_s: float, limit_bytes: int = KEPT_LIMIT_BYTES) -> None:
+    def __init__(
+        self, keep_s: float, limit_bytes: int = KEPT_LIMIT_BYTES, *, read_clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._keep_s = keep_s
+        self._read_clock = read_clock
         self._limit_bytes = limit_bytes
         self._size = 0
         self._kept: deque[tuple[EventLog, Segment, float, int]] = deque()
@@ -200,12 +203,12 @@ class KeptSegments:
 
     def _schedule(self) -> None:
         if self._timer is None and self._kept:
-            wait_s = max(0.0, self._kept[0][2] + self._keep_s - time.monotonic())
+            wait_s = max(0.0, self._kept[0][2] + self._keep_s - self._read_clock())
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        while self._kept and self._kept[0][2] + self._keep_s <= time.monotonic():
+        while self._kept and self._kept[0][2] + self._keep_s <= self._read_clock():
             self._drop(0)
 
         self._schedule()
@@ -441,7 +444,7 @@ class EventLog:
 
     def unshared(self) -> list[Segment]:
         """Return the segments that other processes do not know: of runs, and of changes of the state."""
-        oldest = time.monotonic() - SHARE_WITHIN_S
+        oldest = self._sink.looked_at - SHARE_WITHIN_S
         return [
             segment
             for segment in self._segments

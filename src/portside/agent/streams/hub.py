@@ -27,6 +27,8 @@ CLOSING_EVENTS_LIMIT = 16
 # The clock of a process that just connected to a busy database may be off by this much. A client may therefore get
 # events of a deleted thread with the same id, which is better than losing events of its own.
 CLOCK_ERROR_MS = 1000
+# After this time without a look, old events are forgotten all the same.
+LOOK_WITHIN_S = 60.0
 
 
 class AttemptStart(NamedTuple):
@@ -192,7 +194,8 @@ class Hub:
         # subscription may still be on its way.
         self._recently_changed: deque[tuple[float, EventLog]] = deque()
         self._kept = KeptSegments(keep_s)
-        self._kept_briefly = KeptSegments(SHARE_WITHIN_S, EPHEMERAL_LIMIT_BYTES)
+        self._kept_briefly = KeptSegments(SHARE_WITHIN_S, EPHEMERAL_LIMIT_BYTES, read_clock=lambda: self.looked_at)
+        self._looked_at: float | None = None
 
     @asynccontextmanager
     async def connected(self, make_transport: Callable[["Hub"], Transport]) -> AsyncIterator[None]:
@@ -426,13 +429,27 @@ class Hub:
         recent = (log for _, log in islice(reversed(self._recently_changed), limit))
         return [log for log in (*running, *recent) if log.unshared()]
 
+    @property
+    def looked_at(self) -> float:
+        """When the last look at who follows which thread began; now for a process that never looks.
+
+        By this clock events become too old to be shared. While the process is paused, or the database does not answer,
+        nobody looks, and what others follow meanwhile must be found afterwards.
+        """
+        now = time.monotonic()
+        return now if self._looked_at is None else max(self._looked_at, now - LOOK_WITHIN_S)
+
+    def note_look(self, began_at: float) -> None:
+        """Note that a look which began at this time has written what others follow."""
+        self._looked_at = began_at
+
     def _keep_unshared(self, log: EventLog) -> None:
         """Keep a log for other processes, which this one may not have counted yet."""
         self._drop_shared_logs()
         self._recently_changed.append((time.monotonic() + SHARE_WITHIN_S, log))
 
     def _drop_shared_logs(self) -> None:
-        while self._recently_changed and self._recently_changed[0][0] < time.monotonic():
+        while self._recently_changed and self._recently_changed[0][0] < self.looked_at:
             self._recently_changed.popleft()
 
     @property

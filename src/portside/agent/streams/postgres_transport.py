@@ -348,9 +348,11 @@ class PostgresTransport:
 
     async def _share_followed(self) -> None:
         """Look up which threads others follow, and write the events of these that they do not have."""
+        began_at = time.monotonic()
         logs = {log.thread_id: log for log in self._hub.unshared_logs(THREADS_AT_ONCE)}
         candidates = self.followed_elsewhere | set(logs)
         if not candidates:
+            self._hub.note_look(began_at)
             return
 
         rows = await self._db.fetch(sql.followed_elsewhere, process_id=self._process_id, thread_ids=list(candidates))
@@ -358,6 +360,8 @@ class PostgresTransport:
         self.followed_elsewhere = {row["thread_id"] for row in rows} | (self.followed_elsewhere - candidates)
         for thread_id in self.followed_elsewhere & set(logs):
             logs[thread_id].share()
+
+        self._hub.note_look(began_at)
 
 
 async def _wait(event: asyncio.Event, within_s: float) -> None:
