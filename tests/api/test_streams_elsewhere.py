@@ -98,7 +98,7 @@ async def test_wait_for_a_run_of_another_server(two):
         assert response.json()["messages"][-1]["content"] == "echo: hi"
 
 
-async def test_join_run_of_another_server(two, tmp_path):
+async def test_join_run_of_another_server(two, tmp_path, module_database):
     thread_id = await new_thread(two.worker)
     path = tmp_path / "gate"
     body = {"assistant_id": "gate", "input": {"path": str(path), "done": []}, "stream_mode": ["updates"]}
@@ -108,11 +108,23 @@ async def test_join_run_of_another_server(two, tmp_path):
     # Events that may be newer by the clock of another server are sent, so the first one has to be older for certain.
     await asyncio.sleep(2 * LARGEST_CLOCK_ERROR_S)
     async with open_stream(two.front, "GET", f"/threads/{thread_id}/runs/{run['run_id']}/stream") as stream:
+        # The worker has learned of the follower: if it were paused now, the end of the run could not outrun the events.
+        await eventually(lambda: has_events_in_log(module_database, thread_id))
         path.touch()
         events = await stream.all()
 
     # Only what is new: the node before the gate was over already.
     assert [list(event.data) for event in events] == [["wait"], ["after"]]
+
+
+async def has_events_in_log(database: str, thread_id: str) -> bool:
+    """Whether events of a thread are written for other servers."""
+    db = await asyncpg.connect(database)
+    try:
+        query = "select exists (select from portside.stream_chunks where thread_id = $1::uuid)"
+        return bool(await db.fetchval(query, thread_id))
+    finally:
+        await db.close()
 
 
 async def _has_passed_first_node(http: httpx2.AsyncClient, thread_id: str) -> bool:
