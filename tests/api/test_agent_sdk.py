@@ -167,7 +167,7 @@ async def test_a_blocking_node_does_not_stall_the_server(
 async def test_unsupported_fields_are_refused_and_unknown_ones_named(server: ServerProcess):
     async with httpx2.AsyncClient(base_url=server.url) as http:
         body = {"assistant_id": "echo", "input": HI}
-        refused = await http.post("/runs/wait", json={**body, "webhook": "https://example.com"})
+        refused = await http.post("/runs/wait", json={**body, "webhook": "ftp://example.com"})
         assert refused.status_code == 422
         assert refused.json()["detail"].startswith("body.webhook: ")
         assert refused.json()["errors"][0]["loc"] == ["body", "webhook"]
