@@ -166,6 +166,9 @@ async def test_run_that_ended_long_ago_is_not_shared(monkeypatch):
 
 async def test_pause_of_the_process_does_not_make_an_ended_run_too_old_to_share(monkeypatch):
     """Nobody looked meanwhile who follows its thread."""
+    for module in ("event_log", "hub"):
+        monkeypatch.setattr(f"portside.agent.streams.{module}.SHARE_WITHIN_S", 5.0)
+
     hub, _ = connect_hub()
     hub.note_look(time.monotonic())
     begun = start(is_temporary=True)
@@ -173,7 +176,7 @@ async def test_pause_of_the_process_does_not_make_an_ended_run_too_old_to_share(
     for run in runs:
         hub.finish(run.run_id, DONE)
 
-    later = time.monotonic() + 2 * event_log.SHARE_WITHIN_S
+    later = time.monotonic() + 10
     monkeypatch.setattr("portside.agent.streams.hub.time", SimpleNamespace(monotonic=lambda: later))
     hub._kept_briefly._expire()
     assert {log.thread_id for log in hub.unshared_logs(10)} == {run.log.thread_id for run in runs}
