@@ -154,21 +154,21 @@ async def server(module_database: str) -> AsyncIterator[Server]:
     known = Assistants(db, engine.facts)
     await known.create_system_assistants()
     settings = AgentSettings(database_url=url)
-    runs = Runs(db, known, engine, settings, intake=worker.Intake(asyncio.Event()), webhooks=Webhooks(WebhookPolicy()))
-    runs.worker.start(Driver([]))
-
+    webhooks = Webhooks(WebhookPolicy())
     for graph in ("echo", "steps"):
         await known.find_cached(graph)
 
     with pytest.MonkeyPatch.context() as patch:
         # However slow the machine is, a short run is over before its checkpoints would be written.
         patch.setattr(writer, "NEW_THREAD_DELAY_S", 60.0)
-        # Nobody looks into the queue without a reason.
+        # Nobody looks into the queue without a reason; the worker reads this when it is made.
         patch.setattr(worker, "POLL_S", 3600.0)
         # No run is lost and claimed again, however long Postgres does not answer.
         for module in (active_run, statements, worker):
             patch.setattr(module, "LEASE_S", 3600.0)
 
+        runs = Runs(db, known, engine, settings, intake=worker.Intake(asyncio.Event()), webhooks=webhooks)
+        runs.worker.start(Driver([]))
         yield Server(db, runs, known, texts)
 
     await runs.worker.drain(5.0)
