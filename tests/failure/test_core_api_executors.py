@@ -7,6 +7,7 @@ import ipaddress
 import os
 import shutil
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -138,6 +139,7 @@ async def goes_on_elsewhere(cut: Cut, tmp_path: Path, harm: Callable[[], Any]) -
     return first, second
 
 
+@pytest.mark.parametrize("cut", [PATIENT], indirect=True, ids=["patient"])
 async def test_run_of_a_killed_server_goes_on_elsewhere(cut, tmp_path):
     [behind] = cut.tiers.executors
     first, second = await goes_on_elsewhere(cut, tmp_path, lambda: behind.send(signal.SIGKILL))
@@ -230,15 +232,17 @@ async def test_every_run_ends_once_whatever_is_lost(cut, tmp_path):
             values = (await client.get(f"/threads/{thread_id}/state")).json()["values"]
             assert len(values["pids"]) == 2, values
 
-        told = {run_id: f"/threads/{thread_id}/runs/{run_id}/webhook" for thread_id, run_id in runs}
+        paths = {run_id: f"/threads/{thread_id}/runs/{run_id}/webhook" for thread_id, run_id in runs}
 
-        async def are_told() -> bool:
-            found = [(await client.get(path)).json()["status"] for path in told.values()]
-            return set(found) == {"delivered"}
+        async def are_told() -> dict[str, int] | None:
+            found = {run_id: (await client.get(path)).json() for run_id, path in paths.items()}
+            is_over = all(delivery["status"] == "delivered" for delivery in found.values())
+            return {run_id: len(delivery["attempts"]) for run_id, delivery in found.items()} if is_over else None
 
-        await eventually(are_told)
+        told = await eventually(are_told)
 
-    assert sorted(message["run_id"] for message in receiver.messages()) == sorted(told)
+    # On a busy machine the receiver may answer so late that it is told again.
+    assert Counter(message["run_id"] for message in receiver.messages()) == told
 
 
 @pytest.mark.parametrize("cut", [PATIENT], indirect=True, ids=["patient"])
