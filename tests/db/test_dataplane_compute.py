@@ -87,8 +87,9 @@ class Harness:
 
 @pytest.fixture(autouse=True)
 def _wait_for_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait until a server accepts nothing more, however busy the machine is: the limit is for servers that hang."""
+    """Wait until a server accepts nothing more, or gives its sockets away: the limits are for servers that hang."""
     monkeypatch.setattr("portside.dataplane.compute.replica._STOP_ACCEPTING_S", 600.0)
+    monkeypatch.setattr("portside.dataplane.compute.sockets._INHERIT_TIMEOUT_S", 600.0)
 
 
 @pytest.fixture
