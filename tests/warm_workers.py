@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -122,6 +123,7 @@ class Collected:
 
             session.config = config
             config.pluginmanager.register(session, name="session")
+            config.pluginmanager.register(ReportsTogether(), name="reports-together")
             session.perform_collect = self._select  # type: ignore[method-assign, assignment]
             return session
 
@@ -144,6 +146,39 @@ class Collected:
         config.hook.pytest_collection_finish(session=session)
         session.testscollected = len(session.items)
         return session.items
+
+
+class ReportsTogether:
+    """Writes all that this process says of a test at its end, but that it has begun: each write wakes two processes."""
+
+    def __init__(self) -> None:
+        self._waits = False
+        self._waiting: list[bytes] = []
+        write = Popen2IO.write
+
+        def write_later(channel: Popen2IO, message: bytes) -> None:
+            if self._waits:
+                self._waiting.append(message)
+                return
+
+            messages = [*self._waiting, message]
+            self._waiting.clear()
+            write(channel, b"".join(messages))
+
+        Popen2IO.write = write_later  # type: ignore[method-assign]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self) -> Iterator[Any]:
+        """End the wait before the message that follows a test, whatever happens in it."""
+        try:
+            return (yield)
+        finally:
+            self._waits = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        """The message that the test has begun is written."""
+        self._waits = True
 
 
 def _serve(channel: socket.socket, collected: Collected) -> None:
