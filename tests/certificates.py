@@ -12,10 +12,12 @@ def share() -> None:
     """Let the clients of this process, and of those that are forked from it, read the certificates once."""
     _share(httpx._transports.default)
     _share(httpx2._transports.default)
+    # Clients of Kubernetes call it by this name.
+    _share(httpx2)
 
 
-def _share(transports: Any) -> None:
-    create = transports.create_ssl_context
+def _share(module: Any) -> None:
+    create = module.create_ssl_context
 
     @cache
     def create_once(_certificates: tuple[str | None, ...], **options: Any) -> Any:
@@ -25,4 +27,4 @@ def _share(transports: Any) -> None:
         certificates = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
         return create_once(certificates, **options)
 
-    transports.create_ssl_context = create_shared
+    module.create_ssl_context = create_shared
