@@ -58,7 +58,14 @@ class Harness:
         self.folder = self.target.folder
 
     async def switch(self, plan: ReplicaPlan) -> None:
+        await self.target.open_socket()
         await self.target.switch_to(self.replica_set(plan))
+
+    async def restore(self, plan: ReplicaPlan) -> ProcessReplicaSet:
+        await self.target.open_socket()
+        replica_set = self.replica_set(plan)
+        self.target.restore_with(replica_set)
+        return replica_set
 
     def replica_set(
         self, plan: ReplicaPlan, scale: dict[ServerTier, ReplicaBounds] | None = None, down_after_s: float = 0
@@ -95,6 +102,7 @@ def _wait_for_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     harness = Harness(tmp_path)
+    await harness.target.open_socket()
     yield harness
     await harness.target.close()
     assert harness.folder.state.replicas == []
@@ -245,9 +253,10 @@ class Restored:
         self.queue = StartQueue(2)
         self.harnesses = {name: Harness(home / name) for name in names}
 
-    def restore(self, name: str, *, used_at: float = 0.0) -> None:
+    async def restore(self, name: str, *, used_at: float = 0.0) -> None:
         harness = self.harnesses[name]
         harness.folder.state.used_at = used_at
+        await harness.target.open_socket()
         replica_set = harness.replica_set(harness.plan(name, GATE=str(self.home / f"gate-{name}")))
         replica_set._context.slot = partial(self.queue.slot, harness.target._urgency)
 
@@ -268,13 +277,13 @@ async def test_restored_deployments_start_two_at_once_and_the_urgent_first(tmp_p
     all_of = Restored(tmp_path, "abcdef")
     try:
         for name in "ab":
-            all_of.restore(name)
+            await all_of.restore(name)
 
         await all_of.starts("ab")
-        all_of.restore("c", used_at=1.0)
-        all_of.restore("d", used_at=3.0)
-        all_of.restore("e", used_at=2.0)
-        all_of.restore("f")
+        await all_of.restore("c", used_at=1.0)
+        await all_of.restore("d", used_at=3.0)
+        await all_of.restore("e", used_at=2.0)
+        await all_of.restore("f")
 
         # A client of the one that was used never, before its server runs.
         asking = asyncio.create_task(get(all_of.harnesses["f"].target.socket.port))
@@ -379,9 +388,7 @@ async def test_next_listener_adopts_replicas_without_lost_requests(orphan_harnes
     clients = Clients(port)
 
     await clients.after(20)
-    orphan_harness.target.restore_with(orphan_harness.replica_set(orphan_harness.plan("orphan", revision=REVISION)))
-    current = orphan_harness.target.current
-    assert current is not None
+    current = await orphan_harness.restore(orphan_harness.plan("orphan", revision=REVISION))
     await eventually(lambda: asyncio.sleep(0, current.list_processes() == {orphan}))
     await clients.after(20)
     assert [record.process for record in orphan_harness.folder.state.replicas] == [orphan]
@@ -397,12 +404,76 @@ async def test_orphan_with_other_plan_is_replaced_without_lost_requests(orphan_h
     assert orphan_harness.folder.state.port is not None
     clients = Clients(orphan_harness.folder.state.port)
     await clients.after(20)
-    orphan_harness.target.restore_with(orphan_harness.replica_set(orphan_harness.plan("heir", revision=REVISION)))
+    await orphan_harness.restore(orphan_harness.plan("heir", revision=REVISION))
     await eventually(lambda: asyncio.sleep(0, not orphan.is_alive))
     await clients.after(20)
 
     assert await clients.stop() == {"orphan", "heir"}
     await eventually(lambda: asyncio.sleep(0, len(orphan_harness.folder.state.replicas) == 1))
+
+
+async def pause(process: ProcessIdentity) -> None:
+    """Let a process stand still; returns when it does."""
+    os.kill(process.pid, signal.SIGSTOP)
+    stat = Path(f"/proc/{process.pid}/stat")
+    await eventually(lambda: asyncio.sleep(0, stat.read_text().rpartition(")")[2].split()[0] == "T"))
+
+
+async def test_orphan_that_gives_its_socket_late_is_adopted_and_nothing_else_waits(orphan_harness: Harness):
+    orphan = orphan_harness.folder.state.replicas[0].process
+    await pause(orphan)
+    restoring = asyncio.create_task(orphan_harness.restore(orphan_harness.plan("orphan", revision=REVISION)))
+    try:
+        done, _pending = await asyncio.wait({restoring}, timeout=0.1)
+        assert not done
+    finally:
+        orphan.signal(signal.SIGCONT)
+
+    current = await restoring
+    await eventually(lambda: asyncio.sleep(0, current.list_processes() == {orphan}))
+    assert (await get(orphan_harness.target.socket.port))["pid"] == orphan.pid
+
+
+async def test_orphan_that_does_not_give_its_socket_is_replaced(
+    orphan_harness: Harness, monkeypatch: pytest.MonkeyPatch
+):
+    """It does not accept on the listener's own socket, to which the kernel gives a part of the connections."""
+    monkeypatch.setattr("portside.dataplane.compute.sockets._INHERIT_TIMEOUT_S", 0.1)
+    port = orphan_harness.folder.state.port
+    orphan = orphan_harness.folder.state.replicas[0].process
+    await pause(orphan)
+    await orphan_harness.target.open_socket()
+    orphan.signal(signal.SIGCONT)
+
+    current = await orphan_harness.restore(orphan_harness.plan("orphan", revision=REVISION))
+    await eventually(lambda: asyncio.sleep(0, current.list_processes()))
+    assert orphan not in current.list_processes()
+
+    await eventually(lambda: asyncio.sleep(0, not orphan.is_alive))
+    assert orphan_harness.target.socket.port == port
+    assert {(await get(port))["pid"] for _ in range(20)} == {process.pid for process in current.list_processes()}
+
+
+async def test_orphan_with_another_socket_than_the_inherited_one_is_replaced(orphan_harness: Harness):
+    """The listener before opened a socket beside that of a replica, and died before it replaced the replica."""
+    state = orphan_harness.folder.state
+    orphan = state.replicas[0].process
+    state.replicas = [msgspec.structs.replace(state.replicas[0], public_inode=1)]
+
+    current = await orphan_harness.restore(orphan_harness.plan("orphan", revision=REVISION))
+    await eventually(lambda: asyncio.sleep(0, current.list_processes()))
+    assert orphan not in current.list_processes()
+    await eventually(lambda: asyncio.sleep(0, not orphan.is_alive))
+
+
+async def test_orphan_of_a_listener_that_recorded_no_socket_is_adopted(orphan_harness: Harness):
+    state = orphan_harness.folder.state
+    orphan = state.replicas[0].process
+    state.replicas = [msgspec.structs.replace(state.replicas[0], public_inode=0)]
+
+    current = await orphan_harness.restore(orphan_harness.plan("orphan", revision=REVISION))
+    await eventually(lambda: asyncio.sleep(0, current.list_processes()))
+    assert current.list_processes() == {orphan}
 
 
 def without_state(orphaned: Harness, content: str) -> tuple[Harness, ProcessIdentity]:
@@ -468,9 +539,7 @@ async def test_find_replicas_ignores_children_and_other_folders(orphan_harness: 
 
 async def test_dead_adopted_replica_is_replaced(orphan_harness: Harness):
     orphan = orphan_harness.folder.state.replicas[0].process
-    orphan_harness.target.restore_with(orphan_harness.replica_set(orphan_harness.plan("orphan", revision=REVISION)))
-    current = orphan_harness.target.current
-    assert current is not None
+    current = await orphan_harness.restore(orphan_harness.plan("orphan", revision=REVISION))
     await eventually(lambda: asyncio.sleep(0, current.list_processes() == {orphan}))
     orphan.kill_group()
     await eventually(lambda: asyncio.sleep(0, not orphan.is_alive))
@@ -792,17 +861,17 @@ async def test_revision_log_waits_while_control_plane_is_away():
     assert [entry.message for entry in arrived] == [f"line {number}\ufffd?" for number in range(2500)]
 
 
-def test_listening_sockets_are_not_inheritable(tmp_path: Path):
-    stable = open_stable_socket("127.0.0.1", None, tmp_path)
+async def test_listening_sockets_are_not_inheritable(tmp_path: Path):
+    stable = await open_stable_socket("127.0.0.1", None, tmp_path)
     assert stable.inheritance is not None
     for listening in (stable.public, stable.inheritance, open_private()):
         assert not listening.get_inheritable()
         listening.close()
 
 
-def test_taken_port_is_replaced(tmp_path: Path):
+async def test_taken_port_is_replaced(tmp_path: Path):
     with open_private() as taken:
-        moved = open_stable_socket("127.0.0.1", taken.getsockname()[1], tmp_path)
+        moved = await open_stable_socket("127.0.0.1", taken.getsockname()[1], tmp_path)
         assert moved.port != taken.getsockname()[1]
         moved.close()
 

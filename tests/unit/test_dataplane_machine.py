@@ -163,6 +163,7 @@ async def test_a_deployment_stays_on_the_port_that_it_moved_to(harness: Harness)
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         harness.target.folder.state.port = taken.getsockname()[1]
+        await harness.target.open_socket()
         moved = harness.target.socket.port
         assert moved != taken.getsockname()[1]
 
@@ -298,6 +299,7 @@ async def test_a_build_that_is_gone_is_not_shared(harness: Harness) -> None:
 
 
 async def test_servers_get_the_limits_of_their_revision(harness: Harness) -> None:
+    await harness.target.open_socket()
     release = harness.release()
     assert release.build is not None
     for spec, memory in (({"memory_limit_mb": 300}, 300 * 2**20), ({}, None)):

@@ -36,7 +36,8 @@ class ReplicaRecord(msgspec.Struct, frozen=True):
     """A replica that was started, recorded so that the next listener finds it.
 
     `port` is its private port, `fingerprint` the one of the plan that it was started with. `server_code` is the version
-    of its server's files; it is empty for a combined build, and for a replica of an earlier listener.
+    of its server's files; it is empty for a combined build, and for a replica of an earlier listener. `public_inode` is
+    the number of its public socket; it is 0 if it has none, and for a replica of an earlier listener.
     """
 
     process: ProcessIdentity
@@ -45,6 +46,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True):
     port: int = 0
     fingerprint: str = ""
     server_code: str = ""
+    public_inode: int = 0
 
 
 class SleepRecord(msgspec.Struct, frozen=True):

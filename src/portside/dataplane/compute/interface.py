@@ -127,7 +127,8 @@ class Target(Protocol):
     async def restore(self, release: Release) -> None:
         """Serve the active release again after a start of the listener, and retry until it serves.
 
-        Returns at once. Replicas that an earlier listener left running are adopted.
+        Replicas that an earlier listener left running are adopted. Returns before the release serves, but waits for up
+        to a minute for the socket that such a replica has.
         """
 
     async def update(self, deployment: DesiredDeployment) -> None:

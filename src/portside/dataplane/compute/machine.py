@@ -177,14 +177,19 @@ class MachineTarget:
 
     @property
     def socket(self) -> StableSocket:
-        """The stable socket; it opens on first use."""
-        if self._socket is None:
-            state = self.folder.state
-            self._socket = open_stable_socket(self._machine.settings.deployment_host, state.port, self.folder.path)
-            state.port = self._socket.port
-            self.folder.save()
-
+        """The stable socket, which `open_socket` has opened."""
+        assert self._socket is not None  # noqa: S101 - it opens before the first release serves or sleeps
         return self._socket
+
+    async def open_socket(self) -> None:
+        """Open the stable socket, unless it is open. Raises UserMistake."""
+        if self._socket is not None:
+            return
+
+        state = self.folder.state
+        self._socket = await open_stable_socket(self._machine.settings.deployment_host, state.port, self.folder.path)
+        state.port = self._socket.port
+        self.folder.save()
 
     def list_revisions(self) -> set[UUID]:
         """Return the revisions that serve, drain or served last."""
@@ -238,6 +243,7 @@ class MachineTarget:
 
     async def switch(self, release: Release) -> None:
         """Serve another release. Raises DeployFailed, and then the previous release keeps serving."""
+        await self.open_socket()
         replica_set = self._replica_set(release)
         # The servers that drain and the new ones read the same file.
         self._pin(release)
@@ -272,6 +278,7 @@ class MachineTarget:
 
     async def restore(self, release: Release) -> None:
         """Serve the active release again, in the background. One that slept continues sleeping."""
+        await self.open_socket()
         self._pin(release)
         self._release = release
         sleep = self.folder.state.sleep

@@ -129,6 +129,7 @@ class Replica:
             port=port,
             fingerprint=plan.fingerprint,
             server_code=plan.server_code,
+            public_inode=0 if tier is ServerTier.QUEUE else stable.inode,
         )
         replica = cls(plan, record, child)
         replica._handover_pipe = handover_write

@@ -2,7 +2,8 @@
 
 A `TierSupervisor` keeps the replicas of one tier at the wanted number. There is one rule: start the missing replicas,
 and stop surplus ones only once those serve. A replica that died is missing, one that must be replaced is surplus, and
-an adopted one counts from the start. Replicas that die are replaced with back-off.
+an adopted one counts from the start. One without the deployment's socket is not adopted. Replicas that die are replaced
+with back-off.
 
 After an upgrade of the platform the adopted replicas run an older server. They stay until `roll_forward` replaces them
 one by one, and so does each whose successor does not start.
@@ -39,7 +40,7 @@ from portside.dataplane.failures import DeployFailed, NoConnectionsLeft, describ
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import shorten_paths
 from portside.dataplane.processes import ProcessIdentity
-from portside.dataplane.state import DeploymentFolder
+from portside.dataplane.state import DeploymentFolder, ReplicaRecord
 from portside.kernel.supervision import Backoff, Supervision
 from portside.kernel.tasks import TaskSet, cancel_and_wait
 from portside.listener_api import DesiredDeployment, DesiredRevision, MetricsReport
@@ -185,7 +186,7 @@ class TierSupervisor:
         records = [
             record
             for record in self._context.folder.state.replicas
-            if record.revision_id == plan.revision_id and record.tier == self.tier
+            if record.revision_id == plan.revision_id and record.tier == self.tier and self._has_socket(record)
         ]
 
         # All are probed before any is added, so that a failed adoption can be repeated.
@@ -195,6 +196,15 @@ class TierSupervisor:
                 self._add(replica)
                 if self._context.plan is not plan:
                     self.replace(replica, _CHANGED_VARIABLES)
+
+    def _has_socket(self, record: ReplicaRecord) -> bool:
+        """Whether a replica of an earlier listener accepts on the socket that this one has, if on any.
+
+        Nobody would accept the connections that come to this listener's socket if the replica had another one.
+        """
+        stable = self._context.stable
+        is_same = stable.is_inherited and record.public_inode in {0, stable.inode}
+        return is_same or self.tier is ServerTier.QUEUE
 
     def supervise(self) -> None:
         """Keep the wanted number of replicas from now on."""

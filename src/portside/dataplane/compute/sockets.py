@@ -3,11 +3,13 @@
 The stable socket stays open in the listener, which never accepts on it: while no replica serves, connections wait in
 its backlog. When a listener dies, its replicas still hold the socket. The next listener asks them for it over a Unix
 socket in the deployment's folder, so that no connection is lost. If none answers, SO_REUSEPORT lets the new listener
-bind the port beside a replica that it does not know.
+bind the port beside a replica that it does not know. The kernel then gives a part of the connections to each of the two
+sockets, so that replica must be replaced by one that accepts on the new socket.
 """
 
 import asyncio
 import contextlib
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,8 @@ from portside.kernel.timeouts import timeout
 
 log = get_logger(__name__)
 _PROBE_TIMEOUT_S = 5.0
-_INHERIT_TIMEOUT_S = 10.0
+# A replica that stands still for less than this, on a busy machine for example, is not replaced.
+_INHERIT_TIMEOUT_S = 60.0
 _MAX_RESPONSE = 1_000_000
 # Replicas of older listeners listen under this name, so it must not change.
 _INHERITANCE_FILE = "heir.sock"
@@ -31,16 +34,22 @@ _INHERITANCE_FILE = "heir.sock"
 class StableSocket:
     """A deployment's public socket, and the Unix socket at which its replicas give it to a later listener.
 
-    `inheritance` is None when the Unix socket could not be opened.
+    `inheritance` is None when the Unix socket could not be opened. `is_inherited` says whether a replica gave both.
     """
 
     public: socket.socket
     inheritance: socket.socket | None
+    is_inherited: bool = False
 
     @property
     def port(self) -> int:
         """The port of the deployment."""
         return int(self.public.getsockname()[1])
+
+    @property
+    def inode(self) -> int:
+        """The number of the public socket, which all processes that have it see."""
+        return os.fstat(self.public.fileno()).st_ino
 
     def close(self) -> None:
         """Close both sockets."""
@@ -49,9 +58,9 @@ class StableSocket:
             self.inheritance.close()
 
 
-def open_stable_socket(host: str, port: int | None, folder: Path) -> StableSocket:
+async def open_stable_socket(host: str, port: int | None, folder: Path) -> StableSocket:
     """Inherit the deployment's socket, else listen on its former port, else on a new one. Raises UserMistake."""
-    inherited = _inherit(folder)
+    inherited = await _inherit(folder)
     if inherited is not None:
         return inherited
 
@@ -69,12 +78,20 @@ def _listen(host: str, port: int | None) -> socket.socket:
         return listen(host, 0, reuse_port=True)
 
 
-def _inherit(folder: Path) -> StableSocket | None:
+async def _inherit(folder: Path) -> StableSocket | None:
     """Ask a replica that outlived its listener for the sockets that it inherited from it."""
     with contextlib.suppress(OSError, ValueError), short_path(folder, _INHERITANCE_FILE) as address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            client.settimeout(_INHERIT_TIMEOUT_S)
+            client.setblocking(False)
             client.connect(address)
+
+            try:
+                async with timeout(_INHERIT_TIMEOUT_S):
+                    await _wait_until_readable(client)
+            except TimeoutError:
+                log.warning("a server does not give its deployment's socket away, and is replaced", folder=str(folder))
+                return None
+
             _data, descriptors, _flags, _sender = socket.recv_fds(client, 1, 2)
 
         public, inheritance = (socket.socket(fileno=descriptor) for descriptor in descriptors)
@@ -82,9 +99,19 @@ def _inherit(folder: Path) -> StableSocket | None:
             inherited.setblocking(False)
             inherited.set_inheritable(False)
 
-        return StableSocket(public, inheritance)
+        return StableSocket(public, inheritance, is_inherited=True)
 
     return None
+
+
+async def _wait_until_readable(client: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(client.fileno(), readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(client.fileno())
 
 
 def _open_inheritance(folder: Path) -> socket.socket | None:
