@@ -149,7 +149,10 @@ class Collected:
 
 
 class ReportsTogether:
-    """Writes all that this process says of a test at its end, but that it has begun: each write wakes two processes."""
+    """Writes the reports of a test together when the test is over, because each write wakes two processes.
+
+    Only that the test has begun is written at once.
+    """
 
     def __init__(self) -> None:
         self._waits = False
@@ -177,7 +180,7 @@ class ReportsTogether:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
-        """The message that the test has begun is written."""
+        """Begin to wait: the message that the test has begun is written."""
         self._waits = True
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from portside.agent.checkpoints import writer
 from portside.kernel.db import Database
 from tests.conftest import AGENT, MigratedDatabases, get_schema, with_name
 
@@ -21,6 +22,12 @@ async def db(request: pytest.FixtureRequest, postgres: str, migrated: MigratedDa
     yield opened
     await opened.close()
     migrated.give_back(name)
+
+
+@pytest.fixture
+def patient_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give checkpoints minutes to be written: a database that gets no CPU is not out of service."""
+    monkeypatch.setattr(writer, "WRITE_TIMEOUT_S", 600.0)
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from langgraph.types import Send
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from portside.agent.checkpoints import writer
 from portside.agent.checkpoints.writer import CheckpointWriter, LeaseLost, RunAttempt
 from portside.agent.encryption.ciphers import AesKeys
 from portside.agent.encryption.codec import EncryptionCodec
@@ -35,11 +34,7 @@ from portside.executor.graph_operations import read_history, reads_without_code
 from portside.kernel.db import Database
 from portside.kernel.user_json import dump_user
 
-
-@pytest.fixture(autouse=True)
-def _wait_for_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not take a database that gets no CPU for one that is out of service."""
-    monkeypatch.setattr(writer, "WRITE_TIMEOUT_S", 600.0)
+pytestmark = pytest.mark.usefixtures("patient_writes")
 
 
 @pytest.fixture

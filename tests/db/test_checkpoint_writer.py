@@ -29,12 +29,7 @@ from tests.conftest import eventually
 from tests.db.test_checkpoints import chain
 
 INPUT = {"log": ["in"], "big": "x" * 1000, "hits": 0}
-
-
-@pytest.fixture(autouse=True)
-def _wait_for_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not take a database that gets no CPU for one that is out of service."""
-    monkeypatch.setattr(writer, "WRITE_TIMEOUT_S", 600.0)
+pytestmark = pytest.mark.usefixtures("patient_writes")
 
 
 @pytest.fixture
